@@ -1,0 +1,40 @@
+# The layers and the one rule about them: a layer sees its own folder and those of the layers below, and no
+# other, so an include that points upwards does not compile.
+
+add_library(gpumem_build_flags INTERFACE)
+target_compile_features(gpumem_build_flags INTERFACE cxx_std_20)
+target_compile_options(gpumem_build_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Wold-style-cast
+  $<$<BOOL:${GPUMEM_WARNINGS_AS_ERRORS}>:-Werror>)
+if(GPUMEM_SANITIZE)
+  target_compile_options(gpumem_build_flags INTERFACE -fsanitize=${GPUMEM_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(gpumem_build_flags INTERFACE -fsanitize=${GPUMEM_SANITIZE})
+endif()
+
+# gpumem_layer(NAME SOURCES files... [BELOW layers...] [LINK libraries...])
+# An object library gpumem_<NAME>. Its headers are included by their bare names.
+function(gpumem_layer name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;BELOW;LINK")
+  set(target gpumem_${name})
+  add_library(${target} OBJECT ${arg_SOURCES})
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET default
+                                             CXX_EXTENSIONS OFF)
+  target_include_directories(${target}
+    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}>
+           $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
+  target_link_libraries(${target} PRIVATE gpumem_build_flags PUBLIC ${arg_LINK})
+  foreach(below IN LISTS arg_BELOW)
+    target_include_directories(${target} PUBLIC
+      $<TARGET_PROPERTY:gpumem_${below},INTERFACE_INCLUDE_DIRECTORIES>)
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY GPUMEM_LAYERS ${target})
+endfunction()
+
+# gpumem_use_layers(TARGET layers...): links the objects of the layers and of nothing else.
+function(gpumem_use_layers target)
+  foreach(layer IN LISTS ARGN)
+    target_link_libraries(${target} PRIVATE gpumem_${layer})
+  endforeach()
+  target_link_libraries(${target} PRIVATE gpumem_build_flags fmt::fmt ZLIB::ZLIB Threads::Threads)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+endfunction()

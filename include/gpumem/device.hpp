@@ -1,0 +1,177 @@
+/// The device edge: everything gpumem asks of a GPU, as one small interface.
+///
+/// Two devices exist: `sim_device` (virtual clock, referee, fault injection; runs anywhere) and the
+/// driver's. The public functions count each call and then make one virtual call. All of them may be
+/// called from any thread. Sizes are bytes, times nanoseconds, addresses device virtual addresses.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "gpumem/status.hpp"
+
+namespace gpumem {
+
+using address = std::uint64_t;
+
+/// A stream as the program hands it over (a `cudaStream_t`, a `CUstream`). Null is the legacy default stream.
+struct stream_ref {
+  void* handle = nullptr;
+  friend bool operator==(stream_ref, stream_ref) = default;
+};
+
+/// A point in a stream's (or the whole context's) work. Zero is no fence.
+struct fence {
+  std::uint64_t id = 0;
+  explicit operator bool() const noexcept { return id != 0; }
+  friend bool operator==(fence, fence) = default;
+};
+
+/// Physical memory that can be mapped: one `create` of one or more pages. Zero is none.
+struct page_run {
+  std::uint64_t id = 0;
+  explicit operator bool() const noexcept { return id != 0; }
+  friend bool operator==(page_run, page_run) = default;
+};
+
+struct device_info {
+  int ordinal = 0;
+  std::string name;
+  std::string uuid;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t granularity_bytes = 0;  ///< a plain segment occupies a multiple of this
+  std::uint64_t page_bytes = 0;         ///< a mapped page; 0 where the device cannot map pages
+  int compute_major = 0;
+  int compute_minor = 0;
+  bool simulated = false;
+};
+
+struct memory_info {
+  std::uint64_t free_bytes = 0;
+  std::uint64_t total_bytes = 0;
+};
+
+/// Every kind of call that crosses the edge; indexes `call_counts`.
+enum class device_call : std::uint8_t {
+  alloc,           ///< a plain segment
+  free,            ///< and its return
+  alloc_host,      ///< pinned host memory
+  free_host,
+  reserve,         ///< an address range
+  release_range,
+  create,          ///< physical pages
+  destroy,
+  map,
+  set_access,
+  unmap,
+  memory,          ///< how much is free
+  record,          ///< a fence on one stream
+  record_context,  ///< a fence behind everything enqueued so far
+  query,
+  wait_host,       ///< the host waits for a fence
+  wait_stream,     ///< a stream waits for a fence, the host does not
+  stream_id,
+  synchronize,     ///< the host waits for everything
+  count_
+};
+inline constexpr std::size_t device_call_kinds = static_cast<std::size_t>(device_call::count_);
+std::string_view to_string(device_call call) noexcept;
+
+using call_counts = std::array<std::uint64_t, device_call_kinds>;
+
+class device {
+ public:
+  device() = default;
+  device(const device&) = delete;
+  device& operator=(const device&) = delete;
+  virtual ~device() = default;
+
+  /// Fixed for the device's life; no driver call.
+  [[nodiscard]] virtual const device_info& info() const noexcept = 0;
+
+  /// A plain segment. `bytes` is a multiple of the granularity; the address is a multiple of 512 at least.
+  result<address> alloc(std::uint64_t bytes) { return count(device_call::alloc), do_alloc(bytes); }
+  /// May wait for work in flight on the device.
+  status free(address segment) { return count(device_call::free), do_free(segment); }
+  result<address> alloc_host(std::uint64_t bytes) { return count(device_call::alloc_host), do_alloc_host(bytes); }
+  status free_host(address segment) { return count(device_call::free_host), do_free_host(segment); }
+
+  /// An address range with nothing behind it; `bytes` is a multiple of the page.
+  result<address> reserve(std::uint64_t bytes) { return count(device_call::reserve), do_reserve(bytes); }
+  status release_range(address range, std::uint64_t bytes) {
+    return count(device_call::release_range), do_release_range(range, bytes);
+  }
+  /// Physical memory of `bytes`, a multiple of the page, not yet mapped.
+  result<page_run> create(std::uint64_t bytes) { return count(device_call::create), do_create(bytes); }
+  /// Gives the memory back once nothing maps it.
+  status destroy(page_run pages) { return count(device_call::destroy), do_destroy(pages); }
+  /// Maps all of `pages` at `at`; unreadable until `set_access`.
+  status map(address at, std::uint64_t bytes, page_run pages) {
+    return count(device_call::map), do_map(at, bytes, pages);
+  }
+  status set_access(address at, std::uint64_t bytes) {
+    return count(device_call::set_access), do_set_access(at, bytes);
+  }
+  /// Requires that no work in flight touches the range: unlike `free`, it does not wait.
+  status unmap(address at, std::uint64_t bytes) { return count(device_call::unmap), do_unmap(at, bytes); }
+
+  result<memory_info> memory() { return count(device_call::memory), do_memory(); }
+
+  /// A fence behind all work enqueued on `on` so far. Refused (`unsupported`) while `on` captures.
+  result<fence> record(stream_ref on) { return count(device_call::record), do_record(on); }
+  /// A fence behind all work enqueued on any stream so far. Refused while any stream captures.
+  result<fence> record_context() { return count(device_call::record_context), do_record_context(); }
+  /// True once everything before the fence is done. An error is not an answer: treat the work as unfinished.
+  result<bool> query(fence f) { return count(device_call::query), do_query(f); }
+  status wait_host(fence f) { return count(device_call::wait_host), do_wait_host(f); }
+  status wait_stream(stream_ref waiter, fence f) {
+    return count(device_call::wait_stream), do_wait_stream(waiter, f);
+  }
+  /// Returns the fence to the device's pool; never fails and makes no driver call that can block.
+  void drop(fence f) noexcept { do_drop(f); }
+
+  /// An identity that no later stream repeats, even one that gets the same handle.
+  result<std::uint64_t> stream_id(stream_ref of) { return count(device_call::stream_id), do_stream_id(of); }
+  status synchronize() { return count(device_call::synchronize), do_synchronize(); }
+
+  /// Calls so far, by kind. Exact when no other thread is calling.
+  [[nodiscard]] call_counts calls() const noexcept {
+    call_counts out{};
+    for (std::size_t i = 0; i < device_call_kinds; ++i) out[i] = calls_[i].load(std::memory_order_relaxed);
+    return out;
+  }
+
+ protected:
+  virtual result<address> do_alloc(std::uint64_t bytes) = 0;
+  virtual status do_free(address segment) = 0;
+  virtual result<address> do_alloc_host(std::uint64_t bytes) = 0;
+  virtual status do_free_host(address segment) = 0;
+  virtual result<address> do_reserve(std::uint64_t bytes) = 0;
+  virtual status do_release_range(address range, std::uint64_t bytes) = 0;
+  virtual result<page_run> do_create(std::uint64_t bytes) = 0;
+  virtual status do_destroy(page_run pages) = 0;
+  virtual status do_map(address at, std::uint64_t bytes, page_run pages) = 0;
+  virtual status do_set_access(address at, std::uint64_t bytes) = 0;
+  virtual status do_unmap(address at, std::uint64_t bytes) = 0;
+  virtual result<memory_info> do_memory() = 0;
+  virtual result<fence> do_record(stream_ref on) = 0;
+  virtual result<fence> do_record_context() = 0;
+  virtual result<bool> do_query(fence f) = 0;
+  virtual status do_wait_host(fence f) = 0;
+  virtual status do_wait_stream(stream_ref waiter, fence f) = 0;
+  virtual void do_drop(fence f) noexcept = 0;
+  virtual result<std::uint64_t> do_stream_id(stream_ref of) = 0;
+  virtual status do_synchronize() = 0;
+
+ private:
+  void count(device_call call) noexcept {
+    calls_[static_cast<std::size_t>(call)].fetch_add(1, std::memory_order_relaxed);
+  }
+  std::array<std::atomic<std::uint64_t>, device_call_kinds> calls_{};
+};
+
+}  // namespace gpumem

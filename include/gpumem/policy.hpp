@@ -1,0 +1,109 @@
+/// A policy: how much device memory a pool takes, when, in which kind of segment, and what it gives back.
+///
+/// It sees byte counts and answers with byte counts: no pointer, stream, clock, lock or driver call, and it
+/// cannot fail. One instance serves one pool, which calls it one thread at a time. To write your own, derive,
+/// `register_policy`, and choose it by name with GPUMEM_POLICY; examples/user_policy.cpp is a whole one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpumem/status.hpp"
+
+namespace gpumem {
+
+enum class segment_kind : std::uint8_t {
+  plain,   ///< one driver allocation
+  mapped,  ///< a reserved address range with physical pages mapped behind it
+};
+
+/// What a pool tells its policy. All in bytes.
+struct pool_view {
+  std::uint64_t total_bytes = 0;        ///< of the device
+  std::uint64_t free_at_start_bytes = 0;///< of the device, when the pool was opened
+  std::uint64_t limit_bytes = 0;        ///< what the pool may hold at most (the device's total where no limit is set)
+  std::uint64_t reserved_bytes = 0;     ///< what it holds
+  std::uint64_t live_bytes = 0;         ///< what of that the program holds
+  std::uint64_t granularity_bytes = 0;  ///< sizes are rounded up to this
+};
+
+/// `bytes` are wanted; anything from `least_bytes` on is taken when the device or the limit has no more.
+struct segment_request {
+  std::uint64_t bytes = 0;
+  std::uint64_t least_bytes = 0;
+  segment_kind kind = segment_kind::plain;
+};
+
+/// Why a pool considers giving segments back.
+enum class give_back : std::uint8_t {
+  pressure,  ///< a request fits neither in the pool nor in what may still be taken
+  trim,      ///< the program asked, or lowered the limit
+};
+
+class policy {
+ public:
+  virtual ~policy() = default;
+
+  /// Taken when the pool serves its first request; `bytes` 0 for nothing ahead of demand.
+  virtual segment_request first(const pool_view&) { return {}; }
+
+  /// A request of `need_bytes` (already rounded) fits nowhere in the pool.
+  /// Requires `least_bytes >= need_bytes` in the answer.
+  virtual segment_request grow(const pool_view& view, std::uint64_t need_bytes) = 0;
+
+  /// The pool grew by `bytes` (what it got, not what was asked).
+  virtual void grew(const pool_view& /*after*/, std::uint64_t /*bytes*/) {}
+
+  /// The device refused `refused_bytes`: the next size to try, at least `least_bytes`, or 0 to stop.
+  /// By default nine tenths, as TensorFlow's allocator does.
+  virtual std::uint64_t smaller(std::uint64_t refused_bytes, std::uint64_t least_bytes) {
+    const std::uint64_t next = refused_bytes / 10 * 9;
+    if (refused_bytes <= least_bytes) return 0;
+    return next > least_bytes ? next : least_bytes;
+  }
+
+  /// Requests of one class are served from segments of that class only. Below `segment_classes`.
+  [[nodiscard]] virtual unsigned segment_class(std::uint64_t /*bytes*/) const { return 0; }
+  [[nodiscard]] virtual unsigned segment_classes() const { return 1; }
+
+  /// Whether wholly idle segments may go back to the device. By default only when asked.
+  [[nodiscard]] virtual bool gives_back(give_back why, const pool_view&) const { return why == give_back::trim; }
+};
+
+/// What a policy may read when it is made: numbers, never the device.
+struct policy_setup {
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_at_start_bytes = 0;
+  int compute_major = 0;
+  std::uint64_t granularity_bytes = 0;
+};
+
+using policy_factory = std::function<std::unique_ptr<policy>(const policy_setup&)>;
+
+/// Adds a policy under a name of its own. Refuses one that is taken. Any thread.
+status register_policy(std::string name, std::string summary, policy_factory make);
+
+struct policy_entry {
+  std::string name;
+  std::string summary;
+  bool needs_limit = false;  ///< refuses to start without GPUMEM_LIMIT
+  bool needs_pools = false;  ///< refuses to start without GPUMEM_POOLS
+  bool leaves_reserve = false;  ///< without a limit, leaves GPUMEM_RESERVE free for the context and libraries
+};
+
+/// Every policy, built in and registered, in the order of registration.
+std::vector<policy_entry> known_policies();
+
+/// `bad_setting`, naming what exists, where there is no such policy.
+result<policy_entry> find_policy(std::string_view name);
+result<std::unique_ptr<policy>> make_policy(std::string_view name, const policy_setup& setup);
+
+/// What TensorFlow leaves free for context and libraries when no fraction is set: 225 MiB below 2 GiB of free
+/// memory, else 500, 1050, 1536 or 1800 MiB by compute capability (gpu_device.cc, MinSystemMemory).
+std::uint64_t default_reserve_bytes(std::uint64_t free_bytes, int compute_major) noexcept;
+
+}  // namespace gpumem

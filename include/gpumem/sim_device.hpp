@@ -1,0 +1,134 @@
+/// A simulated GPU: memory that is only counted, streams on a virtual clock, and a referee.
+///
+/// Nothing stands behind its addresses. Time is virtual: each call advances the host's clock by what the
+/// cost table says, work enqueued on a stream completes at a virtual time of its own, and waiting moves the
+/// host's clock to it. The same calls give the same times, addresses and answers on every machine.
+/// The referee works like a race detector: for every byte it knows the last use on each stream, and it
+/// reports a block handed out to a stream that is not ordered behind all of them (by stream order, a fence
+/// the stream waits for, or a fence the host saw complete). All functions may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpumem/device.hpp"
+
+namespace gpumem {
+
+/// What a device call costs the host, in virtual nanoseconds: `fixed + per_page * pages`.
+struct call_cost {
+  std::uint64_t fixed_ns = 0;
+  std::uint64_t per_page_ns = 0;  ///< for each 2 MiB, from the second one on
+};
+
+/// One cost a kind of call; `sim_default_costs` names the source of each.
+using cost_table = std::array<call_cost, device_call_kinds>;
+const cost_table& sim_default_costs() noexcept;
+/// Where a default cost comes from, for the documentation and the table's test.
+std::string_view sim_cost_source(device_call call) noexcept;
+
+struct sim_config {
+  int ordinal = 0;
+  std::string name = "simulated GPU";
+  std::uint64_t capacity_bytes = std::uint64_t{80} << 30;
+  std::uint64_t granularity_bytes = std::uint64_t{2} << 20;
+  std::uint64_t page_bytes = std::uint64_t{2} << 20;  ///< 0: the device cannot map pages
+  int compute_major = 9;
+  int compute_minor = 0;
+  std::uint64_t foreign_bytes = 0;  ///< taken by other processes
+  std::uint64_t address_space_bytes = std::uint64_t{1} << 47;
+  cost_table costs = sim_default_costs();
+  bool referee = true;  ///< off: no use is remembered and `hazards` stays empty
+};
+
+enum class hazard_kind : std::uint8_t {
+  early_reuse,    ///< handed out while another stream may still use it
+  overlap,        ///< handed out while it is handed out already
+  use_after_free, ///< freed to the driver or unmapped while a stream may still use it, or used with nothing behind it
+};
+std::string_view to_string(hazard_kind kind) noexcept;
+
+struct hazard {
+  hazard_kind kind = hazard_kind::early_reuse;
+  address at = 0;
+  std::uint64_t bytes = 0;
+  stream_ref user;      ///< whose work may still touch the bytes
+  stream_ref receiver;  ///< who got them
+  std::uint64_t at_ns = 0;
+  [[nodiscard]] std::string to_string() const;
+};
+
+class sim_device final : public device {
+ public:
+  explicit sim_device(sim_config config = {});
+  ~sim_device() override;
+
+  [[nodiscard]] const device_info& info() const noexcept override;
+
+  // --- streams -------------------------------------------------------------------------------------------
+  /// A stream of its own. A handle is reused after `destroy_stream`, as drivers do; its id never is.
+  stream_ref create_stream();
+  status destroy_stream(stream_ref s);
+  /// While a stream captures, `record`, `wait_host`, `query` of its fences and `synchronize` are refused and
+  /// spoil the capture, as the driver's would.
+  status begin_capture(stream_ref s);
+  /// Ends it; fails where a call has spoilt it.
+  status end_capture(stream_ref s);
+
+  // --- virtual time and work -----------------------------------------------------------------------------
+  [[nodiscard]] std::uint64_t now_ns() const noexcept;       ///< the host's clock
+  void advance_to(std::uint64_t ns) noexcept;                ///< never backwards
+  void advance_by(std::uint64_t ns) noexcept;
+  [[nodiscard]] std::uint64_t in_calls_ns() const noexcept;  ///< host time spent in device calls, waits included
+  /// Work on `s` that is done `lag_ns` after the host's now, and never before what `s` was given earlier.
+  void enqueue(stream_ref s, std::uint64_t lag_ns);
+  /// The same, and the work touches the bytes: the referee remembers it.
+  void enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes);
+
+  // --- the referee ---------------------------------------------------------------------------------------
+  /// The allocator gave `[at, at + bytes)` to work on `to`. Checks, then counts as a use by `to`.
+  void handed_out(address at, std::uint64_t bytes, stream_ref to);
+  /// The program gave the block back (its uses may still be in flight).
+  void given_back(address at);
+  [[nodiscard]] std::uint64_t hazard_count() const noexcept;
+  /// The first 100 of them.
+  [[nodiscard]] std::vector<hazard> hazards() const;
+
+  // --- faults and neighbours -----------------------------------------------------------------------------
+  /// The n-th call of the kind from now on (1 is the next) fails with `code`, once.
+  void fail_nth(device_call call, std::uint64_t n, errc code = errc::device_error);
+  /// Memory that other processes hold from now on. May be more than is free: then nothing is free.
+  void set_foreign_bytes(std::uint64_t bytes) noexcept;
+  [[nodiscard]] std::uint64_t used_bytes() const noexcept;       ///< physical, by this process
+  [[nodiscard]] std::uint64_t peak_used_bytes() const noexcept;
+  [[nodiscard]] std::uint64_t live_mappings() const noexcept;
+
+ private:
+  result<address> do_alloc(std::uint64_t bytes) override;
+  status do_free(address segment) override;
+  result<address> do_alloc_host(std::uint64_t bytes) override;
+  status do_free_host(address segment) override;
+  result<address> do_reserve(std::uint64_t bytes) override;
+  status do_release_range(address range, std::uint64_t bytes) override;
+  result<page_run> do_create(std::uint64_t bytes) override;
+  status do_destroy(page_run pages) override;
+  status do_map(address at, std::uint64_t bytes, page_run pages) override;
+  status do_set_access(address at, std::uint64_t bytes) override;
+  status do_unmap(address at, std::uint64_t bytes) override;
+  result<memory_info> do_memory() override;
+  result<fence> do_record(stream_ref on) override;
+  result<fence> do_record_context() override;
+  result<bool> do_query(fence f) override;
+  status do_wait_host(fence f) override;
+  status do_wait_stream(stream_ref waiter, fence f) override;
+  void do_drop(fence f) noexcept override;
+  result<std::uint64_t> do_stream_id(stream_ref of) override;
+  status do_synchronize() override;
+
+  struct state;
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,76 @@
+/// What a pool reports of itself: counters, and the report behind an out-of-memory.
+///
+/// Plain values, copied under the pool's lock: consistent in themselves. Bytes unless named otherwise.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace gpumem {
+
+struct statistics {
+  // Conservation: reserved = live + thread_cached + cached + fenced + idle + leaked, always.
+  std::uint64_t reserved_bytes = 0;       ///< taken from the device
+  std::uint64_t live_bytes = 0;           ///< in blocks the program holds, rounded up to 512
+  std::uint64_t thread_cached_bytes = 0;  ///< in threads' caches
+  std::uint64_t cached_bytes = 0;         ///< free, reusable at once on the stream that freed it
+  std::uint64_t fenced_bytes = 0;         ///< free once a fence is done
+  std::uint64_t idle_bytes = 0;           ///< free for any stream
+  std::uint64_t leaked_bytes = 0;         ///< never reused, because the driver failed on its fence
+
+  std::uint64_t requested_bytes = 0;  ///< of `live_bytes`, what was asked for
+  std::uint64_t peak_live_bytes = 0;
+  std::uint64_t peak_reserved_bytes = 0;
+  std::uint64_t limit_bytes = 0;         ///< the cap in force
+  std::uint64_t largest_free_bytes = 0;  ///< largest block that is cached, fenced or idle
+  std::uint64_t asked_at_start_bytes = 0;  ///< what a policy that takes memory ahead of demand asked for
+  std::uint64_t got_at_start_bytes = 0;    ///< and what it got
+  std::uint64_t metadata_bytes = 0;        ///< host memory of the pool's own records
+
+  std::uint64_t live_blocks = 0;
+  std::uint64_t free_blocks = 0;
+  std::uint64_t peak_blocks = 0;  ///< most blocks, live and free, at once
+  std::uint64_t segments = 0;
+  std::uint64_t streams = 0;
+
+  std::uint64_t allocations = 0;
+  std::uint64_t frees = 0;
+  std::uint64_t misuses = 0;          ///< frees that were refused
+  std::uint64_t out_of_memory = 0;    ///< requests that failed
+  std::uint64_t grown_segments = 0;
+  std::uint64_t returned_segments = 0;
+  std::uint64_t fences = 0;           ///< recorded
+  std::uint64_t host_waits = 0;       ///< the host waited for a fence
+  std::uint64_t device_waits = 0;     ///< a stream was made to wait for one
+};
+
+/// Why a request failed, in the order in which the cause is decided.
+enum class oom_cause : std::uint8_t {
+  none,
+  limit,          ///< the pool's limit leaves no room
+  device_full,    ///< the device (other processes and libraries included) leaves no room
+  fragmentation,  ///< enough is free in the pool, but not in one piece
+  pending_work,   ///< a block that fits waits for work that could not be waited for (a capture, a failed fence)
+  driver_error,   ///< the driver failed for another reason
+};
+std::string_view to_string(oom_cause cause) noexcept;
+
+struct oom_report {
+  oom_cause cause = oom_cause::none;
+  std::string pool;    ///< the logical device
+  std::string policy;
+  std::uint64_t requested_bytes = 0;
+  std::uint64_t rounded_bytes = 0;
+  std::uint64_t device_total_bytes = 0;
+  std::uint64_t device_free_bytes = 0;
+  std::string driver_message;  ///< of the last refused call, if any
+  statistics pool_statistics;
+
+  /// The first line says what failed, why, and what to do; the rest are the figures.
+  [[nodiscard]] std::string to_string() const;
+  /// The first line of it.
+  [[nodiscard]] std::string headline() const;
+};
+
+}  // namespace gpumem

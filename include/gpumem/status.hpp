@@ -1,0 +1,76 @@
+/// Outcome of an operation: `status` (ok, or a code with a message) and `result<T>` (a value or a status).
+///
+/// Nothing inside gpumem throws; device, heap and pool return these, and the C++ surface in
+/// allocator.hpp turns them into exceptions where a caller asked for that.
+/// A message is one line that names the thing, its value and what was expected.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace gpumem {
+
+enum class errc : std::uint8_t {
+  ok,
+  invalid_argument,  ///< zero bytes, alignment that is not a power of two, a size that overflows
+  bad_setting,       ///< a GPUMEM_* value, or a combination of them, that cannot be used
+  out_of_memory,     ///< the limit or the device refuses; the message is the first line of the report
+  unknown_pointer,   ///< not a block of this allocator
+  double_free,       ///< a block that is already free
+  wrong_size,        ///< a free that names another size than the allocation
+  wrong_device,      ///< a free or a request that names a device that does not exist or is not the block's
+  unsupported,       ///< the device, or the moment (a capture, say), cannot do this
+  device_error,      ///< the driver reported an error
+  corrupt,           ///< a damaged file, or an invariant that does not hold
+};
+
+/// The code's name as written above, for messages and JSON.
+std::string_view to_string(errc code) noexcept;
+
+/// Ok costs a null pointer; a message is allocated only when there is something to say.
+class [[nodiscard]] status {
+ public:
+  status() noexcept = default;
+  status(errc code, std::string message)
+      : code_{code}, message_{std::make_shared<const std::string>(std::move(message))} {}
+
+  [[nodiscard]] bool ok() const noexcept { return code_ == errc::ok; }
+  explicit operator bool() const noexcept { return ok(); }
+  [[nodiscard]] errc code() const noexcept { return code_; }
+  [[nodiscard]] const std::string& message() const noexcept {
+    static const std::string none;
+    return message_ ? *message_ : none;
+  }
+
+ private:
+  errc code_ = errc::ok;
+  std::shared_ptr<const std::string> message_;
+};
+
+/// A value, or the status that says why there is none. `T` must be default constructible.
+template <typename T>
+class [[nodiscard]] result {
+ public:
+  result(T value) noexcept(noexcept(T(std::move(value)))) : value_{std::move(value)} {}  // NOLINT: converts
+  result(status why) noexcept : status_{std::move(why)} {}                               // NOLINT: converts
+
+  [[nodiscard]] bool ok() const noexcept { return status_.ok(); }
+  explicit operator bool() const noexcept { return ok(); }
+  [[nodiscard]] const status& why() const noexcept { return status_; }
+  [[nodiscard]] errc code() const noexcept { return status_.code(); }
+
+  [[nodiscard]] T& operator*() & noexcept { return value_; }
+  [[nodiscard]] const T& operator*() const& noexcept { return value_; }
+  [[nodiscard]] T&& operator*() && noexcept { return std::move(value_); }
+  [[nodiscard]] T* operator->() noexcept { return &value_; }
+  [[nodiscard]] const T* operator->() const noexcept { return &value_; }
+
+ private:
+  status status_;
+  T value_{};
+};
+
+}  // namespace gpumem
