@@ -1,0 +1,38 @@
+/// Arithmetic on sizes: rounding, powers of two, and the units, all powers of 1024.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <optional>
+
+namespace gpumem {
+
+inline constexpr std::uint64_t kib = std::uint64_t{1} << 10;
+inline constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+inline constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+inline constexpr std::uint64_t tib = std::uint64_t{1} << 40;
+
+/// Zero is not one.
+[[nodiscard]] constexpr bool is_power_of_two(std::uint64_t value) noexcept { return std::has_single_bit(value); }
+
+/// The largest multiple of `multiple` (any but 0) that is at most `value`.
+[[nodiscard]] constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t multiple) noexcept {
+  return value - value % multiple;
+}
+
+/// The smallest multiple of `multiple` (any but 0) that is at least `value`; nothing where that exceeds 64 bits.
+[[nodiscard]] constexpr std::optional<std::uint64_t> checked_round_up(std::uint64_t value,
+                                                                      std::uint64_t multiple) noexcept {
+  const std::uint64_t down = round_down(value, multiple);
+  if (down == value) return value;
+  if (down > UINT64_MAX - multiple) return std::nullopt;
+  return down + multiple;
+}
+
+/// As `checked_round_up`, where the caller knows that the answer fits into 64 bits.
+[[nodiscard]] constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) noexcept {
+  const std::uint64_t down = round_down(value, multiple);
+  return down == value ? value : down + multiple;
+}
+
+}  // namespace gpumem

@@ -1,0 +1,57 @@
+/// Whole lines to stderr or to a sink. The lock orders lines and guards the sink.
+///
+/// The state is never destroyed: lines may come from other threads or static destructors while the process exits.
+#include "log.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace gpumem {
+namespace {
+
+struct log_state {
+  std::mutex mutex;
+  log_sink sink;
+};
+
+log_state& state() {
+  static auto* const the_state = new log_state;
+  return *the_state;
+}
+
+/// One write in all but the rare cases in which the kernel takes only a part or is interrupted.
+void write_whole(std::string_view text) noexcept {
+  while (!text.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return;  // nowhere left to say it
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace
+
+void log_line(std::string_view line) {
+  const std::lock_guard lock{state().mutex};
+  if (state().sink) {
+    state().sink(line);
+    return;
+  }
+  std::string text;
+  text.reserve(line.size() + 9);
+  text.append("gpumem: ").append(line).push_back('\n');
+  write_whole(text);
+}
+
+log_sink set_log_sink(log_sink sink) {
+  const std::lock_guard lock{state().mutex};
+  return std::exchange(state().sink, std::move(sink));
+}
+
+}  // namespace gpumem

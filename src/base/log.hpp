@@ -1,0 +1,20 @@
+/// The one place where gpumem speaks of its own accord: whole lines to stderr, or to a sink of the caller's.
+///
+/// Any thread; one lock, held while the sink runs, so a sink must not log and must not replace itself.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+namespace gpumem {
+
+/// Gets each line without prefix and without newline.
+using log_sink = std::function<void(std::string_view)>;
+
+/// Writes `gpumem: <line>` and a newline to stderr in one write, or hands `line` to the sink.
+void log_line(std::string_view line);
+
+/// Replaces the sink and returns the former; null is stderr. No line reaches the former sink after this returns.
+log_sink set_log_sink(log_sink sink);
+
+}  // namespace gpumem
