@@ -12,7 +12,7 @@ if(GPUMEM_SANITIZE)
 endif()
 
 # gpumem_layer(NAME SOURCES files... [BELOW layers...] [LINK libraries...])
-# An object library gpumem_<NAME>. Its headers are included by their bare names.
+# An object library gpumem_<NAME> that sees the headers of the layers BELOW it, by their bare names, and no others.
 function(gpumem_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;BELOW;LINK")
   set(target gpumem_${name})
@@ -28,11 +28,18 @@ function(gpumem_layer name)
       $<TARGET_PROPERTY:gpumem_${below},INTERFACE_INCLUDE_DIRECTORIES>)
   endforeach()
   set_property(GLOBAL APPEND PROPERTY GPUMEM_LAYERS ${target})
+  set_property(GLOBAL PROPERTY GPUMEM_LAYERS_BELOW_${name} ${arg_BELOW})
 endfunction()
 
-# gpumem_use_layers(TARGET layers...): links the objects of the layers and of nothing else.
+# gpumem_use_layers(TARGET layers...): links the objects of these layers and of those they stand on, and nothing else.
 function(gpumem_use_layers target)
+  set(layers ${ARGN})
   foreach(layer IN LISTS ARGN)
+    get_property(below GLOBAL PROPERTY GPUMEM_LAYERS_BELOW_${layer})
+    list(APPEND layers ${below})
+  endforeach()
+  list(REMOVE_DUPLICATES layers)
+  foreach(layer IN LISTS layers)
     target_link_libraries(${target} PRIVATE gpumem_${layer})
   endforeach()
   target_link_libraries(${target} PRIVATE gpumem_build_flags fmt::fmt ZLIB::ZLIB Threads::Threads)
