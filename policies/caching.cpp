@@ -1,0 +1,47 @@
+/// caching: PyTorch's way. Segments of a size that depends on the request, and idle ones go back under pressure.
+///
+/// Sizes as in CUDACachingAllocator: up to 1 MiB from segments of 2 MiB; up to 10 MiB from segments of 20 MiB;
+/// from 10 MiB on a segment of its own size, in steps of 2 MiB. The two classes never share a segment, so that
+/// small blocks do not pin large segments.
+#include "built_in.hpp"
+#include "segment_sizes.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::uint64_t largest_small_request = 1 * mib;
+constexpr std::uint64_t small_segment = 2 * mib;
+constexpr std::uint64_t own_segment_from = 10 * mib;
+constexpr std::uint64_t shared_segment = 20 * mib;
+constexpr std::uint64_t own_segment_step = 2 * mib;
+
+constexpr std::uint64_t segment_for(std::uint64_t need_bytes) noexcept {
+  if (need_bytes <= largest_small_request) return small_segment;
+  if (need_bytes < own_segment_from) return shared_segment;
+  return checked_round_up(need_bytes, own_segment_step).value_or(UINT64_MAX);
+}
+
+class caching final : public policy {
+ public:
+  segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
+    return request_within_limit(view, segment_for(need_bytes), need_bytes);
+  }
+
+  /// The full segment or just what is needed: sizes between would fit no later request of the class well.
+  std::uint64_t smaller(std::uint64_t refused_bytes, std::uint64_t least_bytes) override {
+    return refused_bytes > least_bytes ? least_bytes : 0;
+  }
+
+  [[nodiscard]] unsigned segment_class(std::uint64_t bytes) const override {
+    return bytes <= largest_small_request ? 0 : 1;
+  }
+  [[nodiscard]] unsigned segment_classes() const override { return 2; }
+
+  [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return true; }
+};
+
+}  // namespace
+
+std::unique_ptr<policy> make_caching(const policy_setup&) { return std::make_unique<caching>(); }
+
+}  // namespace gpumem

@@ -1,0 +1,28 @@
+/// grab_all: TensorFlow's default. Everything that is allowed at the first request, kept until the end.
+///
+/// One segment has no seams, so it fragments least; nothing is left for others. Where the device had less than was
+/// allowed, later requests take what has become free since.
+#include "built_in.hpp"
+#include "segment_sizes.hpp"
+
+namespace gpumem {
+namespace {
+
+class grab_all final : public policy {
+ public:
+  segment_request first(const pool_view& view) override {
+    return {.bytes = allowed_bytes(view), .least_bytes = granule_bytes(view)};
+  }
+
+  segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
+    return request_within_limit(view, allowed_bytes(view), need_bytes);
+  }
+
+  [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return false; }
+};
+
+}  // namespace
+
+std::unique_ptr<policy> make_grab_all(const policy_setup&) { return std::make_unique<grab_all>(); }
+
+}  // namespace gpumem
