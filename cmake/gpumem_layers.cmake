@@ -7,8 +7,12 @@ target_compile_options(gpumem_build_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Wold-style-cast
   $<$<BOOL:${GPUMEM_WARNINGS_AS_ERRORS}>:-Werror>)
 if(GPUMEM_SANITIZE)
-  target_compile_options(gpumem_build_flags INTERFACE -fsanitize=${GPUMEM_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(gpumem_build_flags INTERFACE
+    -fsanitize=${GPUMEM_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(gpumem_build_flags INTERFACE -fsanitize=${GPUMEM_SANITIZE})
+  target_compile_definitions(gpumem_build_flags INTERFACE _GLIBCXX_ASSERTIONS)
+else()
+  target_compile_definitions(gpumem_build_flags INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
 endif()
 
 # gpumem_layer(NAME SOURCES files... [BELOW layers...] [LINK libraries...])

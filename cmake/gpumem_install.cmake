@@ -1,0 +1,23 @@
+# Installs the shared library, the public headers, the CMake package (`find_package(gpumem CONFIG)`) and a pkg-config
+# file. Both packages find their files relative to themselves, so an installed tree can be moved.
+
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gpumem)
+
+install(TARGETS gpumem EXPORT gpumem_targets)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/gpumem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
+install(EXPORT gpumem_targets NAMESPACE gpumem:: DESTINATION ${package_dir})
+
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/gpumemConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/gpumemConfig.cmake INSTALL_DESTINATION ${package_dir})
+# Before 1.0 a minor version may change the interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/gpumemConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/gpumemConfig.cmake ${PROJECT_BINARY_DIR}/gpumemConfigVersion.cmake
+        DESTINATION ${package_dir})
+
+set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${pkgconfig_dir} /prefix)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/gpumem.pc.in ${PROJECT_BINARY_DIR}/gpumem.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/gpumem.pc DESTINATION ${pkgconfig_dir})
