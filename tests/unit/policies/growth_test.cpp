@@ -1,0 +1,184 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "growth_steps.hpp"
+#include "views.hpp"
+
+namespace gpumem::test {
+namespace {
+
+TEST(GrowthSteps, DoubleAfterEachStepThatWasTaken) {
+  growth_steps steps;
+  for (std::uint64_t expected = 2 * mib; expected <= 64 * mib; expected *= 2) {
+    EXPECT_EQ(steps.covering(512), expected);
+    steps.taken();
+  }
+}
+
+TEST(GrowthSteps, DoubleUntilTheyCoverTheRequestAndThenNotAgain) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(5 * mib), 8 * mib);
+  steps.taken();
+  EXPECT_EQ(steps.covering(512), 8 * mib);
+  steps.taken();
+  EXPECT_EQ(steps.covering(512), 16 * mib);
+}
+
+TEST(GrowthSteps, AnExactStepCountsAsCovering) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(2 * mib), 2 * mib);
+  EXPECT_EQ(steps.covering(2 * mib + 1), 4 * mib);
+}
+
+TEST(GrowthSteps, ARefusedStepLeavesNoTrace) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(gib), gib);
+  EXPECT_EQ(steps.covering(512), 2 * mib);
+}
+
+TEST(GrowthSteps, StopDoublingAtTheEndOf64Bits) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering((std::uint64_t{1} << 63) - 1), std::uint64_t{1} << 63);
+  EXPECT_EQ(steps.covering((std::uint64_t{1} << 63) + 1), UINT64_MAX);
+  steps.taken();
+  EXPECT_EQ(steps.covering(UINT64_MAX), UINT64_MAX);
+  steps.taken();
+  EXPECT_EQ(steps.covering(1), UINT64_MAX);
+}
+
+TEST(GrowthSteps, CanStartAnywhere) {
+  growth_steps steps{64 * mib};
+  EXPECT_EQ(steps.covering(512), 64 * mib);
+  EXPECT_EQ(steps.covering(65 * mib), 128 * mib);
+  growth_steps odd{3};
+  EXPECT_EQ(odd.covering(100), 192U);
+}
+
+TEST(Growth, TakesNothingAheadOfDemand) { EXPECT_EQ(make("growth")->first(view_of(gib)).bytes, 0U); }
+
+TEST(Growth, AsksForAStepAndNeedsOnlyTheRequest) {
+  const auto growth = make("growth");
+  const segment_request first = growth->grow(view_of(80 * gib), 512);
+  EXPECT_EQ(first.bytes, 2 * mib);
+  EXPECT_EQ(first.least_bytes, 2 * mib) << "a segment occupies whole granules";
+  EXPECT_EQ(first.kind, segment_kind::plain);
+  growth->grew(view_of(80 * gib, 2 * mib), 2 * mib);
+
+  const segment_request second = growth->grow(view_of(80 * gib, 2 * mib), 21 * mib);
+  EXPECT_EQ(second.bytes, 32 * mib);
+  EXPECT_EQ(second.least_bytes, 22 * mib);
+}
+
+TEST(Growth, AStepEndsAtTheLimit) {
+  const auto growth = make("growth");
+  const segment_request asked = growth->grow(view_of(100 * mib, 80 * mib), 17 * mib);
+  EXPECT_EQ(asked.bytes, 20 * mib);
+  EXPECT_EQ(asked.least_bytes, 18 * mib);
+}
+
+TEST(Growth, RoundsWhatTheLimitLeavesDownToWholeGranules) {
+  EXPECT_EQ(make("growth")->grow(view_of(7 * mib + 511), 4 * mib + 1).bytes, 6 * mib);
+  EXPECT_EQ(make("growth")->grow(view_of(7 * mib, 3 * mib), 3 * mib).bytes, 4 * mib);
+}
+
+TEST(Growth, AsksForWhatIsNeededEvenBeyondTheLimit) {
+  for (const pool_view& full : {view_of(mib), view_of(gib, gib), view_of(gib, 2 * gib), view_of(0)}) {
+    const segment_request asked = make("growth")->grow(full, 3 * mib);
+    EXPECT_EQ(asked.bytes, 4 * mib);
+    EXPECT_EQ(asked.least_bytes, 4 * mib);
+  }
+}
+
+TEST(Growth, ARequestBeyondTheLimitDoesNotMakeTheNextStepLarge) {
+  const auto growth = make("growth");
+  EXPECT_EQ(growth->grow(view_of(80 * gib), 79 * gib).bytes, 80 * gib);
+  EXPECT_EQ(growth->grow(view_of(80 * gib), 512).bytes, 2 * mib);
+}
+
+TEST(Growth, SurvivesSizesNear64Bits) {
+  for (const std::uint64_t need : {UINT64_MAX, UINT64_MAX - 1, UINT64_MAX - 2 * mib, std::uint64_t{1} << 63}) {
+    const auto growth = make("growth");
+    const segment_request asked = growth->grow(view_of(80 * gib), need);
+    EXPECT_GE(asked.least_bytes, need);
+    EXPECT_GE(asked.bytes, asked.least_bytes);
+  }
+  EXPECT_EQ(make("growth")->grow(view_of(UINT64_MAX), 512).bytes, 2 * mib);
+}
+
+TEST(Growth, WorksWhereTheDeviceNamesNoGranularity) {
+  pool_view view = view_of(1000);
+  view.granularity_bytes = 0;
+  const segment_request asked = make("growth")->grow(view, 999);
+  EXPECT_EQ(asked.bytes, 1000U);
+  EXPECT_EQ(asked.least_bytes, 999U);
+}
+
+TEST(Growth, KeepsItsSegmentsUntilAsked) {
+  const auto growth = make("growth");
+  EXPECT_FALSE(growth->gives_back(give_back::pressure, view_of(gib, gib)));
+  EXPECT_TRUE(growth->gives_back(give_back::trim, view_of(gib, gib)));
+  EXPECT_EQ(growth->segment_classes(), 1U);
+}
+
+/// The segments of `name` up to its limit, each taken in full.
+std::vector<std::uint64_t> segments_of(std::string_view name, std::uint64_t limit_bytes, std::uint64_t need_bytes) {
+  const auto grower = make(name);
+  std::vector<std::uint64_t> out;
+  std::uint64_t held = 0;
+  while (true) {
+    const segment_request asked = grower->grow(view_of(limit_bytes, held), need_bytes);
+    if (asked.least_bytes > limit_bytes - held) return out;
+    held += asked.bytes;
+    out.push_back(asked.bytes);
+    grower->grew(view_of(limit_bytes, held), asked.bytes);
+  }
+}
+
+TEST(Growth, FillsTheLimitInDoublingSteps) {
+  const std::vector<std::uint64_t> expected{2 * mib, 4 * mib, 8 * mib, 16 * mib, 32 * mib, 38 * mib};
+  EXPECT_EQ(segments_of("growth", 100 * mib, 512), expected);
+}
+
+TEST(Growth, IsWhatHardCapAndMultiPoolAre) {
+  for (const std::uint64_t need : {std::uint64_t{512}, 3 * mib, 33 * mib}) {
+    EXPECT_EQ(segments_of("hard_cap", 999 * mib, need), segments_of("growth", 999 * mib, need));
+    EXPECT_EQ(segments_of("multi_pool", 999 * mib, need), segments_of("growth", 999 * mib, need));
+  }
+}
+
+/// Every size that a device refusing everything is asked for, the first included.
+std::vector<std::uint64_t> refused_sizes(policy& p, std::uint64_t bytes, std::uint64_t least_bytes) {
+  std::vector<std::uint64_t> out;
+  for (std::uint64_t next = bytes; next != 0; next = p.smaller(next, least_bytes)) {
+    out.push_back(next);
+    if (out.size() > 1000) break;
+  }
+  return out;
+}
+
+TEST(Growth, ShrinksByTenthsDownToWhatIsNeededAndStops) {
+  const auto growth = make("growth");
+  const auto sizes = refused_sizes(*growth, 1000, 700);
+  EXPECT_EQ(sizes, (std::vector<std::uint64_t>{1000, 900, 810, 729, 700}));
+  EXPECT_EQ(refused_sizes(*growth, 700, 700).size(), 1U);
+  EXPECT_EQ(refused_sizes(*growth, 699, 700).size(), 1U);
+}
+
+TEST(Growth, ShrinkingEndsFromAnySize) {
+  const auto growth = make("growth");
+  for (const std::uint64_t bytes : {std::uint64_t{1}, std::uint64_t{9}, 80 * gib, UINT64_MAX}) {
+    for (const std::uint64_t least : {std::uint64_t{0}, std::uint64_t{1}, 2 * mib}) {
+      const auto sizes = refused_sizes(*growth, bytes, least);
+      EXPECT_LT(sizes.size(), 500U) << bytes << " down to " << least;
+      if (bytes > least && least > 0) {
+        EXPECT_EQ(sizes.back(), least);
+      }
+      EXPECT_TRUE(std::is_sorted(sizes.rbegin(), sizes.rend()));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpumem::test
