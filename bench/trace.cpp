@@ -1,0 +1,313 @@
+/// Reading traces: rows become operations one at a time, so the file is never in memory as a whole.
+///
+/// Accepted beyond the plain form: CR LF, pointers with or without 0x, `(nil)`, streams in decimal or hexadecimal, a
+/// point before the microseconds, and a clock that passes midnight.
+#include "trace.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <unordered_map>
+
+#include "bits.hpp"
+#include "byte_source.hpp"
+#include "gpumem/allocator.hpp"
+#include "text.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+constexpr std::string_view header = "Thread,Time,Action,Pointer,Size,Stream";
+constexpr std::size_t longest_line = 1024;
+constexpr std::uint64_t largest_block = std::uint64_t{1} << 48;
+constexpr std::uint64_t largest_live = std::uint64_t{1} << 56;
+constexpr std::uint64_t hour_ns = std::uint64_t{3600} * 1'000'000'000;
+constexpr std::uint64_t day_ns = 24 * hour_ns;
+constexpr std::uint64_t most_hours = 10'000;
+constexpr std::size_t most_streams = 65536;
+constexpr std::size_t longest_path = 4096;
+
+enum field : std::size_t { thread_field, time_field, action_field, pointer_field, size_field, stream_field, fields };
+using row = std::array<std::string_view, fields>;
+
+std::string quoted(std::string_view text) { return fmt::format("'{}'", printable(text, 48)); }
+
+status bad(std::string reason) { return {errc::corrupt, std::move(reason)}; }
+
+std::optional<std::uint64_t> parse_number(std::string_view text, int base = 10) {
+  std::uint64_t value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (text.empty() || code != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool strip_hex_prefix(std::string_view& text) {
+  if (!text.starts_with("0x") && !text.starts_with("0X")) return false;
+  text.remove_prefix(2);
+  return true;
+}
+
+std::optional<std::uint64_t> parse_pointer(std::string_view text) {
+  if (text == "(nil)") return 0;
+  strip_hex_prefix(text);
+  return parse_number(text, 16);
+}
+
+/// Without a prefix digits are decimal where they can be.
+std::optional<std::uint64_t> parse_stream(std::string_view text) {
+  if (text == "(nil)") return 0;
+  if (strip_hex_prefix(text)) return parse_number(text, 16);
+  const auto decimal = parse_number(text);
+  return decimal ? decimal : parse_number(text, 16);
+}
+
+/// `HH:MM:SS:microseconds`; hours may be more than 24.
+std::optional<std::uint64_t> parse_time_ns(std::string_view text) {
+  std::array<std::uint64_t, 4> parts{};
+  constexpr std::array<std::uint64_t, 4> below{most_hours, 60, 60, 1'000'000};
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::size_t end = i == 3 ? text.size() : text.find_first_of(i == 2 ? ":." : ":");
+    if (end == std::string_view::npos || end > 6) return std::nullopt;
+    const auto value = parse_number(text.substr(0, end));
+    if (!value || *value >= below[i]) return std::nullopt;
+    parts[i] = *value;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return ((parts[0] * 60 + parts[1]) * 60 + parts[2]) * 1'000'000'000 + parts[3] * 1000;
+}
+
+status parse_size(std::string_view text, std::uint64_t& bytes) {
+  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  if (!digits) {
+    const bool negative = text.size() > 1 && text.front() == '-';
+    return bad(fmt::format("size {} is {}, expected bytes", quoted(text), negative ? "negative" : "not a number"));
+  }
+  const auto value = parse_number(text);  // digits that are no value are too many
+  if (!value || *value >> 63 != 0) return bad(fmt::format("size {} is 2^63 bytes or more", quoted(text)));
+  if (*value > largest_block) return bad(fmt::format("size {} is larger than any device (2^48 bytes)", quoted(text)));
+  bytes = *value;
+  return {};
+}
+
+/// Builds a trace from lines.
+class trace_builder {
+ public:
+  explicit trace_builder(trace& out) : out_{out} {}
+
+  status add_line(std::string_view line);
+  status finish() const;
+
+ private:
+  struct live_block {
+    std::uint64_t bytes;
+    std::uint32_t slot;
+  };
+  status add_row(const row& fields_of);
+  status add_op(op_kind kind, std::uint64_t pointer, trace_op op);
+  status stream_index(std::uint64_t stream, std::uint16_t& index);
+  status since_start(std::uint64_t clock_ns, std::uint64_t& time_ns);
+
+  trace& out_;
+  bool header_seen_ = false;
+  bool blank_seen_ = false;
+  std::unordered_map<std::uint64_t, live_block> live_;
+  std::vector<std::uint32_t> free_slots_;
+  std::optional<std::uint64_t> first_clock_ns_;
+  std::uint64_t last_clock_ns_ = 0;
+  std::uint64_t days_ns_ = 0;
+  std::uint64_t live_bytes_ = 0;
+};
+
+status trace_builder::add_line(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  if (!header_seen_) {
+    if (line != header) return bad(fmt::format("wrong header {}, expected {}", quoted(line), quoted(header)));
+    header_seen_ = true;
+    return {};
+  }
+  if (line.empty()) {
+    blank_seen_ = true;
+    return {};
+  }
+  if (blank_seen_) return bad("a row after an empty line");
+  row fields_of;
+  std::size_t count = 0;
+  for (std::string_view rest = line;;) {
+    const std::size_t comma = rest.find(',');
+    if (count < fields) fields_of[count] = rest.substr(0, comma);
+    ++count;
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (count > fields) return bad(fmt::format("stray fields: {} of them, expected 6", count));
+  if (count < fields) return bad(fmt::format("cut short: {} of 6 fields", count));
+  return add_row(fields_of);
+}
+
+status trace_builder::add_row(const row& fields_of) {
+  if (!parse_number(fields_of[thread_field])) {
+    return bad(fmt::format("thread {} is not a number", quoted(fields_of[thread_field])));
+  }
+  const auto clock_ns = parse_time_ns(fields_of[time_field]);
+  if (!clock_ns) {
+    return bad(fmt::format("time {}, expected HH:MM:SS:microseconds", quoted(fields_of[time_field])));
+  }
+  const std::string_view action = fields_of[action_field];
+  if (action == "allocate failure") {
+    ++out_.skipped_rows;
+    return {};
+  }
+  if (action != "allocate" && action != "free") {
+    return bad(fmt::format("action {}, expected allocate or free", quoted(action)));
+  }
+  const auto pointer = parse_pointer(fields_of[pointer_field]);
+  if (!pointer) {
+    return bad(fmt::format("pointer {} is not a hexadecimal number", quoted(fields_of[pointer_field])));
+  }
+  trace_op op;
+  if (status parsed = parse_size(fields_of[size_field], op.bytes); !parsed) return parsed;
+  const auto stream = parse_stream(fields_of[stream_field]);
+  if (!stream) {
+    return bad(fmt::format("stream {} is not a number", quoted(fields_of[stream_field])));
+  }
+  if (op.bytes == 0) {
+    ++out_.skipped_rows;
+    return {};
+  }
+  if (status found = stream_index(*stream, op.stream); !found) return found;
+  if (status timed = since_start(*clock_ns, op.time_ns); !timed) return timed;
+  return add_op(action == "free" ? op_kind::free : op_kind::allocate, *pointer, op);
+}
+
+status trace_builder::add_op(op_kind kind, std::uint64_t pointer, trace_op op) {
+  op.kind = kind;
+  const auto found = live_.find(pointer);
+  if (kind == op_kind::free) {
+    if (found == live_.end()) return bad(fmt::format("free of {:#x}, which is not live", pointer));
+    if (found->second.bytes != op.bytes) {
+      return bad(fmt::format("free of {:#x} with size {}, allocated with {}", pointer, op.bytes, found->second.bytes));
+    }
+    op.slot = found->second.slot;
+    free_slots_.push_back(op.slot);
+    live_.erase(found);
+    live_bytes_ -= round_up(op.bytes, block_granularity);
+  } else {
+    if (pointer == 0) return bad(fmt::format("allocate of {} bytes at a null pointer", op.bytes));
+    if (found != live_.end()) return bad(fmt::format("allocate of {:#x}, which is live", pointer));
+    live_bytes_ += round_up(op.bytes, block_granularity);
+    if (live_bytes_ > largest_live) return bad("more than 2^56 bytes are live");
+    if (free_slots_.empty()) {
+      op.slot = out_.slots++;
+    } else {
+      op.slot = free_slots_.back();
+      free_slots_.pop_back();
+    }
+    live_.emplace(pointer, live_block{op.bytes, op.slot});
+    out_.peak_live_bytes = std::max(out_.peak_live_bytes, live_bytes_);
+  }
+  out_.ops.push_back(op);
+  return {};
+}
+
+status trace_builder::stream_index(std::uint64_t stream, std::uint16_t& index) {
+  const auto found = std::find(out_.streams.begin(), out_.streams.end(), stream);
+  if (found == out_.streams.end()) {
+    if (out_.streams.size() == most_streams) return bad("more than 65536 streams");
+    out_.streams.push_back(stream);
+    index = static_cast<std::uint16_t>(out_.streams.size() - 1);
+  } else {
+    index = static_cast<std::uint16_t>(found - out_.streams.begin());
+  }
+  return {};
+}
+
+/// A time of day that falls by more than half a day has passed midnight; by less, threads were logged out of order.
+status trace_builder::since_start(std::uint64_t clock_ns, std::uint64_t& time_ns) {
+  if (!first_clock_ns_) first_clock_ns_ = last_clock_ns_ = clock_ns;
+  const bool time_of_day = clock_ns < day_ns;
+  clock_ns += days_ns_;
+  if (time_of_day && last_clock_ns_ > clock_ns && last_clock_ns_ - clock_ns > day_ns / 2) {
+    clock_ns += day_ns;
+    days_ns_ += day_ns;
+  }
+  last_clock_ns_ = std::max(last_clock_ns_, clock_ns);
+  time_ns = last_clock_ns_ - *first_clock_ns_;
+  if (time_ns > most_hours * hour_ns) return bad(fmt::format("the trace lasts longer than {} hours", most_hours));
+  return {};
+}
+
+status trace_builder::finish() const {
+  if (!header_seen_) return bad("the file is empty");
+  if (out_.ops.empty()) return bad("no operations after the header");
+  return {};
+}
+
+std::string name_of(const std::string& path) {
+  std::string name = std::filesystem::path{path}.filename().string();
+  for (const std::string_view ending : {".gz", ".csv"}) {
+    if (name.size() > ending.size() && name.ends_with(ending)) name.resize(name.size() - ending.size());
+  }
+  return name;
+}
+
+/// Cuts what `source` holds into lines; `line` is the number of the one in hand, from 1.
+status read_lines(byte_source& source, trace_builder& builder, std::uint64_t& line) {
+  std::vector<char> buffer(std::size_t{1} << 17);
+  std::size_t kept = 0;  // of an unfinished line, at the front of the buffer
+  line = 1;
+  for (;;) {
+    const auto got = source.read(std::span{buffer}.subspan(kept));
+    if (!got) return got.why();
+    std::string_view rest{buffer.data(), kept + *got};
+    for (std::size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
+      if (status added = builder.add_line(rest.substr(0, end)); !added) return added;
+      ++line;
+      rest.remove_prefix(end + 1);
+    }
+    if (*got == 0) return rest.empty() ? status{} : builder.add_line(rest);
+    if (rest.size() > longest_line) return bad(fmt::format("a line of more than {} characters", longest_line));
+    kept = rest.size();
+    std::copy(rest.begin(), rest.end(), buffer.begin());
+  }
+}
+
+}  // namespace
+
+result<trace> load_trace(const std::string& path) {
+  const std::string shown = printable(path, longest_path);
+  auto source = byte_source::open(path);
+  if (!source) return status{source.code(), fmt::format("{}: {}", shown, source.why().message())};
+  trace out;
+  out.name = name_of(path);
+  out.path = path;
+  trace_builder builder{out};
+  std::uint64_t line = 0;
+  status read = read_lines(**source, builder, line);
+  if (read.ok()) read = builder.finish();
+  if (!read.ok()) return status{read.code(), fmt::format("{}:{}: {}", shown, line, read.message())};
+  return out;
+}
+
+result<std::vector<std::string>> traces_in(const std::string& folder) {
+  std::vector<std::string> found;
+  std::error_code why;
+  for (std::filesystem::directory_iterator at{folder, why}, end; !why && at != end; at.increment(why)) {
+    const std::string path = at->path().string();
+    if (path.ends_with(".csv") || path.ends_with(".csv.gz")) found.push_back(path);
+  }
+  if (why) return status{errc::invalid_argument, fmt::format("{}: {}", printable(folder, longest_path), why.message())};
+  if (found.empty()) {
+    return status{errc::invalid_argument,
+                  fmt::format("{}: no file in it ends in .csv or .csv.gz", printable(folder, longest_path))};
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace gpumem::bench
