@@ -84,11 +84,13 @@ class settings {
   bool verbose = false;
   bool strict = false;
 
-  /// Sets an option by its name in small letters (`limit`) from text, as the environment would.
+  /// Sets an option by its name in small letters (`limit`) from text, as the environment would. The last `set` or
+  /// `apply` wins. A bad value is refused and the former one stays.
   status set(std::string_view option, std::string_view value, setting_source from = setting_source::code);
 
   /// Applies `GPUMEM_*` over what code set. Every bad or unknown variable becomes one line of `problems`
-  /// (variable, value, what was expected) and keeps its former value; in strict mode the first is the error.
+  /// (variable, value, what was expected) and keeps its former value; in strict mode the first is the error and
+  /// nothing is changed.
   status apply(const environment& variables, std::vector<std::string>* problems = nullptr);
 
   /// These settings with the `_<ordinal>` overrides of one device applied. Requires `apply` before.
@@ -106,6 +108,7 @@ class settings {
     std::string value;
   };
   std::map<std::string, setting_source, std::less<>> sources_;
+  std::map<std::string, std::string, std::less<>> overruled_;  // what code had set where the environment won
   std::vector<override_text> overrides_;
 };
 

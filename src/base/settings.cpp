@@ -1,0 +1,339 @@
+/// The class `settings`: rows of options.def bound to their fields, text in, text out, and who wins.
+///
+/// Default < code < environment < environment of one device. No option is named below the table: a new one is a row
+/// in options.def, a field in settings.hpp and, where its values have a new form, a read_/show_ pair.
+#include "gpumem/settings.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <iterator>
+
+#include "text.hpp"
+#include "units.hpp"
+
+extern "C" char** environ;
+
+namespace gpumem {
+namespace {
+
+constexpr std::string_view prefix = "GPUMEM_";
+
+// --- forms: read_<form>(text, name for messages, field) and show_<form>(field), empty where nothing is set ----------
+
+status refused(std::string_view what, std::string_view text, std::string_view expected) {
+  return {errc::bad_setting, fmt::format("{}={}: expected {}", what, printable(text), expected)};
+}
+
+status read_name(std::string_view text, std::string_view what, std::string& into) {
+  const std::string_view name = trimmed(text);
+  if (name.empty()) return refused(what, text, "a name");
+  into = name;
+  return {};
+}
+std::string show_name(const std::string& name) { return name; }
+
+/// Any text; empty switches it off.
+status read_path(std::string_view text, std::string_view /*what*/, std::string& into) {
+  into = text;
+  return {};
+}
+std::string show_path(const std::string& path) { return path; }
+
+status read_flag(std::string_view text, std::string_view what, bool& into) {
+  const std::string word = lowered(trimmed(text));
+  const bool yes = word == "1" || word == "true" || word == "on";
+  if (!yes && word != "0" && word != "false" && word != "off") return refused(what, text, "0 or 1");
+  into = yes;
+  return {};
+}
+std::string show_flag(bool flag) { return flag ? "1" : "0"; }
+
+template <typename Value, typename Field>
+status store(result<Value> parsed, Field& into) {
+  if (!parsed) return parsed.why();
+  into = *std::move(parsed);
+  return {};
+}
+
+status read_limit(std::string_view text, std::string_view what, byte_limit& into) {
+  return store(parse_limit(text, what), into);
+}
+std::string show_limit(const byte_limit& limit) { return limit.to_string(); }
+
+status read_reserve(std::string_view text, std::string_view what, std::optional<std::uint64_t>& into) {
+  return store(parse_bytes(text, what), into);
+}
+std::string show_reserve(const std::optional<std::uint64_t>& bytes) { return bytes ? exact_bytes(*bytes) : ""; }
+
+status read_pools(std::string_view text, std::string_view what, std::vector<pool_spec>& into) {
+  return store(parse_pools(text, what), into);
+}
+std::string show_pools(const std::vector<pool_spec>& pools) { return pools_text(pools); }
+
+status read_stream_ids(std::string_view text, std::string_view what, stream_id_mode& into) {
+  const std::string_view word = trimmed(text);
+  if (word != "query" && word != "notify") return refused(what, text, "query or notify");
+  into = word == "query" ? stream_id_mode::query : stream_id_mode::notify;
+  return {};
+}
+std::string show_stream_ids(stream_id_mode mode) { return mode == stream_id_mode::query ? "query" : "notify"; }
+
+status read_stream_reuse(std::string_view text, std::string_view what, stream_reuse& into) {
+  const std::string_view word = trimmed(text);
+  if (word == "device") {
+    into = stream_reuse::device;
+  } else if (word == "poll") {
+    into = stream_reuse::poll;
+  } else if (word == "host") {
+    into = stream_reuse::host;
+  } else {
+    return refused(what, text, "device, poll or host");
+  }
+  return {};
+}
+std::string show_stream_reuse(stream_reuse reuse) {
+  if (reuse == stream_reuse::poll) return "poll";
+  return reuse == stream_reuse::host ? "host" : "device";
+}
+
+// --- the table ---------------------------------------------------------------------------------------------------
+
+enum class scope : std::uint8_t { each_device, process };
+
+/// The option's name as code writes it: the column NAME in small letters.
+struct small_name {
+  std::array<char, 32> letters{};
+  std::size_t length = 0;
+
+  consteval explicit small_name(std::string_view name) : length{name.size()} {
+    for (std::size_t i = 0; i < name.size(); ++i) {
+      letters.at(i) = name[i] >= 'A' && name[i] <= 'Z' ? static_cast<char>(name[i] - 'A' + 'a') : name[i];
+    }
+  }
+  [[nodiscard]] constexpr std::string_view view() const noexcept { return {letters.data(), length}; }
+};
+
+/// A row of options.def with the code behind it.
+struct option {
+  small_name name;
+  std::string_view variable;
+  scope reach;
+  std::string_view values;
+  std::string_view default_text;
+  std::string_view help;
+  status (*read)(settings&, std::string_view text, std::string_view what);
+  std::string (*show)(const settings&);
+  bool (*same)(const settings&, const settings&);
+};
+
+constexpr option options[] = {
+#define OPTION(field, NAME, form, reach, values, default_text, help)                                           \
+  {small_name{#NAME},                                                                                          \
+   "GPUMEM_" #NAME,                                                                                            \
+   scope::reach,                                                                                               \
+   values,                                                                                                     \
+   default_text,                                                                                               \
+   help,                                                                                                       \
+   [](settings& s, std::string_view text, std::string_view what) { return read_##form(text, what, s.field); }, \
+   [](const settings& s) { return show_##form(s.field); },                                                     \
+   [](const settings& a, const settings& b) { return a.field == b.field; }},
+#include "options.def"
+#undef OPTION
+};
+
+const option* find_option(std::string_view name) noexcept {
+  const auto* const found =
+      std::find_if(std::begin(options), std::end(options), [&](const option& o) { return o.name.view() == name; });
+  return found == std::end(options) ? nullptr : found;
+}
+
+const option* find_variable(std::string_view variable) noexcept {
+  const auto* const found =
+      std::find_if(std::begin(options), std::end(options), [&](const option& o) { return o.variable == variable; });
+  return found == std::end(options) ? nullptr : found;
+}
+
+/// The value as text, in words where nothing is set.
+std::string shown(const option& o, const settings& s) {
+  const std::string text = o.show(s);
+  return text.empty() ? std::string{o.default_text} : printable(text, 4096);
+}
+
+const settings& defaults() {
+  static const auto* const the_defaults = new settings;
+  return *the_defaults;
+}
+
+// --- variables ---------------------------------------------------------------------------------------------------
+
+/// `GPUMEM_LIMIT_1` taken apart; the whole name and no ordinal where it does not end in one.
+struct variable_name {
+  std::string_view base;
+  std::optional<int> ordinal;
+};
+
+variable_name split(std::string_view name) {
+  const std::size_t bar = name.rfind('_');
+  const std::string_view digits = name.substr(bar + 1);
+  int ordinal = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
+  const bool whole = error == std::errc{} && end == digits.data() + digits.size();
+  const bool plain = whole && (digits == "0" || (digits.front() != '0' && digits.front() != '-'));
+  return plain ? variable_name{name.substr(0, bar), ordinal} : variable_name{name, {}};
+}
+
+std::string unknown_variable(std::string_view variable, std::string_view value, const variable_name& name) {
+  std::vector<std::string_view> known;
+  for (const option& o : options) known.push_back(o.variable.substr(prefix.size()));
+  const std::string_view close = closest_name(name.base.substr(prefix.size()), known);
+  const std::string problem = fmt::format("{}={}: unknown variable; ", printable(variable), printable(value));
+  if (close.empty()) return problem + fmt::format("expected GPUMEM_ and one of {}", fmt::join(known, ", "));
+  return problem +
+         fmt::format("did you mean {}{}{}?", prefix, close, name.ordinal ? fmt::format("_{}", *name.ordinal) : "");
+}
+
+/// Whether `variables` ask for strict mode; `otherwise` where they do not say, or say it badly.
+bool asks_for_strict(const environment& variables, bool otherwise) {
+  bool strict = otherwise;
+  for (const auto& [name, value] : variables) {
+    if (name == "GPUMEM_STRICT") static_cast<void>(read_flag(value, name, strict).ok());
+  }
+  return strict;
+}
+
+}  // namespace
+
+environment process_environment() {
+  environment variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (!text.starts_with(prefix) || equals == std::string_view::npos) continue;
+    variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
+}
+
+status settings::set(std::string_view option_name, std::string_view value, setting_source from) {
+  const option* const o = find_option(option_name);
+  if (o == nullptr) {
+    std::vector<std::string_view> known;
+    for (const option& each : options) known.push_back(each.name.view());
+    return {errc::bad_setting, fmt::format("{}={}: unknown option; expected one of {}", printable(option_name),
+                                           printable(value), fmt::join(known, ", "))};
+  }
+  const bool over_code = from == setting_source::environment && source(option_name) == setting_source::code;
+  const std::string former = over_code ? shown(*o, *this) : "";
+  const std::string_view what = from == setting_source::environment ? o->variable : o->name.view();
+  if (status read = o->read(*this, value, what); !read) return read;
+
+  const std::string name{option_name};
+  if (over_code && former != shown(*o, *this)) overruled_.insert_or_assign(name, former);
+  if (from != setting_source::environment) overruled_.erase(name);
+  sources_.insert_or_assign(name, from);
+  return {};
+}
+
+status settings::apply(const environment& variables, std::vector<std::string>* problems) {
+  settings next = *this;
+  std::vector<std::string> found;
+  for (const auto& [variable, value] : variables) {
+    if (!std::string_view{variable}.starts_with(prefix)) continue;
+    const option* o = find_variable(variable);
+    if (o != nullptr) {
+      if (const status s = next.set(o->name.view(), value, setting_source::environment); !s) {
+        found.push_back(s.message());
+      }
+      continue;
+    }
+    const variable_name name = split(variable);
+    o = name.ordinal ? find_variable(name.base) : nullptr;
+    if (o == nullptr) {
+      found.push_back(unknown_variable(variable, value, name));
+    } else if (o->reach == scope::process) {
+      found.push_back(fmt::format("{}={}: {} cannot differ between devices; expected {}", variable, printable(value),
+                                  o->variable, o->variable));
+    } else if (settings scratch; const status s = o->read(scratch, value, variable)) {
+      std::erase_if(next.overrides_, [&](const override_text& each) {
+        return each.ordinal == *name.ordinal && each.option == o->name.view();
+      });
+      next.overrides_.push_back({*name.ordinal, std::string{o->name.view()}, value});
+    } else {
+      found.push_back(s.message());
+    }
+  }
+  if (problems != nullptr) problems->insert(problems->end(), found.begin(), found.end());
+  if (!found.empty() && asks_for_strict(variables, strict)) return {errc::bad_setting, found.front()};
+  *this = std::move(next);
+  return {};
+}
+
+settings settings::for_device(int ordinal) const {
+  settings device = *this;
+  device.overrides_.clear();
+  for (const override_text& each : overrides_) {
+    if (each.ordinal != ordinal) continue;
+    static_cast<void>(device.set(each.option, each.value, setting_source::environment).ok());  // read by `apply` before
+  }
+  return device;
+}
+
+setting_source settings::source(std::string_view option_name) const noexcept {
+  const auto recorded = sources_.find(option_name);
+  if (recorded != sources_.end()) return recorded->second;
+  const option* const o = find_option(option_name);
+  return o == nullptr || o->same(*this, defaults()) ? setting_source::default_value : setting_source::code;
+}
+
+std::string settings::describe() const {
+  std::string text;
+  for (const option& o : options) {
+    text += fmt::format("{}={} (", o.variable, shown(o, *this));
+    switch (source(o.name.view())) {
+      case setting_source::default_value:
+        text += "default";
+        break;
+      case setting_source::code:
+        text += "code";
+        break;
+      case setting_source::environment:
+        text += "environment";
+        break;
+    }
+    const auto overruled = overruled_.find(o.name.view());
+    if (overruled != overruled_.end()) text += fmt::format(", over code's {}", overruled->second);
+    text += ")\n";
+  }
+  for (const override_text& each : overrides_) {
+    const settings device = for_device(each.ordinal);
+    const option* const o = find_option(each.option);
+    text += fmt::format("{}_{}={} (environment)\n", o->variable, each.ordinal, shown(*o, device));
+  }
+  text.pop_back();
+  return text;
+}
+
+const std::vector<option_row>& option_table() {
+  static const auto* const table = [] {
+    auto* const rows = new std::vector<option_row>;
+    for (const option& o : options) {
+      rows->push_back({o.name.view(), o.variable, o.values, o.default_text, o.help});
+    }
+    return rows;
+  }();
+  return *table;
+}
+
+std::string option_table_markdown() {
+  std::string text = "| variable | values | default | per device | meaning |\n|---|---|---|---|---|\n";
+  for (const option& o : options) {
+    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", o.variable, o.values, o.default_text,
+                        o.reach == scope::each_device ? "yes" : "no", o.help);
+  }
+  return text;
+}
+
+}  // namespace gpumem

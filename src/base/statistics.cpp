@@ -1,0 +1,103 @@
+/// The out-of-memory report as text. Pure functions.
+///
+/// The first line is for a person: what failed, why, what to do. Each other line is `key: value` for programs, bytes
+/// as plain numbers.
+#include "gpumem/statistics.hpp"
+
+#include <fmt/format.h>
+
+#include "gpumem/settings.hpp"
+#include "text.hpp"
+
+namespace gpumem {
+namespace {
+
+/// What one request could have been given: free blocks of any state but those in threads' caches.
+std::uint64_t free_bytes(const statistics& s) noexcept { return s.cached_bytes + s.fenced_bytes + s.idle_bytes; }
+
+std::string held(const statistics& s) {
+  if (free_bytes(s) == 0) return fmt::format("{} live and nothing free", format_bytes(s.live_bytes));
+  return fmt::format("{} live and {} free in pieces of at most {}", format_bytes(s.live_bytes),
+                     format_bytes(free_bytes(s)), format_bytes(s.largest_free_bytes));
+}
+
+/// The driver's words on one line.
+std::string driver_said(const oom_report& r) {
+  return r.driver_message.empty() ? "no message" : printable(r.driver_message, 400);
+}
+
+/// Why, and after the semicolon what to do.
+std::string explanation(const oom_report& r) {
+  const statistics& s = r.pool_statistics;
+  switch (r.cause) {
+    case oom_cause::limit:
+      return fmt::format("limit {} reached with {}; free memory or raise GPUMEM_LIMIT", format_bytes(s.limit_bytes),
+                         held(s));
+    case oom_cause::device_full:
+      return fmt::format("device has {} left of {}, this pool holds {}; free memory, or end what else uses the device",
+                         format_bytes(r.device_free_bytes), format_bytes(r.device_total_bytes), held(s));
+    case oom_cause::fragmentation:
+      return fmt::format("enough is free, but not in one piece: {}; allocate large blocks first{}", held(s),
+                         r.policy == "grab_all" ? "" : " or try GPUMEM_POLICY=grab_all");
+    case oom_cause::pending_work:
+      return fmt::format(
+          "a block that fits waits for work that cannot be waited for now ({} fenced); end the stream capture or "
+          "synchronise, then try again",
+          format_bytes(s.fenced_bytes));
+    case oom_cause::driver_error:
+      return fmt::format("driver failed ({}) with {}; look for an error of earlier work on the device", driver_said(r),
+                         held(s));
+    case oom_cause::none:
+      break;
+  }
+  return fmt::format("no cause recorded, {}; free memory", held(s));
+}
+
+}  // namespace
+
+std::string_view to_string(oom_cause cause) noexcept {
+  switch (cause) {
+    case oom_cause::none:
+      return "none";
+    case oom_cause::limit:
+      return "limit";
+    case oom_cause::device_full:
+      return "device_full";
+    case oom_cause::fragmentation:
+      return "fragmentation";
+    case oom_cause::pending_work:
+      return "pending_work";
+    case oom_cause::driver_error:
+      return "driver_error";
+  }
+  return "unknown_cause";
+}
+
+std::string oom_report::headline() const {
+  return fmt::format("out of memory on pool {} ({}): {} asked, {}", printable(pool), printable(policy),
+                     format_bytes(requested_bytes), explanation(*this));
+}
+
+std::string oom_report::to_string() const {
+  const statistics& s = pool_statistics;
+  std::string text = headline();
+  const auto line = [&](std::string_view key, const auto& value) { text += fmt::format("\n{}: {}", key, value); };
+  line("cause", gpumem::to_string(cause));
+  line("requested_bytes", requested_bytes);
+  line("rounded_bytes", rounded_bytes);
+  line("limit_bytes", s.limit_bytes);
+  line("reserved_bytes", s.reserved_bytes);
+  line("live_bytes", s.live_bytes);
+  line("thread_cached_bytes", s.thread_cached_bytes);
+  line("cached_bytes", s.cached_bytes);
+  line("fenced_bytes", s.fenced_bytes);
+  line("idle_bytes", s.idle_bytes);
+  line("leaked_bytes", s.leaked_bytes);
+  line("largest_free_bytes", s.largest_free_bytes);
+  line("device_free_bytes", device_free_bytes);
+  line("device_total_bytes", device_total_bytes);
+  if (!driver_message.empty()) line("driver_message", driver_said(*this));
+  return text;
+}
+
+}  // namespace gpumem

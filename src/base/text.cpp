@@ -1,0 +1,78 @@
+/// Trimming, printable text for messages, and the closest known name.
+#include "text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace gpumem {
+namespace {
+
+/// Beyond this nobody meant a name of ours, and the distance would cost time.
+constexpr std::size_t longest_misspelling = 64;
+
+std::size_t alignment_distance(std::string_view a, std::string_view b) {
+  const std::size_t width = b.size() + 1;
+  std::vector<std::size_t> cells((a.size() + 1) * width);
+  const auto at = [&](std::size_t i, std::size_t j) -> std::size_t& { return cells[i * width + j]; };
+  for (std::size_t i = 0; i <= a.size(); ++i) at(i, 0) = i;
+  for (std::size_t j = 0; j <= b.size(); ++j) at(0, j) = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t exchanged = at(i - 1, j - 1) + (a[i - 1] == b[j - 1] ? 0U : 1U);
+      at(i, j) = std::min({at(i - 1, j) + 1, at(i, j - 1) + 1, exchanged});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
+      }
+    }
+  }
+  return at(a.size(), b.size());
+}
+
+}  // namespace
+
+std::string_view trimmed(std::string_view text) noexcept {
+  constexpr std::string_view blanks = " \t";
+  const std::size_t first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+std::string lowered(std::string_view text) {
+  std::string small{text};
+  for (char& c : small) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return small;
+}
+
+std::string printable(std::string_view text, std::size_t most) {
+  std::string shown;
+  for (const char c : text.substr(0, most)) {
+    if (c >= 0x20 && c < 0x7f) {
+      shown.push_back(c);
+    } else {
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  if (text.size() > most) shown += "...";
+  return shown;
+}
+
+std::string_view closest_name(std::string_view name, std::span<const std::string_view> candidates) {
+  if (name.size() > longest_misspelling) return {};
+  const std::string wanted = lowered(name);
+  std::string_view closest;
+  std::size_t least = wanted.size() / 3 + 1;
+  for (const std::string_view candidate : candidates) {
+    const std::size_t distance = alignment_distance(wanted, lowered(candidate));
+    if (distance < least) {
+      least = distance;
+      closest = candidate;
+    }
+  }
+  return closest;
+}
+
+}  // namespace gpumem
