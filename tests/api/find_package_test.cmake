@@ -1,0 +1,45 @@
+# Installs the build tree into a new prefix, moves it, and builds and runs the consumer against it: once with
+# find_package and, where pkg-config is installed, once with that.
+
+foreach(variable BUILD CONSUMER WORK COMPILER)
+  if(NOT DEFINED ${variable})
+    message(FATAL_ERROR "find_package_test: -D ${variable}=... is missing")
+  endif()
+endforeach()
+
+set(flags)
+if(SANITIZE)
+  set(flags -fsanitize=${SANITIZE})
+endif()
+
+file(REMOVE_RECURSE ${WORK})
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/installed
+                OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+file(RENAME ${WORK}/installed ${WORK}/moved)
+
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${CONSUMER} -B ${WORK}/build -G Ninja
+                        -D CMAKE_PREFIX_PATH=${WORK}/moved -D CMAKE_CXX_COMPILER=${COMPILER} -D CMAKE_CXX_FLAGS=${flags}
+                COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/build COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${WORK}/build/consumer COMMAND_ERROR_IS_FATAL ANY)
+
+find_program(PKG_CONFIG pkg-config)
+if(NOT PKG_CONFIG)
+  message(STATUS "pkg-config is not installed: that half is left out")
+  return()
+endif()
+file(GLOB_RECURSE pc_files ${WORK}/moved/*.pc)
+list(LENGTH pc_files count)
+if(NOT count EQUAL 1)
+  message(FATAL_ERROR "expected one .pc file in ${WORK}/moved, found '${pc_files}'")
+endif()
+cmake_path(GET pc_files PARENT_PATH pc_dir)
+set(ENV{PKG_CONFIG_PATH} ${pc_dir})
+execute_process(COMMAND ${PKG_CONFIG} --cflags --libs gpumem
+                OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+separate_arguments(found UNIX_COMMAND "${found}")
+execute_process(COMMAND ${COMPILER} -std=c++20 ${flags} ${CONSUMER}/main.cpp -o ${WORK}/with_pkg_config ${found}
+                COMMAND_ERROR_IS_FATAL ANY)
+cmake_path(GET pc_dir PARENT_PATH library_dir)
+set(ENV{LD_LIBRARY_PATH} ${library_dir})
+execute_process(COMMAND ${WORK}/with_pkg_config COMMAND_ERROR_IS_FATAL ANY)

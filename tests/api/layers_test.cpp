@@ -1,0 +1,119 @@
+/// The rule about layers, read from the #include lines themselves: nobody includes upwards, or sideways.
+///
+/// The build proves most of it (a layer is given no other include path); this also covers the public headers, which all
+/// share one path, and names the line.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+
+#include "tree.hpp"
+
+namespace gpumem {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::vector<std::string> sources{".cpp", ".hpp", ".def", ".h"};
+
+const std::map<std::string, fs::path> folder_of_layer{
+    {"base", "src/base"}, {"device", "src/device"}, {"policies", "policies"},
+    {"heap", "src/heap"}, {"pool", "src/pool"},     {"front", "src/front"},
+};
+
+/// What each layer may include, itself among them.
+const std::map<std::string, std::set<std::string>> allowed{
+    {"base", {"base"}},
+    {"device", {"base", "device"}},
+    {"policies", {"base", "policies"}},
+    {"heap", {"base", "heap"}},
+    {"pool", {"base", "device", "policies", "heap", "pool"}},
+    {"front", {"base", "device", "policies", "heap", "pool", "front"}},
+};
+
+/// The layer that owns each public header.
+const std::map<std::string, std::string> owner_of_public_header{
+    {"gpumem/status.hpp", "base"},     {"gpumem/settings.hpp", "base"},     {"gpumem/statistics.hpp", "base"},
+    {"gpumem/device.hpp", "device"},   {"gpumem/sim_device.hpp", "device"}, {"gpumem/policy.hpp", "policies"},
+    {"gpumem/allocator.hpp", "front"},
+};
+
+/// Every header of the tree by the name others include it by, with its layer.
+std::map<std::string, std::string> owners() {
+  std::map<std::string, std::string> owner = owner_of_public_header;
+  for (const auto& [layer, folder] : folder_of_layer) {
+    for (const fs::path& file : tree::files(folder, {".hpp", ".def", ".h"})) {
+      const auto [at, added] = owner.emplace(fs::relative(file, folder).generic_string(), layer);
+      EXPECT_TRUE(added) << file << ": " << at->second << " has a header of the same name, so an include is ambiguous";
+    }
+  }
+  return owner;
+}
+
+void expect_only_allowed(const std::vector<fs::path>& files, const std::string& layer) {
+  const auto owner = owners();
+  const std::set<std::string>& may = allowed.at(layer);
+  for (const fs::path& file : files) {
+    for (const tree::include_line& line : tree::includes(file)) {
+      const auto at = owner.find(line.included);
+      if (at == owner.end()) {
+        EXPECT_FALSE(line.quoted) << line.file.string() << ":" << line.number << ": \"" << line.included
+                                  << "\" is no header of the layers; ours are included by their bare names";
+        continue;
+      }
+      EXPECT_TRUE(may.contains(at->second)) << line.file.string() << ":" << line.number << ": " << layer << " includes "
+                                            << line.included << ", which is " << at->second << "'s";
+    }
+  }
+}
+
+class layer : public testing::TestWithParam<std::string> {};
+
+TEST_P(layer, includes_only_what_stands_below_it) {
+  const std::vector<fs::path> files = tree::files(folder_of_layer.at(GetParam()), sources);
+  ASSERT_FALSE(files.empty());
+  expect_only_allowed(files, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(every, layer, testing::Values("base", "device", "policies", "heap", "pool", "front"),
+                         [](const auto& info) { return info.param; });
+
+TEST(public_headers, include_only_what_stands_below_them) {
+  for (const fs::path& file : tree::files("include/gpumem", sources)) {
+    const auto at = owner_of_public_header.find(fs::relative(file, "include").generic_string());
+    ASSERT_NE(at, owner_of_public_header.end()) << file << " has no layer: add it to owner_of_public_header";
+    expect_only_allowed({file}, at->second);
+    for (const tree::include_line& line : tree::includes(file)) {
+      EXPECT_TRUE(!line.quoted || line.included.starts_with("gpumem/"))
+          << line.file.string() << ":" << line.number << ": a public header includes " << line.included
+          << ", which is not installed";
+    }
+  }
+}
+
+TEST(public_headers, need_neither_cuda_nor_fmt_nor_iostream) {
+  const std::vector<std::string> refused{"cuda",     "cupti",    "nv/",  "nvml", "fmt/",
+                                         "iostream", "nlohmann", "CLI/", "zlib"};
+  for (const fs::path& file : tree::files("include/gpumem", sources)) {
+    for (const tree::include_line& line : tree::includes(file)) {
+      for (const std::string& prefix : refused) {
+        EXPECT_FALSE(line.included.starts_with(prefix))
+            << line.file.string() << ":" << line.number << " includes " << line.included;
+      }
+    }
+  }
+}
+
+TEST(examples, include_only_public_headers) {
+  for (const fs::path& file : tree::files("examples", sources)) {
+    for (const tree::include_line& line : tree::includes(file)) {
+      EXPECT_TRUE(!line.quoted || line.included.starts_with("gpumem/"))
+          << line.file.string() << ":" << line.number << " includes " << line.included;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpumem
