@@ -1,5 +1,4 @@
 // Allocates and frees through the installed library; exit status 0 when every step did what it should.
-#include <array>
 #include <cstdio>
 
 #include "gpumem/allocator.hpp"
@@ -7,7 +6,7 @@
 
 int main() {
   gpumem::sim_device gpu;
-  std::array<gpumem::device*, 1> devices{&gpu};
+  gpumem::device* devices[]{&gpu};
   auto opened = gpumem::allocator::open(devices, gpumem::settings{});
   if (!opened) {
     std::fprintf(stderr, "open: %s\n", opened.why().message().c_str());
