@@ -12,7 +12,6 @@ int main() {
   gpumem::device* devices[]{&gpu};
   auto memory = gpumem::allocator::open(devices, with);
   if (!memory) return std::puts(memory.why().message().c_str()), 1;
-
   void* block = (*memory)->allocate(std::size_t{64} << 20, gpu.create_stream());
   (*memory)->deallocate(block);
   const gpumem::statistics now = *(*memory)->stats(0);

@@ -44,8 +44,8 @@ INSTANTIATE_TEST_SUITE_P(every, folder,
                          testing::Values(".", "include/gpumem", "src", "src/base", "src/device", "src/heap", "src/pool",
                                          "src/front", "src/adapters", "policies", "bench", "bench/traces", "examples",
                                          "tests", "tools"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& instance) {
+                           std::string name = instance.param;
                            std::replace_if(
                                name.begin(), name.end(), [](char c) { return c == '/' || c == '.'; }, '_');
                            return name;

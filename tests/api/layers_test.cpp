@@ -78,7 +78,7 @@ TEST_P(layer, includes_only_what_stands_below_it) {
 }
 
 INSTANTIATE_TEST_SUITE_P(every, layer, testing::Values("base", "device", "policies", "heap", "pool", "front"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& instance) { return instance.param; });
 
 TEST(public_headers, include_only_what_stands_below_them) {
   for (const fs::path& file : tree::files("include/gpumem", sources)) {
