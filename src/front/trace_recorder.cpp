@@ -1,0 +1,122 @@
+/// Rows are formatted on the stack and buffered by zlib, which writes plain files through its transparent mode.
+#include "trace_recorder.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "log.hpp"
+#include "text.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr unsigned buffer_bytes = 1U << 18;
+constexpr std::size_t longest_path = 4096;
+
+/// From 1, in the order in which threads first recorded anything.
+std::uint32_t thread_number() noexcept {
+  static std::atomic<std::uint32_t> threads{0};
+  thread_local const std::uint32_t number = threads.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
+}
+
+}  // namespace
+
+result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& path) {
+  errno = 0;
+  const gzFile file = gzopen(path.c_str(), path.ends_with(".gz") ? "wb" : "wbT");
+  if (file == nullptr) {
+    const int code = errno != 0 ? errno : ENOMEM;  // zlib leaves errno alone when it is out of memory
+    return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened for writing: {}",
+                                                 printable(path, longest_path), std::strerror(code))};
+  }
+  (void)gzbuffer(file, buffer_bytes);  // refused only once something has been written
+  std::unique_ptr<trace_recorder> recorder{new trace_recorder{path, file}};
+  recorder->write("Thread,Time,Action,Pointer,Size,Stream\n");
+  return recorder;
+}
+
+trace_recorder::trace_recorder(std::string path, gzFile file)
+    : path_{std::move(path)}, opened_{std::chrono::steady_clock::now()}, file_{file} {}
+
+trace_recorder::~trace_recorder() {
+  const std::lock_guard lock{mutex_};
+  errno = 0;
+  const int code = gzclose(file_);
+  if (code != Z_OK && failed_.ok()) {
+    try {
+      fail(code == Z_ERRNO ? std::strerror(errno) : zError(code));
+    } catch (const std::exception&) {  // no memory to say it
+    }
+  }
+}
+
+void trace_recorder::allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept {
+  write_row("allocate", at, requested_bytes, s);
+}
+
+void trace_recorder::freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept {
+  write_row("free", at, requested_bytes, s);
+}
+
+void trace_recorder::write_row(std::string_view action, address at, std::uint64_t requested_bytes,
+                               stream_ref s) noexcept {
+  const std::uint32_t thread = thread_number();
+  const std::lock_guard lock{mutex_};
+  if (!failed_.ok()) return;
+  try {
+    const auto since = std::chrono::steady_clock::now() - opened_;  // under the lock, so that times never fall
+    const auto us = std::chrono::duration_cast<std::chrono::microseconds>(since).count();
+    const auto s_whole = us / 1'000'000;
+    std::array<char, 160> text;
+    const auto end = fmt::format_to_n(text.data(), text.size(), "{},{:02}:{:02}:{:02}:{:06},{},{:#x},{},{}\n", thread,
+                                      s_whole / 3600, s_whole / 60 % 60, s_whole % 60, us % 1'000'000, action, at,
+                                      requested_bytes, stream_number(s));
+    write({text.data(), end.size});
+  } catch (const std::exception& e) {
+    try {
+      fail(e.what());
+    } catch (const std::exception&) {  // no memory to say it; the next row tries again
+    }
+  }
+}
+
+/// The default stream is 0, others are numbered in the order of their first appearance.
+std::uint32_t trace_recorder::stream_number(stream_ref s) {
+  if (s.handle == nullptr) return 0;
+  return streams_.try_emplace(s.handle, static_cast<std::uint32_t>(streams_.size() + 1)).first->second;
+}
+
+void trace_recorder::write(std::string_view text) {
+  errno = 0;
+  if (gzwrite(file_, text.data(), static_cast<unsigned>(text.size())) == static_cast<int>(text.size())) return;
+  int code = Z_OK;
+  const char* const reason = gzerror(file_, &code);
+  fail(code == Z_ERRNO ? std::strerror(errno) : reason);
+}
+
+void trace_recorder::fail(std::string_view reason) {
+  failed_ = {errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be written: {}; recording has stopped",
+                                            printable(path_, longest_path), reason)};
+  log_line(failed_.message());
+}
+
+/// Ends the gzip member; later rows begin another one, and readers take them as one stream.
+status trace_recorder::flush() {
+  const std::lock_guard lock{mutex_};
+  errno = 0;
+  if (failed_.ok() && gzflush(file_, Z_FINISH) != Z_OK) {
+    int code = Z_OK;
+    const char* const reason = gzerror(file_, &code);
+    fail(code == Z_ERRNO ? std::strerror(errno) : reason);
+  }
+  return failed_;
+}
+
+}  // namespace gpumem

@@ -1,0 +1,51 @@
+/// The recorder behind GPUMEM_TRACE: every allocation and free as a row of RMM's CSV log.
+///
+/// Any thread; one mutex around the row and the file. Rows stand in the order of the calls, so the allocator calls
+/// `allocated` before the program gets the block and `freed` before anyone else can get it: then no row allocates a
+/// pointer that is live. A write error ends the recording; it is logged once and is what `flush` returns from then on.
+#pragma once
+
+#include <zlib.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "gpumem/device.hpp"
+#include "gpumem/status.hpp"
+
+namespace gpumem {
+
+class trace_recorder {
+ public:
+  /// Creates or empties the file; a name that ends in `.gz` is compressed. `bad_setting` names path and reason.
+  static result<std::unique_ptr<trace_recorder>> open(const std::string& path);
+  ~trace_recorder();
+  trace_recorder(const trace_recorder&) = delete;
+  trace_recorder& operator=(const trace_recorder&) = delete;
+
+  void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept;
+  void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept;
+  /// Afterwards the file is whole and holds every row so far, compressed or not.
+  status flush();
+
+ private:
+  trace_recorder(std::string path, gzFile file);
+  void write_row(std::string_view action, address at, std::uint64_t requested_bytes, stream_ref s) noexcept;
+  std::uint32_t stream_number(stream_ref s);
+  void write(std::string_view text);
+  void fail(std::string_view reason);
+
+  const std::string path_;
+  const std::chrono::steady_clock::time_point opened_;
+  std::mutex mutex_;
+  gzFile file_;  ///< zlib writes the plain form, too
+  std::unordered_map<void*, std::uint32_t> streams_;
+  status failed_;
+};
+
+}  // namespace gpumem
