@@ -36,6 +36,11 @@ TEST(readme, names_every_option_in_its_table) {
   }
 }
 
+TEST(readme, shows_the_basic_example_as_it_is) {
+  EXPECT_NE(tree::text("README.md").find("```cpp\n" + tree::text("examples/basic.cpp") + "```\n"), std::string::npos)
+      << "copy examples/basic.cpp into README.md";
+}
+
 class folder : public testing::TestWithParam<const char*> {};
 
 TEST_P(folder, has_a_readme) { EXPECT_TRUE(fs::exists(fs::path{GetParam()} / "README.md")) << GetParam(); }
