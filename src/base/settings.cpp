@@ -175,8 +175,10 @@ struct variable_name {
   std::optional<int> ordinal;
 };
 
+/// Requires a name that begins with the prefix; so does `base`.
 variable_name split(std::string_view name) {
   const std::size_t bar = name.rfind('_');
+  if (bar < prefix.size()) return {name, {}};
   const std::string_view digits = name.substr(bar + 1);
   int ordinal = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);

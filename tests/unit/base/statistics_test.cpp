@@ -1,0 +1,99 @@
+#include "gpumem/statistics.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "bits.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::array causes{oom_cause::none,          oom_cause::limit,        oom_cause::device_full,
+                            oom_cause::fragmentation, oom_cause::pending_work, oom_cause::driver_error};
+
+oom_report example(oom_cause cause) {
+  oom_report report;
+  report.cause = cause;
+  report.pool = "0";
+  report.policy = "growth";
+  report.requested_bytes = 1288490188;
+  report.rounded_bytes = 1288490496;
+  report.device_total_bytes = 80 * gib;
+  report.device_free_bytes = 300 * mib;
+  report.pool_statistics.limit_bytes = 4 * gib;
+  report.pool_statistics.reserved_bytes = 4 * gib;
+  report.pool_statistics.live_bytes = 3481 * mib;
+  report.pool_statistics.cached_bytes = 256 * mib;
+  report.pool_statistics.fenced_bytes = 128 * mib;
+  report.pool_statistics.idle_bytes = 128 * mib;
+  report.pool_statistics.largest_free_bytes = 96 * mib;
+  return report;
+}
+
+TEST(OomReport, EveryCauseHasANameOfItsOwn) {
+  std::set<std::string_view> names;
+  for (const oom_cause cause : causes) EXPECT_TRUE(names.insert(to_string(cause)).second) << to_string(cause);
+  EXPECT_EQ(names.count("unknown_cause"), 0U);
+  EXPECT_EQ(to_string(static_cast<oom_cause>(77)), "unknown_cause");
+}
+
+TEST(OomReport, HeadlineSaysWhatFailedWhyAndWhatToDo) {
+  EXPECT_EQ(example(oom_cause::limit).headline(),
+            "out of memory on pool 0 (growth): 1.20 GiB asked, limit 4.00 GiB reached with 3.40 GiB live and "
+            "512.00 MiB free in pieces of at most 96.00 MiB; free memory or raise GPUMEM_LIMIT");
+  EXPECT_EQ(
+      example(oom_cause::device_full).headline(),
+      "out of memory on pool 0 (growth): 1.20 GiB asked, device has 300.00 MiB left of 80.00 GiB, this pool holds "
+      "3.40 GiB live and 512.00 MiB free in pieces of at most 96.00 MiB; free memory, or end what else uses the "
+      "device");
+  EXPECT_EQ(example(oom_cause::pending_work).headline(),
+            "out of memory on pool 0 (growth): 1.20 GiB asked, a block that fits waits for work that cannot be waited "
+            "for now (128.00 MiB fenced); end the stream capture or synchronise, then try again");
+  EXPECT_EQ(
+      example(oom_cause::fragmentation).headline(),
+      "out of memory on pool 0 (growth): 1.20 GiB asked, enough is free, but not in one piece: 3.40 GiB live and "
+      "512.00 MiB free in pieces of at most 96.00 MiB; allocate large blocks first or try GPUMEM_POLICY=grab_all");
+}
+
+TEST(OomReport, DoesNotAdviseThePolicyThatFailed) {
+  oom_report report = example(oom_cause::fragmentation);
+  report.policy = "grab_all";
+  EXPECT_EQ(report.headline().find("GPUMEM_POLICY"), std::string::npos) << report.headline();
+}
+
+TEST(OomReport, SaysWhenNothingIsFree) {
+  oom_report report = example(oom_cause::limit);
+  report.pool_statistics.cached_bytes = 0;
+  report.pool_statistics.fenced_bytes = 0;
+  report.pool_statistics.idle_bytes = 0;
+  EXPECT_NE(report.headline().find("3.40 GiB live and nothing free;"), std::string::npos) << report.headline();
+}
+
+TEST(OomReport, DriverMessageStaysOnItsLine) {
+  oom_report report = example(oom_cause::driver_error);
+  report.driver_message = "an illegal memory access\nwas encountered";
+  const std::string headline = report.headline();
+  EXPECT_EQ(headline.find('\n'), std::string::npos);
+  EXPECT_NE(headline.find("an illegal memory access\\x0awas encountered"), std::string::npos) << headline;
+  EXPECT_NE(report.to_string().find("\ndriver_message: an illegal memory access\\x0awas encountered"),
+            std::string::npos);
+}
+
+TEST(OomReport, FiguresFollowOneALine) {
+  for (const oom_cause cause : causes) {
+    const oom_report report = example(cause);
+    const std::string text = report.to_string();
+    EXPECT_EQ(text.substr(0, text.find('\n')), report.headline());
+    EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 15);
+    EXPECT_NE(text.back(), '\n');
+    EXPECT_NE(text.find("\ncause: " + std::string{to_string(cause)} + "\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("\nrequested_bytes: 1288490188\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("\nlargest_free_bytes: 100663296\n"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace gpumem

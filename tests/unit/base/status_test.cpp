@@ -1,0 +1,38 @@
+#include "gpumem/status.hpp"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace gpumem {
+namespace {
+
+TEST(Status, EveryCodeHasANameOfItsOwn) {
+  std::set<std::string_view> names;
+  for (int code = 0; code <= static_cast<int>(errc::corrupt); ++code) {
+    const std::string_view name = to_string(static_cast<errc>(code));
+    EXPECT_NE(name, "unknown_code") << code;
+    EXPECT_TRUE(names.insert(name).second) << name;
+  }
+  EXPECT_EQ(to_string(errc::bad_setting), "bad_setting");
+  EXPECT_EQ(to_string(static_cast<errc>(200)), "unknown_code");
+}
+
+TEST(Status, OkHasNoMessage) {
+  const status fine;
+  EXPECT_TRUE(fine.ok());
+  EXPECT_EQ(fine.message(), "");
+}
+
+TEST(Status, ResultIsAValueOrTheReason) {
+  const result<int> value = 7;
+  ASSERT_TRUE(value.ok());
+  EXPECT_EQ(*value, 7);
+  const result<int> none = status{errc::corrupt, "line 3 is cut short"};
+  EXPECT_FALSE(none.ok());
+  EXPECT_EQ(none.code(), errc::corrupt);
+  EXPECT_EQ(none.why().message(), "line 3 is cut short");
+}
+
+}  // namespace
+}  // namespace gpumem
