@@ -1,0 +1,118 @@
+#include "exit_report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "log.hpp"
+
+namespace gpumem {
+namespace {
+
+struct exit_list {
+  std::mutex mutex;
+  std::vector<std::pair<const void*, std::function<void()>>> reports;
+};
+
+// Never destroyed: threads may still be allocating while static destructors run.
+exit_list& at_exit_list() {
+  static auto* const list = [] {
+    std::atexit([] {
+      std::vector<std::pair<const void*, std::function<void()>>> left;
+      {
+        const std::lock_guard lock{at_exit_list().mutex};
+        left.swap(at_exit_list().reports);
+      }
+      for (const auto& [who, report] : left) report();
+    });
+    return new exit_list;
+  }();
+  return *list;
+}
+
+nlohmann::json to_json(const logical_device& d, const statistics& s) {
+  return {{"ordinal", d.ordinal},
+          {"physical_ordinal", d.physical_ordinal},
+          {"name", d.name},
+          {"policy", d.policy},
+          {"limit_bytes", s.limit_bytes},
+          {"reserved_bytes", s.reserved_bytes},
+          {"peak_reserved_bytes", s.peak_reserved_bytes},
+          {"live_bytes", s.live_bytes},
+          {"peak_live_bytes", s.peak_live_bytes},
+          {"requested_bytes", s.requested_bytes},
+          {"thread_cached_bytes", s.thread_cached_bytes},
+          {"cached_bytes", s.cached_bytes},
+          {"fenced_bytes", s.fenced_bytes},
+          {"idle_bytes", s.idle_bytes},
+          {"leaked_bytes", s.leaked_bytes},
+          {"largest_free_bytes", s.largest_free_bytes},
+          {"asked_at_start_bytes", s.asked_at_start_bytes},
+          {"got_at_start_bytes", s.got_at_start_bytes},
+          {"metadata_bytes", s.metadata_bytes},
+          {"live_blocks", s.live_blocks},
+          {"free_blocks", s.free_blocks},
+          {"peak_blocks", s.peak_blocks},
+          {"segments", s.segments},
+          {"streams", s.streams},
+          {"allocations", s.allocations},
+          {"frees", s.frees},
+          {"misuses", s.misuses},
+          {"out_of_memory", s.out_of_memory},
+          {"grown_segments", s.grown_segments},
+          {"returned_segments", s.returned_segments},
+          {"fences", s.fences},
+          {"host_waits", s.host_waits},
+          {"device_waits", s.device_waits}};
+}
+
+}  // namespace
+
+void remember_at_exit(const void* who, std::function<void()> report) {
+  exit_list& list = at_exit_list();
+  const std::lock_guard lock{list.mutex};
+  list.reports.emplace_back(who, std::move(report));
+}
+
+void forget_at_exit(const void* who) {
+  exit_list& list = at_exit_list();
+  const std::lock_guard lock{list.mutex};
+  std::erase_if(list.reports, [who](const auto& entry) { return entry.first == who; });
+}
+
+status write_statistics(const std::string& target, std::span<const logical_device> devices,
+                        std::span<const statistics> figures) {
+  if (target == "exit") {
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      const statistics& s = figures[i];
+      log_line(fmt::format(
+          "pool {} ({}): {} allocations, {} frees, peak live {}, peak reserved {}, now live {} of {} reserved, "
+          "limit {}, {} segments, {} out of memory, {} misuses",
+          devices[i].name, devices[i].policy, s.allocations, s.frees, format_bytes(s.peak_live_bytes),
+          format_bytes(s.peak_reserved_bytes), format_bytes(s.live_bytes), format_bytes(s.reserved_bytes),
+          format_bytes(s.limit_bytes), s.segments, s.out_of_memory, s.misuses));
+    }
+    return {};
+  }
+  nlohmann::json all = {{"schema", 1}, {"devices", nlohmann::json::array()}};
+  for (std::size_t i = 0; i < devices.size(); ++i) all["devices"].push_back(to_json(devices[i], figures[i]));
+  std::ofstream file{target};
+  file << all.dump(2) << '\n';
+  file.flush();
+  if (!file) {
+    return {errc::bad_setting,
+            fmt::format("GPUMEM_STATS={}: cannot be written: {}; expected `exit` or the path of a file", target,
+                        std::strerror(errno))};
+  }
+  return {};
+}
+
+}  // namespace gpumem

@@ -1,0 +1,108 @@
+#include "logical_devices.hpp"
+
+#include <fmt/format.h>
+
+#include "bits.hpp"
+#include "gpumem/policy.hpp"
+
+namespace gpumem {
+namespace {
+
+status refused(std::string_view variable, std::string_view value, const std::string& why) {
+  return {errc::bad_setting, fmt::format("{}={}: {}", variable, value, why)};
+}
+
+std::string device_text(const device_info& info) {
+  return fmt::format("device {} ({}) has {}", info.ordinal, info.name, format_bytes(info.total_bytes));
+}
+
+/// What one pool, or the sum of all, may hold, checked against the device.
+result<std::uint64_t> resolved(const byte_limit& limit, std::string_view variable, std::uint64_t total,
+                               std::uint64_t free, const device_info& info) {
+  const std::uint64_t bytes = limit.resolve(total, free);
+  if (bytes > total)
+    return refused(variable, limit.to_string(), "expected at most what is there: " + device_text(info));
+  if (bytes < info.granularity_bytes) {
+    return refused(variable, limit.to_string(),
+                   fmt::format("{} are less than one segment; expected at least {}", format_bytes(bytes),
+                               format_bytes(info.granularity_bytes)));
+  }
+  return bytes;
+}
+
+result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& decides, const memory_info& memory,
+                                      const device_info& info) {
+  if (with.limit) return resolved(with.limit, "GPUMEM_LIMIT", info.total_bytes, memory.free_bytes, info);
+  if (!decides.leaves_reserve || !with.pools.empty()) return info.total_bytes;
+  const std::uint64_t reserve =
+      with.reserve_bytes ? *with.reserve_bytes : default_reserve_bytes(memory.free_bytes, info.compute_major);
+  if (memory.free_bytes < reserve || memory.free_bytes - reserve < info.granularity_bytes) {
+    return refused("GPUMEM_RESERVE", format_bytes(reserve),
+                   fmt::format("leaves {} nothing of the {} that are free on device {}", decides.name,
+                               format_bytes(memory.free_bytes), info.ordinal));
+  }
+  return memory.free_bytes - reserve;
+}
+
+}  // namespace
+
+result<std::vector<pool_config>> logical_devices(device& on, const settings& with, int first_ordinal) {
+  const device_info& info = on.info();
+  const result<policy_entry> main_policy = find_policy(with.policy);
+  if (!main_policy) return main_policy.why();
+  if (main_policy->needs_limit && !with.limit && with.pools.empty()) {
+    return refused("GPUMEM_POLICY", with.policy, "needs GPUMEM_LIMIT (4GiB, 30% or 80%free)");
+  }
+  if (main_policy->needs_pools && with.pools.empty()) {
+    return refused("GPUMEM_POLICY", with.policy, "needs GPUMEM_POOLS (2GiB,2GiB or train:8GiB,eval:30%)");
+  }
+  const result<memory_info> memory = on.memory();
+  if (!memory) return memory.why();
+  const result<std::uint64_t> limit = limit_of_device(with, *main_policy, *memory, info);
+  if (!limit) return limit.why();
+
+  pool_config common;
+  common.total_bytes = info.total_bytes;
+  common.free_at_start_bytes = memory->free_bytes;
+  common.stream_ids = with.stream_ids;
+  common.reuse = with.reuse;
+
+  std::vector<pool_config> pools;
+  if (with.pools.empty()) {
+    common.ordinal = first_ordinal;
+    common.name = fmt::format("{}", first_ordinal);
+    common.policy_name = with.policy;
+    common.limit_bytes = *limit;
+    pools.push_back(common);
+    return pools;
+  }
+  std::uint64_t sum = 0;
+  std::string figures;
+  std::string value;
+  for (const pool_spec& spec : with.pools) {
+    pool_config p = common;
+    p.ordinal = first_ordinal + static_cast<int>(pools.size());
+    p.name = spec.name.empty() ? fmt::format("{}", p.ordinal) : spec.name;
+    p.policy_name = spec.policy.empty() ? with.policy : spec.policy;
+    if (const result<policy_entry> known = find_policy(p.policy_name); !known) {
+      return refused("GPUMEM_POOLS", p.policy_name, known.why().message());
+    }
+    device_info shared = info;
+    shared.total_bytes = *limit;
+    const result<std::uint64_t> bytes = resolved(spec.limit, "GPUMEM_POOLS", *limit, memory->free_bytes, shared);
+    if (!bytes) return bytes.why();
+    p.limit_bytes = *bytes;
+    sum += *bytes;
+    figures += fmt::format("{}{}", figures.empty() ? "" : " + ", format_bytes(*bytes));
+    value += fmt::format("{}{}", value.empty() ? "" : ",", spec.limit.to_string());
+    pools.push_back(p);
+  }
+  if (sum > *limit) {
+    return refused("GPUMEM_POOLS", value,
+                   fmt::format("{} = {} do not fit; expected at most {} ({})", figures, format_bytes(sum),
+                               format_bytes(*limit), with.limit ? "GPUMEM_LIMIT" : device_text(info)));
+  }
+  return pools;
+}
+
+}  // namespace gpumem

@@ -1,0 +1,119 @@
+// The record behind every block, and the table that hands records out.
+//
+// Positions are plain numbers: nothing here knows what stands at them. A record is one cache line; a table never
+// moves one, so an index or a reference stays good for the record's life. The owner of the heap locks.
+// Ceiling: records are kept for reuse, so the table holds 64 B for each block of the busiest moment (rounded up
+// to the next of its chunks, which double).
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cstdint>
+#include <memory>
+
+namespace gpumem {
+
+using block_index = std::uint32_t;
+inline constexpr block_index no_block = 0xffff'ffff;
+
+/// Whose free blocks an index holds: 0 is everybody's (idle), any other number the pool's name for a stream.
+using owner_id = std::uint32_t;
+inline constexpr owner_id idle_owner = 0;
+
+using segment_index = std::uint32_t;
+
+enum class block_state : std::uint8_t {
+  unused,  ///< the record stands for no block
+  live,    ///< the program holds it
+  free,    ///< cached for its owner, or idle where the owner is `idle_owner`
+  fenced,  ///< free once the pool says so; in no index
+  leaked,  ///< never to be used again
+};
+
+/// A free block's place in the index of its owner.
+struct index_links {
+  block_index left = no_block;   ///< subtree of smaller (bytes, begin)
+  block_index right = no_block;  ///< and of larger
+  block_index older = no_block;  ///< neighbours in the owner's list by epoch
+  block_index newer = no_block;
+  std::uint32_t epoch = 0;  ///< the owner's epoch at the latest free in it
+};
+
+/// What a live or fenced block carries.
+struct use_record {
+  std::uint64_t requested_bytes = 0;
+  std::uint32_t uses = no_block;  ///< head of the pool's list of other streams that use it
+};
+
+struct alignas(64) block {
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+  block_index below = no_block;  ///< neighbour that ends where this one begins, in the same segment
+  block_index above = no_block;
+  segment_index segment = 0;
+  owner_id owner = idle_owner;
+  block_state state = block_state::unused;
+  std::uint8_t klass = 0;  ///< class of its segment
+  union {
+    index_links in_index;  ///< while free
+    use_record in_use;     ///< while live, fenced or leaked
+  };
+  block() noexcept : in_index{} {}
+};
+static_assert(sizeof(block) == 64, "a block's record is one cache line");
+
+class block_table {
+ public:
+  [[nodiscard]] block& operator[](block_index i) noexcept { return *locate(i); }
+  [[nodiscard]] const block& operator[](block_index i) const noexcept { return *locate(i); }
+
+  /// A record with every field at its default.
+  block_index take() {
+    block_index i = spare_;
+    if (i != no_block) {
+      block& b = (*this)[i];
+      spare_ = b.below;
+      b = block{};
+    } else {
+      if (made_ == capacity()) {
+        chunks_[chunk_count_] = std::make_unique<block[]>(std::size_t{first_chunk} << chunk_count_);
+        ++chunk_count_;
+      }
+      i = made_++;
+    }
+    ++used_;
+    return i;
+  }
+  void give(block_index i) noexcept {
+    block& b = (*this)[i];
+    b.state = block_state::unused;
+    b.below = spare_;
+    spare_ = i;
+    --used_;
+  }
+
+  [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
+  /// Records from 0 to here have been handed out at some time.
+  [[nodiscard]] std::uint32_t made() const noexcept { return made_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return std::uint64_t{capacity()} * sizeof(block); }
+
+ private:
+  static constexpr std::uint32_t first_chunk = 1024;  // chunk k holds 1024 << k records
+
+  [[nodiscard]] std::uint32_t capacity() const noexcept { return first_chunk * ((1U << chunk_count_) - 1); }
+  [[nodiscard]] block* locate(block_index i) const noexcept {
+    assert(i < made_);
+    const std::uint32_t shifted = i + first_chunk;
+    const auto high = static_cast<std::uint32_t>(std::bit_width(shifted)) - 1;
+    return &chunks_[high - 10][shifted - (1U << high)];
+  }
+
+  std::array<std::unique_ptr<block[]>, 21> chunks_;
+  std::uint32_t chunk_count_ = 0;
+  std::uint32_t made_ = 0;
+  std::uint32_t used_ = 0;
+  block_index spare_ = no_block;
+};
+
+}  // namespace gpumem

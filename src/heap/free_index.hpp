@@ -1,0 +1,47 @@
+// The free blocks of one owner and one class, ordered by (size, position): exact best fit.
+//
+// Bins by size: one for each multiple of 512 B up to 64 KiB, from there eight to a power of two. A bitmap finds the
+// next bin that holds anything; within a bin stands a treap (Seidel and Aragon 1996) whose nodes are the block records
+// themselves, so nothing is allocated. Best fit is the smallest block that fits and, of equals, the lowest.
+// Costs O(1) to find the bin and O(log n) expected in the bin's own blocks. The owner of the heap locks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "block.hpp"
+
+namespace gpumem {
+
+class free_index {
+ public:
+  free_index() { roots_.fill(no_block); }
+
+  /// Requires a free block that no index holds.
+  void insert(block_table& blocks, block_index i) noexcept;
+  /// Requires that this index holds it, with `bytes` and `begin` as they were when it was inserted.
+  void erase(block_table& blocks, block_index i) noexcept;
+  /// The smallest block of at least `bytes`, lowest position first; `no_block` where none is that large.
+  [[nodiscard]] block_index best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept;
+  [[nodiscard]] block_index largest(const block_table& blocks) const noexcept;
+  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
+  [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
+
+  /// Walks every tree: order, bins and bitmap agree, and `size` blocks are held.
+  [[nodiscard]] bool valid(const block_table& blocks) const;
+
+ private:
+  static constexpr unsigned unit_shift = 9;  // 512 B
+  static constexpr unsigned exact_bins = 128;
+  static constexpr unsigned bins = exact_bins + 36 * 8;  // up to 2^43 units, 2^52 B
+  static constexpr unsigned words = (bins + 63) / 64;
+
+  static unsigned bin_of(std::uint64_t bytes) noexcept;
+  [[nodiscard]] unsigned next_bin(unsigned from) const noexcept;  // `bins` where none holds anything
+
+  std::array<std::uint64_t, words> filled_{};
+  std::array<block_index, bins> roots_;
+  std::uint32_t count_ = 0;
+};
+
+}  // namespace gpumem

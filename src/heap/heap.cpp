@@ -1,0 +1,333 @@
+#include "heap.hpp"
+
+#include <cassert>
+
+#include "bits.hpp"
+
+namespace gpumem {
+namespace {
+
+/// How far into a block at `begin` the first aligned position lies.
+std::uint64_t lead(std::uint64_t begin, std::uint64_t alignment) noexcept {
+  return (alignment - begin % alignment) % alignment;
+}
+
+}  // namespace
+
+heap::heap(unsigned classes) : classes_{classes} { add_owner(); }
+
+owner_id heap::add_owner() {
+  owner_id o = 0;
+  if (!spare_owners_.empty()) {
+    o = spare_owners_.back();
+    spare_owners_.pop_back();
+  } else {
+    o = static_cast<owner_id>(owners_.size());
+    owners_.emplace_back();
+    owners_.back().by_class.resize(classes_);
+    spare_owners_.reserve(owners_.capacity());  // so that remove_owner need not allocate
+  }
+  owners_[o].in_use = true;
+  return o;
+}
+
+void heap::remove_owner(owner_id o) noexcept {
+  assert(o != idle_owner && owns_nothing(o));
+  owners_[o].in_use = false;
+  spare_owners_.push_back(o);
+}
+
+segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass) {
+  segment_index s = 0;
+  if (!spare_segments_.empty()) {
+    s = spare_segments_.back();
+    spare_segments_.pop_back();
+  } else {
+    s = static_cast<segment_index>(segments_.size());
+    segments_.emplace_back();
+    spare_segments_.reserve(segments_.capacity());
+  }
+  const block_index i = blocks_.take();
+  block& b = blocks_[i];
+  b.begin = begin;
+  b.bytes = bytes;
+  b.segment = s;
+  b.klass = static_cast<std::uint8_t>(klass);
+  segments_[s] = {begin, bytes, i, b.klass};
+  totals_.segment_bytes += bytes;
+  make_free(i, idle_owner, 0, false);
+  return s;
+}
+
+bool heap::segment_idle(segment_index s) const noexcept {
+  const heap_segment& seg = segments_[s];
+  if (seg.bytes == 0) return false;
+  const block& b = blocks_[seg.first];
+  return b.state == block_state::free && b.owner == idle_owner && b.bytes == seg.bytes;
+}
+
+void heap::remove_segment(segment_index s) noexcept {
+  assert(segment_idle(s));
+  const block_index i = segments_[s].first;
+  leave(i);
+  blocks_.give(i);
+  totals_.segment_bytes -= segments_[s].bytes;
+  segments_[s] = {};
+  spare_segments_.push_back(s);
+}
+
+block_index heap::best_fit(unsigned klass, owner_id o, bool idle_too, std::uint64_t bytes,
+                           std::uint64_t alignment) const noexcept {
+  const auto search = [&](owner_id whose) {
+    const free_index& index = owners_[whose].by_class[klass];
+    if (index.empty()) return no_block;
+    block_index found = index.best_fit(blocks_, bytes);
+    if (alignment <= 512 || found == no_block) return found;
+    const block& b = blocks_[found];
+    if (lead(b.begin, alignment) + bytes <= b.bytes) return found;
+    return index.best_fit(blocks_, bytes + alignment - 512);
+  };
+  const block_index own = search(o);
+  if (!idle_too || o == idle_owner) return own;
+  const block_index idle = search(idle_owner);
+  if (own == no_block || idle == no_block) return own != no_block ? own : idle;
+  return blocks_[own].bytes <= blocks_[idle].bytes ? own : idle;
+}
+
+block_index heap::carve(block_index from, std::uint64_t bytes, std::uint64_t alignment) {
+  // What is cut off in front keeps the place in the order of epochs that the whole block had; so does the rest behind.
+  const std::uint64_t front = lead(blocks_[from].begin, alignment);
+  assert(front + bytes <= blocks_[from].bytes);
+  const std::uint64_t whole = blocks_[from].bytes;
+  block_index taken = from;
+  if (front != 0 || bytes != whole) {
+    taken = blocks_.take();
+    block& rest = blocks_[from];
+    block& cut = blocks_[taken];
+    const block_index order_before = rest.in_index.older;
+    leave(from);
+    cut.segment = rest.segment;
+    cut.klass = rest.klass;
+    cut.owner = rest.owner;
+    cut.begin = rest.begin + front;
+    cut.bytes = bytes;
+    const std::uint64_t behind = whole - front - bytes;
+    if (front != 0) {
+      block_index tail = no_block;
+      if (behind != 0) {
+        tail = blocks_.take();
+        block& t = blocks_[tail];
+        block& head = blocks_[from];
+        t.segment = head.segment;
+        t.klass = head.klass;
+        t.owner = head.owner;
+        t.begin = head.begin + front + bytes;
+        t.bytes = behind;
+        t.state = block_state::free;
+        t.in_index.epoch = head.in_index.epoch;
+        t.above = head.above;
+        if (t.above != no_block) blocks_[t.above].below = tail;
+      }
+      block& head = blocks_[from];
+      cut.below = from;
+      cut.above = tail != no_block ? tail : head.above;
+      if (cut.above != no_block) blocks_[cut.above].below = taken;
+      head.above = taken;
+      head.bytes = front;
+      enter(from, order_before);
+      if (tail != no_block) enter(tail, order_before);
+    } else {
+      cut.below = rest.below;
+      cut.above = from;
+      if (cut.below != no_block) {
+        blocks_[cut.below].above = taken;
+      } else {
+        segments_[rest.segment].first = taken;
+      }
+      rest.below = taken;
+      rest.begin += bytes;
+      rest.bytes = behind;
+      enter(from, order_before);
+    }
+  } else {
+    leave(from);
+  }
+  block& b = blocks_[taken];
+  b.state = block_state::live;
+  b.in_use = use_record{};
+  totals_.live_bytes += b.bytes;
+  ++totals_.live_blocks;
+  return taken;
+}
+
+void heap::release(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept {
+  const block& b = blocks_[i];
+  assert(b.state == block_state::live || b.state == block_state::fenced);
+  if (b.state == block_state::live) {
+    totals_.live_bytes -= b.bytes;
+    --totals_.live_blocks;
+  } else {
+    totals_.fenced_bytes -= b.bytes;
+  }
+  make_free(i, o, epoch, idle_too);
+}
+
+void heap::fence(block_index i) noexcept {
+  block& b = blocks_[i];
+  assert(b.state == block_state::live);
+  b.state = block_state::fenced;
+  totals_.live_bytes -= b.bytes;
+  --totals_.live_blocks;
+  totals_.fenced_bytes += b.bytes;
+}
+
+void heap::leak(block_index i) noexcept {
+  block& b = blocks_[i];
+  if (b.state == block_state::live) {
+    totals_.live_bytes -= b.bytes;
+    --totals_.live_blocks;
+  } else {
+    assert(b.state == block_state::fenced);
+    totals_.fenced_bytes -= b.bytes;
+  }
+  b.state = block_state::leaked;
+  totals_.leaked_bytes += b.bytes;
+}
+
+void heap::settle(owner_id o, std::uint32_t done, bool lost) noexcept {
+  while (owners_[o].oldest != no_block) {
+    const block_index i = owners_[o].oldest;
+    if (blocks_[i].in_index.epoch > done) return;
+    leave(i);
+    if (lost) {
+      blocks_[i].state = block_state::leaked;
+      totals_.leaked_bytes += blocks_[i].bytes;
+    } else {
+      make_free(i, idle_owner, 0, false);
+    }
+  }
+}
+
+void heap::hand_over(owner_id from, owner_id to, std::uint32_t epoch, bool idle_too) noexcept {
+  while (owners_[from].oldest != no_block) {
+    const block_index i = owners_[from].oldest;
+    leave(i);
+    make_free(i, to, epoch, idle_too);
+  }
+}
+
+bool heap::absorb_idle(owner_id o) noexcept {
+  bool changed = false;
+  for (block_index i = owners_[o].oldest; i != no_block;) {
+    if (!joins(blocks_[i].below, idle_owner, false) && !joins(blocks_[i].above, idle_owner, false)) {
+      i = blocks_[i].in_index.newer;
+      continue;
+    }
+    // The whole run of blocks that are free for `o` or for everybody becomes one, as late as the owner's latest.
+    const std::uint32_t epoch = blocks_[owners_[o].newest].in_index.epoch;
+    block_index first = i;
+    while (joins(blocks_[first].below, o, true)) first = blocks_[first].below;
+    std::uint64_t end = blocks_[i].begin + blocks_[i].bytes;
+    for (block_index at = i; joins(blocks_[at].above, o, true);) {
+      at = blocks_[at].above;
+      end += blocks_[at].bytes;
+    }
+    const std::uint64_t begin = blocks_[first].begin;
+    do {
+      i = blocks_[i].in_index.newer;
+    } while (i != no_block && blocks_[i].begin >= begin && blocks_[i].begin < end);
+    leave(first);
+    make_free(first, o, epoch, true);
+    changed = true;
+  }
+  return changed;
+}
+
+bool heap::joins(block_index neighbour, owner_id o, bool idle_too) const noexcept {
+  if (neighbour == no_block) return false;
+  const block& n = blocks_[neighbour];
+  return n.state == block_state::free && (n.owner == o || (idle_too && n.owner == idle_owner));
+}
+
+void heap::make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept {
+  while (joins(blocks_[i].above, o, idle_too)) {
+    leave(blocks_[i].above);
+    merge_above(i);
+  }
+  while (joins(blocks_[i].below, o, idle_too)) {
+    i = blocks_[i].below;
+    leave(i);
+    merge_above(i);
+  }
+  block& b = blocks_[i];
+  b.state = block_state::free;
+  b.owner = o;
+  b.in_index.epoch = epoch;
+  enter(i, owners_[o].newest);
+}
+
+// Block i takes in its upper neighbour, whose record goes back; neither may be in an index.
+void heap::merge_above(block_index i) noexcept {
+  block& b = blocks_[i];
+  const block_index above = b.above;
+  const block& a = blocks_[above];
+  b.bytes += a.bytes;
+  b.above = a.above;
+  if (b.above != no_block) blocks_[b.above].below = i;
+  blocks_.give(above);
+}
+
+// Into the index of the block's owner, and into its order of epochs behind `after` (first where that is none).
+void heap::enter(block_index i, block_index after) noexcept {
+  block& b = blocks_[i];
+  owner& o = owners_[b.owner];
+  o.by_class[b.klass].insert(blocks_, i);
+  b.in_index.older = after;
+  b.in_index.newer = after != no_block ? blocks_[after].in_index.newer : o.oldest;
+  (after != no_block ? blocks_[after].in_index.newer : o.oldest) = i;
+  (b.in_index.newer != no_block ? blocks_[b.in_index.newer].in_index.older : o.newest) = i;
+  count_free(b, 1);
+}
+
+void heap::leave(block_index i) noexcept {
+  const block& b = blocks_[i];
+  owner& o = owners_[b.owner];
+  count_free(b, -1);
+  o.by_class[b.klass].erase(blocks_, i);
+  (b.in_index.older != no_block ? blocks_[b.in_index.older].in_index.newer : o.oldest) = b.in_index.newer;
+  (b.in_index.newer != no_block ? blocks_[b.in_index.newer].in_index.older : o.newest) = b.in_index.older;
+}
+
+void heap::count_free(const block& b, std::int64_t sign) noexcept {
+  std::uint64_t& bytes = b.owner == idle_owner ? totals_.idle_bytes : totals_.cached_bytes;
+  bytes += static_cast<std::uint64_t>(sign) * b.bytes;
+  totals_.free_blocks += static_cast<std::uint64_t>(sign);
+}
+
+block_index heap::containing(std::uint64_t position) const noexcept {
+  for (const heap_segment& s : segments_) {
+    if (s.bytes == 0 || position < s.begin || position >= s.begin + s.bytes) continue;
+    block_index i = s.first;
+    while (position >= blocks_[i].begin + blocks_[i].bytes) i = blocks_[i].above;
+    return i;
+  }
+  return no_block;
+}
+
+std::uint64_t heap::largest_free() const noexcept {
+  std::uint64_t most = 0;
+  for (const owner& o : owners_) {
+    for (const free_index& index : o.by_class) {
+      const block_index i = index.largest(blocks_);
+      if (i != no_block && blocks_[i].bytes > most) most = blocks_[i].bytes;
+    }
+  }
+  return most;
+}
+
+std::uint64_t heap::metadata_bytes() const noexcept {
+  return blocks_.bytes() + owners_.capacity() * sizeof(owner) + owners_.size() * classes_ * sizeof(free_index) +
+         segments_.capacity() * sizeof(heap_segment);
+}
+
+}  // namespace gpumem

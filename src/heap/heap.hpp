@@ -1,0 +1,113 @@
+// The heap: segments of a number line cut into blocks, best fit with coalescing on both sides.
+//
+// It knows positions, owners and epochs, never a device, a stream or a clock; the pool says what they mean.
+// A free block belongs to an owner (the stream that may use it at once) or to everybody (`idle_owner`). A request
+// is served by the best fit among its owner's and the idle blocks; what is left over is always split off, since
+// every multiple of 512 B is worth a block. The pool's lock guards all of it. Each state change of a block is
+// one function: `carve`, `release`, `fence`, `leak`, `settle`, `hand_over`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "block.hpp"
+#include "free_index.hpp"
+#include "gpumem/status.hpp"
+
+namespace gpumem {
+
+/// Bytes and blocks by state; the pool adds what only it knows.
+struct heap_totals {
+  std::uint64_t live_bytes = 0;
+  std::uint64_t cached_bytes = 0;
+  std::uint64_t idle_bytes = 0;
+  std::uint64_t fenced_bytes = 0;
+  std::uint64_t leaked_bytes = 0;
+  std::uint64_t segment_bytes = 0;
+  std::uint64_t live_blocks = 0;
+  std::uint64_t free_blocks = 0;
+};
+
+struct heap_segment {
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;  ///< 0: the slot stands for no segment
+  block_index first = no_block;
+  std::uint8_t klass = 0;
+};
+
+class heap {
+ public:
+  explicit heap(unsigned classes);
+
+  /// A new owner with nothing in it.
+  owner_id add_owner();
+  /// Requires that it owns no free block; its number is used again.
+  void remove_owner(owner_id o) noexcept;
+  [[nodiscard]] bool owns_nothing(owner_id o) const noexcept { return owners_[o].oldest == no_block; }
+
+  /// One idle block over `[begin, begin + bytes)`, multiples of 512 that touch no other segment's blocks.
+  segment_index add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass);
+  /// True when one idle block covers all of it.
+  [[nodiscard]] bool segment_idle(segment_index s) const noexcept;
+  /// Requires `segment_idle`.
+  void remove_segment(segment_index s) noexcept;
+  [[nodiscard]] const std::vector<heap_segment>& segments() const noexcept { return segments_; }
+
+  /// The best fit among the free blocks of `o` and, with `idle_too`, the idle ones. Nothing changes.
+  [[nodiscard]] block_index best_fit(unsigned klass, owner_id o, bool idle_too, std::uint64_t bytes,
+                                     std::uint64_t alignment) const noexcept;
+  /// Cuts a live block of `bytes` at `alignment` out of a free one that `best_fit` found for them.
+  block_index carve(block_index from, std::uint64_t bytes, std::uint64_t alignment);
+
+  /// Live or fenced becomes free for `o`, merged with free neighbours of `o` and, with `idle_too`, idle ones.
+  /// Requires that `epoch` is not below any that was used for `o` before.
+  void release(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
+  /// Live becomes fenced.
+  void fence(block_index i) noexcept;
+  /// Live or fenced becomes leaked.
+  void leak(block_index i) noexcept;
+  /// Every free block of `o` whose epoch is at most `done` becomes idle, or leaked where `lost`.
+  void settle(owner_id o, std::uint32_t done, bool lost = false) noexcept;
+  /// Every free block of `from` becomes free for `to`.
+  void hand_over(owner_id from, owner_id to, std::uint32_t epoch, bool idle_too) noexcept;
+  /// Merges each free block of `o` with idle neighbours; true where that changed anything.
+  bool absorb_idle(owner_id o) noexcept;
+
+  [[nodiscard]] block& at(block_index i) noexcept { return blocks_[i]; }
+  [[nodiscard]] const block& at(block_index i) const noexcept { return blocks_[i]; }
+  /// The block that contains the position, in whatever state; `no_block` outside all segments. Slow: O(n).
+  [[nodiscard]] block_index containing(std::uint64_t position) const noexcept;
+  [[nodiscard]] std::uint64_t largest_free() const noexcept;  ///< bytes; cached and idle, not fenced
+  [[nodiscard]] const heap_totals& totals() const noexcept { return totals_; }
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
+
+  /// Proves every invariant; `corrupt` names the one that does not hold.
+  [[nodiscard]] status validate() const;
+
+ private:
+  struct owner {
+    std::vector<free_index> by_class;
+    block_index oldest = no_block;  // by epoch, which never decreases towards `newest`
+    block_index newest = no_block;
+    bool in_use = false;
+  };
+
+  void make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
+  void enter(block_index i, block_index after) noexcept;
+  void leave(block_index i) noexcept;
+  void merge_above(block_index i) noexcept;
+  [[nodiscard]] bool joins(block_index neighbour, owner_id o, bool idle_too) const noexcept;
+  void count_free(const block& b, std::int64_t sign) noexcept;
+  [[nodiscard]] status validate_segment(segment_index s, heap_totals* seen) const;
+
+  unsigned classes_;
+  block_table blocks_;
+  std::vector<owner> owners_;
+  std::vector<owner_id> spare_owners_;
+  std::vector<heap_segment> segments_;
+  std::vector<segment_index> spare_segments_;
+  heap_totals totals_;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,90 @@
+// heap::validate: the invariants, each with the words that say it is broken.
+#include <fmt/format.h>
+
+#include "heap.hpp"
+
+namespace gpumem {
+namespace {
+
+status broken(std::string_view what, std::uint64_t at) {
+  return {errc::corrupt, fmt::format("heap: {} at {:#x}", what, at)};
+}
+
+}  // namespace
+
+status heap::validate_segment(segment_index s, heap_totals* seen) const {
+  const heap_segment& seg = segments_[s];
+  std::uint64_t position = seg.begin;
+  block_index before = no_block;
+  for (block_index i = seg.first; i != no_block; before = i, i = blocks_[i].above) {
+    const block& b = blocks_[i];
+    if (b.begin != position) return broken("a gap or an overlap between neighbours", b.begin);
+    if (b.bytes == 0 || b.bytes % 512 != 0) return broken("a size that is no multiple of 512", b.begin);
+    if (b.below != before || b.segment != s || b.klass != seg.klass) return broken("a wrong link or segment", b.begin);
+    position += b.bytes;
+    switch (b.state) {
+      case block_state::live:
+        seen->live_bytes += b.bytes;
+        ++seen->live_blocks;
+        break;
+      case block_state::free:
+        (b.owner == idle_owner ? seen->idle_bytes : seen->cached_bytes) += b.bytes;
+        ++seen->free_blocks;
+        if (before != no_block && blocks_[before].state == block_state::free && blocks_[before].owner == b.owner)
+          return broken("two free neighbours of one owner that were not merged", b.begin);
+        break;
+      case block_state::fenced:
+        seen->fenced_bytes += b.bytes;
+        break;
+      case block_state::leaked:
+        seen->leaked_bytes += b.bytes;
+        break;
+      case block_state::unused:
+        return broken("a record that stands for no block", b.begin);
+    }
+  }
+  if (position != seg.begin + seg.bytes) return broken("blocks that do not cover their segment", seg.begin);
+  seen->segment_bytes += seg.bytes;
+  return {};
+}
+
+status heap::validate() const {
+  heap_totals seen;
+  for (segment_index s = 0; s < segments_.size(); ++s) {
+    if (segments_[s].bytes == 0) continue;
+    if (status ok = validate_segment(s, &seen); !ok) return ok;
+  }
+  std::uint64_t listed = 0;
+  for (owner_id o = 0; o < owners_.size(); ++o) {
+    std::uint64_t indexed = 0;
+    for (const free_index& index : owners_[o].by_class) {
+      if (!index.valid(blocks_)) return broken("a damaged index of owner", o);
+      indexed += index.size();
+    }
+    std::uint64_t ordered = 0;
+    std::uint32_t epoch = 0;
+    for (block_index i = owners_[o].oldest; i != no_block; i = blocks_[i].in_index.newer) {
+      const block& b = blocks_[i];
+      if (b.state != block_state::free || b.owner != o) return broken("a block in another owner's list", b.begin);
+      if (b.in_index.epoch < epoch) return broken("an owner's list out of order", b.begin);
+      epoch = b.in_index.epoch;
+      ++ordered;
+    }
+    if (ordered != indexed) return broken("an owner whose list and index differ, owner", o);
+    if (!owners_[o].in_use && indexed != 0) return broken("blocks of an owner that is gone, owner", o);
+    listed += indexed;
+  }
+  if (listed != seen.free_blocks) return broken("free blocks that no index holds, count", seen.free_blocks - listed);
+  const auto same = [](const heap_totals& a, const heap_totals& b) {
+    return a.live_bytes == b.live_bytes && a.cached_bytes == b.cached_bytes && a.idle_bytes == b.idle_bytes &&
+           a.fenced_bytes == b.fenced_bytes && a.leaked_bytes == b.leaked_bytes && a.segment_bytes == b.segment_bytes &&
+           a.live_blocks == b.live_blocks && a.free_blocks == b.free_blocks;
+  };
+  if (!same(seen, totals_)) return broken("totals that differ from the blocks' sums, live bytes", totals_.live_bytes);
+  const std::uint64_t sum =
+      seen.live_bytes + seen.cached_bytes + seen.idle_bytes + seen.fenced_bytes + seen.leaked_bytes;
+  if (sum != seen.segment_bytes) return broken("bytes lost or made, segments", seen.segment_bytes);
+  return {};
+}
+
+}  // namespace gpumem

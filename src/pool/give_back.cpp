@@ -1,0 +1,92 @@
+// Giving memory back to the device: on request (`trim`, a lower limit) or, where the policy says so, under pressure.
+//
+// Only wholly idle segments go, and only after every fence before them is done: the driver's free may wait for the
+// device, its unmap does not. The lock is given up for each driver call.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "log.hpp"
+#include "pool.hpp"
+
+namespace gpumem {
+
+// Returns the largest idle segments first until `bytes` are returned; the bytes that went.
+std::uint64_t pool::return_idle(guard& lock, std::uint64_t bytes) {
+  std::uint64_t returned = 0;
+  while (returned < bytes && streams_.captures() == 0) {
+    segment_index best = 0;
+    std::uint64_t most = 0;
+    for (segment_index s = 0; s < heap_.segments().size(); ++s) {
+      if (heap_.segment_idle(s) && heap_.segments()[s].bytes > most) {
+        most = heap_.segments()[s].bytes;
+        best = s;
+      }
+    }
+    if (most == 0) break;
+    const backed_segment going = backed_[best];
+    heap_.remove_segment(best);
+    backed_[best] = {};
+    lost_bytes_ += going.bytes;  // nobody's until the driver has taken it
+    lock.unlock();
+    const status taken = return_segment(device_, going);
+    if (!taken) {
+      log_line(fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", config_.name,
+                           format_bytes(going.bytes), taken.message()));
+    }
+    lock.lock();
+    if (!taken) break;
+    lost_bytes_ -= going.bytes;
+    budget_.give_back(going.bytes);
+    returned += going.bytes;
+    ++counts_.returned_segments;
+  }
+  return returned;
+}
+
+std::uint64_t pool::idle_segment_bytes() const {
+  std::uint64_t bytes = 0;
+  for (segment_index s = 0; s < heap_.segments().size(); ++s) {
+    if (heap_.segment_idle(s)) bytes += heap_.segments()[s].bytes;
+  }
+  return bytes;
+}
+
+trim_result pool::trim(std::uint64_t bytes) {
+  guard lock{mutex_};
+  trim_result out;
+  poll();
+  const bool allowed = policy_->gives_back(give_back::trim, view());
+  if (allowed) {
+    out.returned_bytes = return_idle(lock, bytes);
+    if (out.returned_bytes < bytes && wait_for_fences(lock)) {
+      poll();
+      out.returned_bytes += return_idle(lock, bytes - out.returned_bytes);
+    }
+  }
+  const heap_totals& t = heap_.totals();
+  const std::uint64_t idle_whole = idle_segment_bytes();
+  if (!allowed) {
+    out.kept_bytes = idle_whole;
+  } else if (streams_.captures() > 0) {
+    out.pending_bytes = idle_whole;
+  }
+  out.pending_bytes += t.cached_bytes + t.fenced_bytes;
+  out.in_use_bytes = t.idle_bytes - idle_whole;
+  return out;
+}
+
+limit_result pool::set_limit(std::uint64_t limit_bytes) {
+  budget_.set_limit(limit_bytes);
+  limit_result out;
+  const std::uint64_t held = budget_.reserved();
+  if (held > limit_bytes) out.trimmed = trim(held - limit_bytes);
+  const guard lock{mutex_};
+  out.limit_bytes = limit_bytes;
+  out.reserved_bytes = budget_.reserved();
+  out.over_bytes = out.reserved_bytes > limit_bytes ? out.reserved_bytes - limit_bytes : 0;
+  out.live_bytes = heap_.totals().live_bytes;
+  return out;
+}
+
+}  // namespace gpumem

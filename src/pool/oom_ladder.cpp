@@ -1,0 +1,241 @@
+// What happens when nothing that is free fits: one step after another, each followed by a new search.
+//
+// 1 fences that are done by now   2 idle neighbours merged     3 another stream's memory, behind a fence
+// 4 grow, as the policy says      5 all other streams' memory  6 give idle segments back and grow
+// 7 wait for every fence, search, and 6 again                  8 the callbacks, and from the top   9 fail, with a
+// report Steps 3, 5 and 7 wait for nothing while a capture is under way. Runs under the pool's lock, which is given up
+// for every driver call that can block; so what a step found before it gave the lock up, it searches again afterwards.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "log.hpp"
+#include "pool.hpp"
+
+namespace gpumem {
+namespace {
+
+/// A callback that keeps saying yes without freeing anything must not hold a request for ever.
+constexpr unsigned most_callback_rounds = 16;
+
+}  // namespace
+
+block_index pool::climb(guard& lock, want& w) {
+  if (!opened_) {
+    open_first(lock, w);
+    if (const block_index i = search(w); i != no_block) return i;
+  }
+  for (unsigned callback_rounds = 0;;) {
+    w.limit_refused = w.device_refused = false;
+    if (w.bytes <= std::max(budget_.limit(), budget_.reserved())) {
+      poll();
+      if (const block_index i = search(w); i != no_block) return i;
+      if (heap_.absorb_idle(w.owner)) {
+        if (const block_index i = search(w); i != no_block) return i;
+      }
+      if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
+      const growth grown = grow(lock, w);
+      if (const block_index i = search(w); i != no_block) return i;
+      if (grown == growth::waited) continue;
+      if (const block_index i = join_all(w); i != no_block) return i;
+      if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
+      const bool worth_waiting = others_hold(w) || policy_->gives_back(give_back::pressure, view());
+      if (worth_waiting && wait_for_fences(lock)) {
+        poll();
+        heap_.absorb_idle(w.owner);
+        if (const block_index i = search(w); i != no_block) return i;
+        if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
+      }
+    } else {
+      w.limit_refused = true;
+    }
+    if (callback_rounds++ >= most_callback_rounds || !ask_callbacks(lock, w.bytes)) return no_block;
+  }
+}
+
+// The other owner whose free block fits best; a graph's memory is nobody else's.
+owner_id pool::best_other(const want& w, block_index* found) const {
+  owner_id whose = idle_owner;
+  *found = no_block;
+  for (owner_id o = 1; o < streams_.end(); ++o) {
+    const stream_slot& slot = streams_[o];
+    if (o == w.owner || !slot.in_use || (slot.is_graph && !slot.gone) || heap_.owns_nothing(o)) continue;
+    const block_index i = heap_.best_fit(w.klass, o, false, w.bytes, w.alignment);
+    if (i == no_block || (*found != no_block && heap_.at(i).bytes >= heap_.at(*found).bytes)) continue;
+    *found = i;
+    whose = o;
+  }
+  return whose;
+}
+
+bool pool::others_hold(const want& w) const {
+  if (!fenced_.empty()) return true;
+  for (owner_id o = 1; o < streams_.end(); ++o) {
+    if (o != w.owner && streams_[o].in_use && !heap_.owns_nothing(o)) return true;
+  }
+  return false;
+}
+
+block_index pool::reuse_other_streams(guard& lock, want& w) {
+  if (w.capturing || streams_.captures() > 0) return no_block;
+  block_index from = no_block;
+  const owner_id whose = best_other(w, &from);
+  switch (config_.reuse) {
+    case stream_reuse::device:
+      if (from == no_block || !streams_.order_behind(w.owner, whose)) return no_block;
+      return take(w, from);
+    case stream_reuse::poll:
+      // Nobody waits, but the next poll can only see fences that exist.
+      for (owner_id o = 1; o < streams_.end(); ++o) {
+        if (!streams_[o].in_use || (streams_[o].is_graph && !streams_[o].gone) || !streams_[o].dirty) continue;
+        if (o == w.owner || heap_.owns_nothing(o)) continue;
+        if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) streams_.let_go(*f);
+      }
+      return no_block;
+    case stream_reuse::host:
+      if (from == no_block) {
+        for (const block_index i : fenced_) {
+          const block& b = heap_.at(i);
+          if (b.klass != w.klass || b.bytes < w.bytes) continue;
+          return wait_for_fences(lock) ? (poll(), search(w)) : no_block;
+        }
+        return no_block;
+      }
+      const result<fence_index> behind = streams_.cover(whose);
+      if (!behind) return no_block;
+      return wait_and_search(lock, w, *behind);
+  }
+  return no_block;
+}
+
+// Takes over the caller's hold on the fence.
+block_index pool::wait_and_search(guard& lock, const want& w, fence_index behind) {
+  if (behind != no_fence) {
+    const fence f = streams_.tracked(behind).device_fence;
+    lock.unlock();
+    const status waited = device_.wait_host(f);
+    lock.lock();
+    ++counts_.host_waits;
+    streams_.tracked(behind).seen = waited ? tracked_fence::state::done : tracked_fence::state::failed;
+    streams_.let_go(behind);
+  }
+  poll();
+  return search(w);
+}
+
+// Orders the stream behind every other one and takes over all that they freed. Last before anything is given back: the
+// stream then waits for work that may have nothing to do with the block it gets.
+block_index pool::join_all(const want& w) {
+  if (config_.reuse != stream_reuse::device || w.capturing || streams_.captures() > 0) return no_block;
+  if (!others_hold(w)) return no_block;
+  for (owner_id o = 1; o < streams_.end(); ++o) {
+    if (o == w.owner || !streams_[o].in_use || (streams_[o].is_graph && !streams_[o].gone)) continue;
+    if (heap_.owns_nothing(o) || !streams_.order_behind(w.owner, o)) continue;
+    streams_[w.owner].dirty = true;
+    heap_.hand_over(o, w.owner, streams_[w.owner].epoch, true);
+  }
+  std::erase_if(fenced_, [&](block_index i) {
+    const block& b = heap_.at(i);
+    if (streams_[b.owner].is_graph && !streams_[b.owner].gone) return false;
+    if (b.owner != w.owner && !streams_.order_behind(w.owner, b.owner)) return false;
+    for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) {
+      if (nodes_[n].user == w.owner || nodes_[n].user == b.owner) continue;
+      if (nodes_[n].behind == no_fence || !streams_.order_behind_fence(w.owner, nodes_[n].behind)) return false;
+    }
+    drop_uses(i);
+    --streams_[b.owner].references;
+    streams_[w.owner].dirty = true;
+    heap_.release(i, w.owner, streams_[w.owner].epoch, true);
+    return true;
+  });
+  heap_.absorb_idle(w.owner);
+  return search(w);
+}
+
+block_index pool::return_and_grow(guard& lock, want& w) {
+  if (!policy_->gives_back(give_back::pressure, view())) return no_block;
+  const std::uint64_t left = budget_.left();
+  const std::uint64_t needed = w.limit_refused && w.bytes > left ? w.bytes - left : w.bytes;
+  if (return_idle(lock, needed) == 0) return no_block;
+  w.limit_refused = w.device_refused = false;
+  grow(lock, w);
+  return search(w);
+}
+
+// Waits for every fence that stands before free memory, recording those that are missing. False where there is none, or
+// where a capture forbids it.
+bool pool::wait_for_fences(guard& lock) {
+  if (streams_.captures() > 0) return false;
+  std::vector<fence_index> held;
+  for (owner_id o = 1; o < streams_.end(); ++o) {
+    if (!streams_[o].in_use || heap_.owns_nothing(o) || (streams_[o].is_graph && !streams_[o].gone)) continue;
+    if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) held.push_back(*f);
+  }
+  for (const block_index i : fenced_) {
+    for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = nodes_[n].next) {
+      if (nodes_[n].user == heap_.at(i).owner) continue;
+      if (nodes_[n].behind == no_fence) {
+        if (const result<fence_index> f = streams_.record(nodes_[n].user)) nodes_[n].behind = *f;
+      }
+      if (nodes_[n].behind == no_fence) continue;
+      streams_.hold(nodes_[n].behind);
+      held.push_back(nodes_[n].behind);
+    }
+  }
+  if (held.empty()) return false;
+  for (const fence_index f : held) {
+    if (streams_.tracked(f).seen == tracked_fence::state::pending) {
+      const fence on_device = streams_.tracked(f).device_fence;
+      lock.unlock();
+      const status waited = device_.wait_host(on_device);
+      lock.lock();
+      ++counts_.host_waits;
+      streams_.tracked(f).seen = waited ? tracked_fence::state::done : tracked_fence::state::failed;
+    }
+    streams_.let_go(f);
+  }
+  return true;
+}
+
+bool pool::ask_callbacks(guard& lock, std::uint64_t bytes) {
+  if (callbacks_.empty()) return false;
+  const std::vector<oom_callback> callbacks = callbacks_;
+  lock.unlock();
+  bool again = false;
+  for (const oom_callback& callback : callbacks) again = callback(config_.ordinal, bytes) || again;
+  lock.lock();
+  return again;
+}
+
+oom_cause pool::cause_of(const want& w) const {
+  if (!w.driver_error.ok()) return oom_cause::driver_error;
+  const heap_totals& t = heap_.totals();
+  for (owner_id o = 1; o < streams_.end(); ++o) {
+    if (o == w.owner || !streams_[o].in_use) continue;
+    if (heap_.best_fit(w.klass, o, false, w.bytes, w.alignment) != no_block) return oom_cause::pending_work;
+  }
+  for (const block_index i : fenced_) {
+    if (heap_.at(i).klass == w.klass && heap_.at(i).bytes >= w.bytes) return oom_cause::pending_work;
+  }
+  if (t.cached_bytes + t.idle_bytes + t.fenced_bytes >= w.bytes) return oom_cause::fragmentation;
+  return w.device_refused ? oom_cause::device_full : oom_cause::limit;
+}
+
+void pool::fill_report(guard& lock, const request& r, const want& w, oom_report* report) {
+  report->cause = cause_of(w);
+  report->pool = config_.name;
+  report->policy = config_.policy_name;
+  report->requested_bytes = r.bytes;
+  report->rounded_bytes = w.bytes;
+  report->pool_statistics = stats_locked();
+  report->driver_message = w.driver_error.message();
+  lock.unlock();
+  if (const result<memory_info> m = device_.memory()) {
+    report->device_total_bytes = m->total_bytes;
+    report->device_free_bytes = m->free_bytes;
+  } else {
+    report->device_total_bytes = config_.total_bytes;
+  }
+}
+
+}  // namespace gpumem

@@ -1,0 +1,316 @@
+// The paths of a pool that make no driver call that can block: serve from what is free, free, record a use.
+#include "pool.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bits.hpp"
+#include "log.hpp"
+
+namespace gpumem {
+
+pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
+    : config_{std::move(config)},
+      device_{on},
+      policy_{std::move(decides)},
+      classes_{policy_->segment_classes()},
+      budget_{config_.limit_bytes},
+      heap_{classes_},
+      streams_{on, heap_, config_.stream_ids} {}
+
+pool::~pool() {
+  for (const backed_segment& s : backed_) {
+    if (s.bytes == 0) continue;
+    if (const status ok = return_segment(device_, s); !ok) {
+      log_line(fmt::format("pool {}: a segment of {} stays with the driver: {}", config_.name, format_bytes(s.bytes),
+                           ok.message()));
+    }
+  }
+}
+
+result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_report* report) {
+  const result<std::uint64_t> key = streams_.key_of(r.stream);
+  if (!key) return key.why();
+  guard lock{mutex_};
+  const owner_id stream = streams_.slot_of(r.stream, *key);
+  want w;
+  w.capturing = streams_[stream].capturing;
+  w.owner = w.capturing ? streams_[stream].graph : stream;
+  w.bytes = rounded;
+  w.alignment = std::max<std::uint64_t>(r.alignment, block_granularity);
+  w.klass = classes_ == 1 ? 0 : policy_->segment_class(rounded);
+  ++streams_[w.owner].references;  // keeps the slot while the lock is given up, and then stands for the block
+  block_index i = opened_ ? search(w) : no_block;
+  if (i == no_block) i = climb(lock, w);
+  if (i == no_block) {
+    --streams_[w.owner].references;
+    ++counts_.out_of_memory;
+    oom_report local;
+    fill_report(lock, r, w, &local);
+    status failed{errc::out_of_memory, local.headline()};
+    if (report != nullptr) *report = std::move(local);
+    return failed;
+  }
+  return hand_out(i, w, r.bytes);
+}
+
+block_index pool::search(const want& w) {
+  const block_index from = heap_.best_fit(w.klass, w.owner, true, w.bytes, w.alignment);
+  return from == no_block ? no_block : take(w, from);
+}
+
+block_index pool::take(const want& w, block_index from) { return heap_.carve(from, w.bytes, w.alignment); }
+
+address pool::hand_out(block_index i, const want& w, std::uint64_t requested_bytes) {
+  block& b = heap_.at(i);
+  b.owner = w.owner;
+  b.in_use.requested_bytes = requested_bytes;
+  by_address_.insert(b.begin, i);
+  ++counts_.allocations;
+  counts_.requested_bytes += requested_bytes;
+  const heap_totals& now = heap_.totals();
+  counts_.peak_live_bytes = std::max(counts_.peak_live_bytes, now.live_bytes);
+  counts_.peak_blocks = std::max(counts_.peak_blocks, now.live_blocks + now.free_blocks);
+  return b.begin;
+}
+
+status pool::find_live(address at, block_index* found) const {
+  *found = by_address_.find(at);
+  if (*found != no_block) return {};
+  const block_index in = heap_.containing(at);
+  if (in == no_block) {
+    return {errc::unknown_pointer, fmt::format("{:#x} is not a block of pool {}", at, config_.name)};
+  }
+  const block& b = heap_.at(in);
+  if (b.state != block_state::live) {
+    return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
+  }
+  return {errc::unknown_pointer,
+          fmt::format("{:#x} lies inside a block of pool {}, which begins at {:#x}", at, config_.name, b.begin)};
+}
+
+status pool::release_block(address at, const release& stated) {
+  std::uint64_t key = 0;
+  if (stated.stream) {
+    const result<std::uint64_t> k = streams_.key_of(*stated.stream);
+    if (!k) return k.why();
+    key = *k;
+  }
+  const guard lock{mutex_};
+  block_index i = no_block;
+  status found = find_live(at, &i);
+  if (!found) {
+    if (found.code() == errc::double_free) ++counts_.misuses;
+    return found;
+  }
+  block& b = heap_.at(i);
+  if (stated.bytes && *stated.bytes != b.in_use.requested_bytes) {
+    ++counts_.misuses;
+    return {errc::wrong_size, fmt::format("{:#x} was allocated with {} bytes and is freed with {}", at,
+                                          b.in_use.requested_bytes, *stated.bytes)};
+  }
+  // What a capture allocated stays with its graph, whoever frees it.
+  const owner_id o = stated.stream && !streams_[b.owner].is_graph ? streams_.slot_of(*stated.stream, key) : b.owner;
+  if (config_.before_free) config_.before_free(at, b.in_use.requested_bytes, streams_[o].stream);
+  by_address_.erase(at);
+  ++counts_.frees;
+  counts_.requested_bytes -= b.in_use.requested_bytes;
+  if (o != b.owner) {
+    ++streams_[o].references;
+    --streams_[b.owner].references;
+    b.owner = o;
+  }
+  if (b.in_use.uses == no_block) {
+    free_now(i, o);
+  } else {
+    fence_uses(i, o);
+  }
+  return {};
+}
+
+// The block's own stream may have it again at once; the reference that it held on its slot ends.
+void pool::free_now(block_index i, owner_id o) {
+  stream_slot& slot = streams_[o];
+  --slot.references;
+  slot.dirty = true;
+  heap_.release(i, o, slot.epoch, streams_.single());
+}
+
+void pool::add_use(block_index i, owner_id user) {
+  block& b = heap_.at(i);
+  for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) {
+    if (nodes_[n].user == user) return;
+  }
+  b.in_use.uses = take_node({.user = user, .behind = no_fence, .next = b.in_use.uses});
+  ++streams_[user].references;
+}
+
+std::uint32_t pool::take_node(const use_node& n) {
+  if (spare_node_ == no_block) {
+    nodes_.push_back(n);
+    return static_cast<std::uint32_t>(nodes_.size() - 1);
+  }
+  const std::uint32_t i = spare_node_;
+  spare_node_ = nodes_[i].next;
+  nodes_[i] = n;
+  return i;
+}
+
+void pool::drop_uses(block_index i) {
+  block& b = heap_.at(i);
+  while (b.in_use.uses != no_block) {
+    const std::uint32_t n = b.in_use.uses;
+    b.in_use.uses = nodes_[n].next;
+    if (nodes_[n].behind != no_fence) streams_.let_go(nodes_[n].behind);
+    --streams_[nodes_[n].user].references;
+    nodes_[n].next = spare_node_;
+    spare_node_ = n;
+  }
+}
+
+// Record the fences first, publish the block later: until each use has one that is done, nobody gets it.
+void pool::fence_uses(block_index i, owner_id o) {
+  block& b = heap_.at(i);
+  heap_.fence(i);
+  bool wait = false;
+  for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) {
+    if (nodes_[n].user == o) continue;  // the free is ordered behind it
+    wait = true;
+    const result<fence_index> behind = streams_.record(nodes_[n].user);
+    if (behind.ok()) {
+      nodes_[n].behind = *behind;
+    } else if (behind.code() != errc::unsupported) {
+      drop_uses(i);
+      --streams_[o].references;
+      heap_.leak(i);
+      log_line(fmt::format("pool {}: {} at {:#x} leaked, its fence failed: {}", config_.name, format_bytes(b.bytes),
+                           b.begin, behind.why().message()));
+      return;
+    }  // else a capture forbids it for now, and settle_fenced records it later
+  }
+  if (!wait) {
+    drop_uses(i);
+    free_now(i, o);
+    return;
+  }
+  streams_[o].dirty = true;  // whoever takes it from here is ordered behind this free, too
+  fenced_.push_back(i);
+}
+
+// True when the block left the fenced state: free for its stream, or leaked because a fence failed.
+bool pool::settle_fenced(block_index i) {
+  block& b = heap_.at(i);
+  bool done = true;
+  for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) {
+    if (nodes_[n].user == b.owner) continue;
+    if (nodes_[n].behind == no_fence) {
+      if (const result<fence_index> behind = streams_.record(nodes_[n].user)) nodes_[n].behind = *behind;
+      done = false;
+      continue;
+    }
+    const tracked_fence::state seen = streams_.ask(nodes_[n].behind);
+    if (seen == tracked_fence::state::failed) {
+      drop_uses(i);
+      --streams_[b.owner].references;
+      heap_.leak(i);
+      log_line(fmt::format("pool {}: {} at {:#x} leaked: its fence reported an error", config_.name,
+                           format_bytes(b.bytes), b.begin));
+      return true;
+    }
+    if (seen == tracked_fence::state::pending) done = false;
+  }
+  if (!done) return false;
+  drop_uses(i);
+  free_now(i, b.owner);
+  return true;
+}
+
+// Takes note of every fence that is done by now.
+void pool::poll() {
+  if (streams_.captures() > 0) return;  // even a query could spoil a capture
+  std::erase_if(fenced_, [this](block_index i) { return settle_fenced(i); });
+  streams_.poll();
+}
+
+status pool::record_use(address at, stream_ref s) {
+  const result<std::uint64_t> key = streams_.key_of(s);
+  if (!key) return key.why();
+  const guard lock{mutex_};
+  block_index i = by_address_.find(at);
+  if (i == no_block) i = heap_.containing(at);
+  if (i == no_block || heap_.at(i).state != block_state::live) {
+    return {errc::unknown_pointer, fmt::format("{:#x} is not in a live block of pool {}", at, config_.name)};
+  }
+  const owner_id user = streams_.slot_of(s, *key);
+  if (user != heap_.at(i).owner) add_use(i, user);
+  return {};
+}
+
+status pool::stream_release(stream_ref s) {
+  const result<std::uint64_t> key = streams_.key_of(s);
+  if (!key) return key.why();
+  const guard lock{mutex_};
+  const std::optional<owner_id> o = streams_.find(*key);
+  if (!o) return {};
+  if (streams_[*o].capturing) {
+    return {errc::invalid_argument, "a stream that is capturing cannot be released; end the capture first"};
+  }
+  streams_.stream_gone(*o);
+  return {};
+}
+
+status pool::capture_begin(stream_ref s) {
+  const result<std::uint64_t> key = streams_.key_of(s);
+  if (!key) return key.why();
+  const guard lock{mutex_};
+  poll();  // the last chance to learn of fences before the capture forbids asking
+  return streams_.capture_begin(streams_.slot_of(s, *key)).why();
+}
+
+result<std::uint64_t> pool::capture_end(stream_ref s) {
+  const result<std::uint64_t> key = streams_.key_of(s);
+  if (!key) return key.why();
+  const guard lock{mutex_};
+  const std::optional<owner_id> o = streams_.find(*key);
+  if (!o) return status{errc::invalid_argument, "the stream is not capturing"};
+  return streams_.capture_end(*o);
+}
+
+status pool::graph_release(std::uint64_t graph) {
+  const guard lock{mutex_};
+  return streams_.graph_gone(graph);
+}
+
+void pool::on_out_of_memory(const oom_callback& callback) {
+  const guard lock{mutex_};
+  callbacks_.push_back(callback);
+}
+
+void pool::count_misuse() {
+  const guard lock{mutex_};
+  ++counts_.misuses;
+}
+
+bool pool::contains(address at) const {
+  const guard lock{mutex_};
+  return heap_.containing(at) != no_block;
+}
+
+result<block_info> pool::describe(address at) const {
+  const guard lock{mutex_};
+  const block_index i = heap_.containing(at);
+  if (i == no_block || heap_.at(i).state != block_state::live) {
+    return status{errc::unknown_pointer, fmt::format("{:#x} is not in a live block of pool {}", at, config_.name)};
+  }
+  const block& b = heap_.at(i);
+  const heap_segment& s = heap_.segments()[b.segment];
+  return block_info{.begin = b.begin,
+                    .bytes = b.bytes,
+                    .requested_bytes = b.in_use.requested_bytes,
+                    .segment_begin = s.begin,
+                    .segment_bytes = s.bytes,
+                    .device = config_.ordinal};
+}
+
+}  // namespace gpumem

@@ -1,0 +1,157 @@
+// The pool: one heap, its policy, its budget and its stream order behind one lock. A logical device is one pool.
+//
+// Files: pool.cpp (the paths without a driver call), oom_ladder.cpp (what happens when nothing fits), give_back.cpp
+// (trim, limit), pool_check.cpp (statistics, invariants). The lock is never held across a driver call that can
+// block; whoever grows holds the growth ticket instead, and frees go on meanwhile.
+// Invariant: reserved = live + cached + fenced + idle + leaked, with `budget.reserved()` never above the limit but by
+// lowering it.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "address_map.hpp"
+#include "backing.hpp"
+#include "budget.hpp"
+#include "gpumem/allocator.hpp"
+#include "heap.hpp"
+#include "streams.hpp"
+
+namespace gpumem {
+
+struct pool_config {
+  int ordinal = 0;  ///< logical
+  std::string name;
+  std::string policy_name;
+  std::uint64_t limit_bytes = 0;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_at_start_bytes = 0;
+  stream_id_mode stream_ids = stream_id_mode::query;
+  stream_reuse reuse = stream_reuse::device;
+  std::function<void(const std::string&)> say;  ///< a line for GPUMEM_VERBOSE; may be empty
+  /// Told of every free before the block can be given out again, under the pool's lock; may be empty.
+  std::function<void(address at, std::uint64_t requested_bytes, stream_ref order)> before_free;
+};
+
+class pool {
+ public:
+  /// `on` must outlive the pool. Takes nothing from the device yet.
+  pool(device& on, pool_config config, std::unique_ptr<policy> decides);
+  /// Returns every segment to the device; no other call may be under way.
+  ~pool();
+  pool(const pool&) = delete;
+  pool& operator=(const pool&) = delete;
+
+  /// `r.bytes` is not 0 and `r.alignment` a power of two; `rounded` is `r.bytes` rounded up to 512.
+  result<address> allocate(const request& r, std::uint64_t rounded, oom_report* report);
+  /// `unknown_pointer` where no block of this pool begins there.
+  status release_block(address at, const release& stated);
+  status record_use(address at, stream_ref s);
+  status stream_release(stream_ref s);
+  status capture_begin(stream_ref s);
+  result<std::uint64_t> capture_end(stream_ref s);
+  status graph_release(std::uint64_t graph);
+
+  trim_result trim(std::uint64_t bytes);
+  limit_result set_limit(std::uint64_t limit_bytes);
+  void on_out_of_memory(const oom_callback& callback);
+  void count_misuse();
+
+  /// True where a segment of this pool covers the address.
+  [[nodiscard]] bool contains(address at) const;
+  [[nodiscard]] result<block_info> describe(address at) const;
+  [[nodiscard]] statistics stats() const;
+  [[nodiscard]] status check() const;
+  [[nodiscard]] const pool_config& config() const noexcept { return config_; }
+  [[nodiscard]] std::uint64_t limit() const noexcept { return budget_.limit(); }
+
+ private:
+  using guard = std::unique_lock<std::mutex>;
+
+  /// A request on its way: what to look for, and what stood in its way.
+  struct want {
+    owner_id owner = idle_owner;
+    unsigned klass = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t alignment = 0;
+    bool capturing = false;
+    bool limit_refused = false;
+    bool device_refused = false;
+    status driver_error;
+  };
+  /// Another stream that uses a block; for a fenced block, the fence behind that use.
+  struct use_node {
+    owner_id user = idle_owner;
+    fence_index behind = no_fence;
+    std::uint32_t next = no_block;
+  };
+  enum class growth : std::uint8_t { grew, waited, refused };
+
+  // pool.cpp
+  [[nodiscard]] block_index search(const want& w);
+  [[nodiscard]] block_index take(const want& w, block_index from);
+  address hand_out(block_index i, const want& w, std::uint64_t requested_bytes);
+  status find_live(address at, block_index* found) const;
+  void free_now(block_index i, owner_id o);
+  void add_use(block_index i, owner_id user);
+  std::uint32_t take_node(const use_node& n);
+  void drop_uses(block_index i);
+  void fence_uses(block_index i, owner_id o);
+  bool settle_fenced(block_index i);
+  void poll();
+
+  // oom_ladder.cpp
+  block_index climb(guard& lock, want& w);
+  block_index reuse_other_streams(guard& lock, want& w);
+  block_index wait_and_search(guard& lock, const want& w, fence_index behind);
+  block_index join_all(const want& w);
+  block_index return_and_grow(guard& lock, want& w);
+  [[nodiscard]] owner_id best_other(const want& w, block_index* found) const;
+  [[nodiscard]] bool others_hold(const want& w) const;
+  bool wait_for_fences(guard& lock);
+  bool ask_callbacks(guard& lock, std::uint64_t bytes);
+  [[nodiscard]] oom_cause cause_of(const want& w) const;
+  void fill_report(guard& lock, const request& r, const want& w, oom_report* report);
+
+  // growth.cpp
+  void open_first(guard& lock, want& w);
+  growth grow(guard& lock, want& w);
+  std::uint64_t add_segment(guard& lock, const segment_request& ask, want& w);
+  void return_ticket();
+
+  // give_back.cpp
+  std::uint64_t return_idle(guard& lock, std::uint64_t bytes);
+  [[nodiscard]] std::uint64_t idle_segment_bytes() const;
+
+  // pool_check.cpp
+  [[nodiscard]] statistics stats_locked() const;
+  [[nodiscard]] status check_locked() const;
+  [[nodiscard]] pool_view view() const;
+
+  pool_config config_;
+  device& device_;
+  std::unique_ptr<policy> policy_;
+  unsigned classes_;
+  budget budget_;
+
+  mutable std::mutex mutex_;
+  heap heap_;
+  address_map by_address_;
+  stream_table streams_;
+  std::vector<backed_segment> backed_;  // by segment_index
+  std::vector<use_node> nodes_;
+  std::uint32_t spare_node_ = no_block;
+  std::vector<block_index> fenced_;  // blocks that wait for other streams' fences
+  std::vector<oom_callback> callbacks_;
+  std::condition_variable ticket_returned_;
+  bool growing_ = false;
+  bool opened_ = false;
+  statistics counts_;             // the counters; the bytes are filled in from the heap when asked
+  std::uint64_t lost_bytes_ = 0;  // segments that the driver failed to take back: leaked
+};
+
+}  // namespace gpumem

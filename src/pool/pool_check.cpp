@@ -1,0 +1,101 @@
+// What a pool says of itself: statistics, and the proof that nothing was lost.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "pool.hpp"
+
+namespace gpumem {
+
+pool_view pool::view() const {
+  return {.total_bytes = config_.total_bytes,
+          .free_at_start_bytes = config_.free_at_start_bytes,
+          .limit_bytes = budget_.limit(),
+          .reserved_bytes = budget_.reserved(),
+          .live_bytes = heap_.totals().live_bytes,
+          .granularity_bytes = device_.info().granularity_bytes};
+}
+
+statistics pool::stats() const {
+  const guard lock{mutex_};
+  return stats_locked();
+}
+
+statistics pool::stats_locked() const {
+  statistics s = counts_;
+  const heap_totals& t = heap_.totals();
+  s.reserved_bytes = t.segment_bytes + lost_bytes_;
+  s.live_bytes = t.live_bytes;
+  s.cached_bytes = t.cached_bytes;
+  s.fenced_bytes = t.fenced_bytes;
+  s.idle_bytes = t.idle_bytes;
+  s.leaked_bytes = t.leaked_bytes + lost_bytes_;
+  s.limit_bytes = budget_.limit();
+  s.largest_free_bytes = heap_.largest_free();
+  for (const block_index i : fenced_) s.largest_free_bytes = std::max(s.largest_free_bytes, heap_.at(i).bytes);
+  s.metadata_bytes = heap_.metadata_bytes() + by_address_.bytes() + streams_.metadata_bytes() +
+                     nodes_.capacity() * sizeof(use_node) + fenced_.capacity() * sizeof(block_index) +
+                     backed_.capacity() * sizeof(backed_segment);
+  s.live_blocks = t.live_blocks;
+  s.free_blocks = t.free_blocks + fenced_.size();
+  s.segments = static_cast<std::uint64_t>(
+      std::count_if(backed_.begin(), backed_.end(), [](const backed_segment& b) { return b.bytes != 0; }));
+  s.streams = streams_.in_use();
+  s.fences = streams_.fences_recorded();
+  s.device_waits = streams_.device_waits();
+  return s;
+}
+
+status pool::check() const {
+  const guard lock{mutex_};
+  return check_locked();
+}
+
+status pool::check_locked() const {
+  if (status ok = heap_.validate(); !ok) return ok;
+  const auto broken = [this](std::string_view what, std::uint64_t a, std::uint64_t b) {
+    return status{errc::corrupt, fmt::format("pool {}: {}: {} and {}", config_.name, what, a, b)};
+  };
+  const statistics s = stats_locked();
+  const std::uint64_t sum =
+      s.live_bytes + s.thread_cached_bytes + s.cached_bytes + s.fenced_bytes + s.idle_bytes + s.leaked_bytes;
+  if (sum != s.reserved_bytes) return broken("reserved bytes and the sum of the states differ", s.reserved_bytes, sum);
+  // Whoever grows has reserved what the heap does not have yet.
+  if (growing_ ? budget_.reserved() < s.reserved_bytes : budget_.reserved() != s.reserved_bytes) {
+    return broken("budget and reserved bytes differ", budget_.reserved(), s.reserved_bytes);
+  }
+  if (by_address_.size() != s.live_blocks)
+    return broken("addresses and live blocks differ", by_address_.size(), s.live_blocks);
+  if (s.requested_bytes > s.live_bytes) return broken("more requested than live", s.requested_bytes, s.live_bytes);
+  std::uint64_t requested = 0;
+  std::vector<std::uint32_t> references(streams_.end());
+  for (segment_index seg = 0; seg < heap_.segments().size(); ++seg) {
+    const heap_segment& segment = heap_.segments()[seg];
+    if (segment.bytes == 0) continue;
+    if (backed_[seg].begin != segment.begin || backed_[seg].bytes != segment.bytes) {
+      return broken("a segment and its backing differ", segment.begin, backed_[seg].begin);
+    }
+    for (block_index i = segment.first; i != no_block; i = heap_.at(i).above) {
+      const block& b = heap_.at(i);
+      if (b.state != block_state::live && b.state != block_state::fenced) continue;
+      if (b.state == block_state::live) {
+        if (by_address_.find(b.begin) != i) return broken("a live block that its address does not find", b.begin, i);
+        requested += b.in_use.requested_bytes;
+      }
+      ++references[b.owner];
+      for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) ++references[nodes_[n].user];
+    }
+  }
+  if (requested != s.requested_bytes)
+    return broken("requested bytes and their sum differ", s.requested_bytes, requested);
+  for (owner_id o = 1; o < streams_.end(); ++o) {
+    if (!streams_[o].in_use && references[o] != 0)
+      return broken("blocks of a stream that is forgotten", o, references[o]);
+    if (streams_[o].in_use && streams_[o].references < references[o]) {
+      return broken("a stream with fewer references than blocks", streams_[o].references, references[o]);
+    }
+  }
+  return {};
+}
+
+}  // namespace gpumem
