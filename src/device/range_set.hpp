@@ -1,0 +1,40 @@
+// A set of bytes as sorted, disjoint, non-touching ranges in one vector.
+//
+// The simulated device keeps its free addresses and its accessible bytes in one each. Lookups are a binary
+// search; changes move what lies behind, which at a few thousand ranges is cheaper than a tree.
+// No lock: the owner's. Invariant: for neighbours a, b: a.begin < a.end < b.begin.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "gpumem/device.hpp"
+
+namespace gpumem {
+
+class range_set {
+ public:
+  struct range {
+    address begin = 0;
+    address end = 0;
+  };
+
+  /// Adds `[begin, end)`, which must not overlap what is in the set; neighbours that touch become one.
+  void insert(address begin, address end);
+  /// Takes `[begin, end)` out, whether or not all of it is in the set.
+  void erase(address begin, address end);
+  /// True when every byte of `[begin, end)` is in the set.
+  [[nodiscard]] bool covers(address begin, address end) const noexcept;
+  /// The lowest address that is a multiple of `alignment` and starts `bytes` bytes of the set.
+  [[nodiscard]] std::optional<address> first_fit(std::uint64_t bytes, std::uint64_t alignment) const noexcept;
+
+ private:
+  /// Index of the first range that ends behind `at`.
+  [[nodiscard]] std::size_t first_ending_behind(address at) const noexcept;
+
+  std::vector<range> ranges_;
+};
+
+}  // namespace gpumem

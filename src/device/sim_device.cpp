@@ -1,0 +1,332 @@
+// The simulated device: one lock around memory, streams and referee, with faults and costs at the edge.
+//
+// Each device call locks, fails where a fault was planted, pays its fixed cost, does its work, and pays for
+// further pages when that succeeded. An injected failure changes nothing, not even the clock.
+#include "gpumem/sim_device.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "referee.hpp"
+#include "sim_memory.hpp"
+#include "sim_streams.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::uint64_t cost_page_bytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t least_granularity_bytes = 512;
+
+/// The configuration with sizes that a device can have: a granularity that is a multiple of 512 and not 0.
+sim_config usable(sim_config config) {
+  const std::uint64_t units = (config.granularity_bytes + least_granularity_bytes - 1) / least_granularity_bytes;
+  config.granularity_bytes = std::max<std::uint64_t>(units, 1) * least_granularity_bytes;
+  return config;
+}
+
+device_info describe(const sim_config& config) {
+  return {.ordinal = config.ordinal,
+          .name = config.name,
+          .uuid = fmt::format("GPU-00000000-0000-0000-0000-{:012}", config.ordinal),
+          .total_bytes = config.capacity_bytes,
+          .granularity_bytes = config.granularity_bytes,
+          .page_bytes = config.page_bytes,
+          .compute_major = config.compute_major,
+          .compute_minor = config.compute_minor,
+          .simulated = true};
+}
+
+struct planted_fault {
+  device_call call;
+  std::uint64_t calls_left;
+  errc code;
+};
+
+}  // namespace
+
+struct sim_device::state {
+  explicit state(const sim_config& config)
+      : info{describe(config)}, costs{config.costs}, referee_on{config.referee}, memory{config} {}
+
+  /// One device call: the planted fault, or the fixed cost paid and what `body` returns.
+  template <typename Body>
+  auto call(device_call kind, Body&& body) -> decltype(body()) {
+    const std::scoped_lock lock{mutex};
+    if (!faults.empty()) {
+      if (status fault = due_fault(kind); !fault) return fault;
+    }
+    streams.charge(costs[static_cast<std::size_t>(kind)].fixed_ns);
+    return body();
+  }
+
+  /// As `call`, and the pages behind the first one are paid for when `body` succeeds.
+  template <typename Body>
+  auto call_on_pages(device_call kind, std::uint64_t bytes, Body&& body) -> decltype(body()) {
+    return call(kind, [&] {
+      auto outcome = body();
+      if (outcome.ok()) pay_for_pages(kind, bytes);
+      return outcome;
+    });
+  }
+
+  void pay_for_pages(device_call kind, std::uint64_t bytes) {
+    const std::uint64_t further_pages = (bytes + cost_page_bytes - 1) / cost_page_bytes - 1;
+    streams.charge(costs[static_cast<std::size_t>(kind)].per_page_ns * further_pages);
+  }
+
+  /// `free` and `free_host`: refused while a stream captures, and behind all work in flight.
+  template <typename Release>
+  status release(device_call kind, address segment, Release&& release_segment) {
+    return call(kind, [&]() -> status {
+      if (status refused = streams.refuse_while_capturing(kind); !refused) return refused;
+      const result<std::uint64_t> bytes = release_segment();
+      if (!bytes) return bytes.why();
+      streams.wait_for_all();
+      pay_for_pages(kind, *bytes);
+      if (referee_on) judge.taken_away(segment, *bytes);
+      return {};
+    });
+  }
+
+  /// Counts the call against every fault planted for its kind; the first that falls due is the answer.
+  status due_fault(device_call kind) {
+    status due;
+    for (planted_fault& fault : faults) {
+      if (fault.call != kind || --fault.calls_left != 0 || !due) continue;
+      due = status{fault.code, fmt::format("injected: {} call fails ({})", to_string(kind), to_string(fault.code))};
+    }
+    std::erase_if(faults, [](const planted_fault& fault) { return fault.calls_left == 0; });
+    return due;
+  }
+
+  const device_info info;
+  const cost_table costs;
+  const bool referee_on;
+  mutable std::mutex mutex;  ///< guards everything below
+  sim_memory memory;
+  sim_streams streams;
+  referee judge{memory, streams};
+  std::vector<planted_fault> faults;
+};
+
+sim_device::sim_device(sim_config config) : state_{std::make_unique<state>(usable(std::move(config)))} {}
+sim_device::~sim_device() = default;
+
+const device_info& sim_device::info() const noexcept { return state_->info; }
+
+// --- memory --------------------------------------------------------------------------------------------------
+
+result<address> sim_device::do_alloc(std::uint64_t bytes) {
+  return state_->call_on_pages(device_call::alloc, bytes, [&] { return state_->memory.alloc(bytes); });
+}
+
+status sim_device::do_free(address segment) {
+  return state_->release(device_call::free, segment, [&] { return state_->memory.free(segment); });
+}
+
+result<address> sim_device::do_alloc_host(std::uint64_t bytes) {
+  return state_->call_on_pages(device_call::alloc_host, bytes, [&] { return state_->memory.alloc_host(bytes); });
+}
+
+status sim_device::do_free_host(address segment) {
+  return state_->release(device_call::free_host, segment, [&] { return state_->memory.free_host(segment); });
+}
+
+result<address> sim_device::do_reserve(std::uint64_t bytes) {
+  return state_->call_on_pages(device_call::reserve, bytes, [&] { return state_->memory.reserve(bytes); });
+}
+
+status sim_device::do_release_range(address range, std::uint64_t bytes) {
+  return state_->call_on_pages(device_call::release_range, bytes,
+                               [&] { return state_->memory.release_range(range, bytes); });
+}
+
+result<page_run> sim_device::do_create(std::uint64_t bytes) {
+  return state_->call_on_pages(device_call::create, bytes, [&] { return state_->memory.create(bytes); });
+}
+
+status sim_device::do_destroy(page_run pages) {
+  return state_->call(device_call::destroy, [&] {
+    const result<std::uint64_t> bytes = state_->memory.destroy(pages);
+    if (bytes) state_->pay_for_pages(device_call::destroy, *bytes);
+    return bytes.why();
+  });
+}
+
+status sim_device::do_map(address at, std::uint64_t bytes, page_run pages) {
+  return state_->call_on_pages(device_call::map, bytes, [&] { return state_->memory.map(at, bytes, pages); });
+}
+
+status sim_device::do_set_access(address at, std::uint64_t bytes) {
+  return state_->call_on_pages(device_call::set_access, bytes, [&] { return state_->memory.set_access(at, bytes); });
+}
+
+status sim_device::do_unmap(address at, std::uint64_t bytes) {
+  return state_->call_on_pages(device_call::unmap, bytes, [&]() -> status {
+    if (status refused = state_->streams.refuse_while_capturing(device_call::unmap); !refused) return refused;
+    if (status unmapped = state_->memory.unmap(at, bytes); !unmapped) return unmapped;
+    if (state_->referee_on) state_->judge.taken_away(at, bytes);
+    return {};
+  });
+}
+
+result<memory_info> sim_device::do_memory() {
+  return state_->call(device_call::memory, [&]() -> result<memory_info> {
+    return memory_info{state_->memory.free_bytes(), state_->memory.capacity_bytes()};
+  });
+}
+
+// --- fences and streams --------------------------------------------------------------------------------------
+
+result<fence> sim_device::do_record(stream_ref on) {
+  return state_->call(device_call::record, [&] { return state_->streams.record(on); });
+}
+
+result<fence> sim_device::do_record_context() {
+  return state_->call(device_call::record_context, [&] { return state_->streams.record_context(); });
+}
+
+result<bool> sim_device::do_query(fence f) {
+  return state_->call(device_call::query, [&] { return state_->streams.query(f); });
+}
+
+status sim_device::do_wait_host(fence f) {
+  return state_->call(device_call::wait_host, [&] { return state_->streams.wait_host(f); });
+}
+
+status sim_device::do_wait_stream(stream_ref waiter, fence f) {
+  return state_->call(device_call::wait_stream, [&] { return state_->streams.wait_stream(waiter, f); });
+}
+
+void sim_device::do_drop(fence f) noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  state_->streams.drop(f);
+}
+
+result<std::uint64_t> sim_device::do_stream_id(stream_ref of) {
+  return state_->call(device_call::stream_id, [&] { return state_->streams.id(of); });
+}
+
+status sim_device::do_synchronize() {
+  return state_->call(device_call::synchronize, [&]() -> status {
+    if (status refused = state_->streams.refuse_while_capturing(device_call::synchronize); !refused) return refused;
+    state_->streams.wait_for_all();
+    return {};
+  });
+}
+
+stream_ref sim_device::create_stream() {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->streams.create();
+}
+
+status sim_device::destroy_stream(stream_ref s) {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->streams.destroy(s);
+}
+
+status sim_device::begin_capture(stream_ref s) {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->streams.begin_capture(s);
+}
+
+status sim_device::end_capture(stream_ref s) {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->streams.end_capture(s);
+}
+
+// --- time and work -------------------------------------------------------------------------------------------
+
+std::uint64_t sim_device::now_ns() const noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->streams.now_ns();
+}
+
+void sim_device::advance_to(std::uint64_t ns) noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  state_->streams.advance_to(ns);
+}
+
+void sim_device::advance_by(std::uint64_t ns) noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  state_->streams.advance_by(ns);
+}
+
+std::uint64_t sim_device::in_calls_ns() const noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->streams.in_calls_ns();
+}
+
+// Work given to a stream that does not exist is a launch that failed: nothing runs.
+void sim_device::enqueue(stream_ref s, std::uint64_t lag_ns) {
+  const std::scoped_lock lock{state_->mutex};
+  const std::uint32_t stream = state_->streams.find(s);
+  if (stream != sim_streams::no_stream) state_->streams.enqueue(stream, lag_ns);
+}
+
+void sim_device::enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes) {
+  const std::scoped_lock lock{state_->mutex};
+  const std::uint32_t stream = state_->streams.find(s);
+  if (stream == sim_streams::no_stream) return;
+  const work_point work = state_->streams.enqueue(stream, lag_ns);
+  if (state_->referee_on) state_->judge.used(at, bytes, work);
+}
+
+// --- the referee ---------------------------------------------------------------------------------------------
+
+void sim_device::handed_out(address at, std::uint64_t bytes, stream_ref to) {
+  if (!state_->referee_on) return;
+  const std::scoped_lock lock{state_->mutex};
+  const std::uint32_t stream = state_->streams.find(to);
+  const bool exists = stream != sim_streams::no_stream;
+  state_->judge.handed_out(at, bytes, to, exists ? state_->streams.mark(stream) : work_point{stream, 0});
+}
+
+void sim_device::given_back(address at) {
+  if (!state_->referee_on) return;
+  const std::scoped_lock lock{state_->mutex};
+  state_->judge.given_back(at);
+}
+
+std::uint64_t sim_device::hazard_count() const noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->judge.hazard_count();
+}
+
+std::vector<hazard> sim_device::hazards() const {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->judge.hazards();
+}
+
+// --- faults and neighbours -----------------------------------------------------------------------------------
+
+void sim_device::fail_nth(device_call call, std::uint64_t n, errc code) {
+  if (n == 0 || code == errc::ok) return;  // no call is the 0th, and ok is no failure
+  const std::scoped_lock lock{state_->mutex};
+  state_->faults.push_back({call, n, code});
+}
+
+void sim_device::set_foreign_bytes(std::uint64_t bytes) noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  state_->memory.set_foreign_bytes(bytes);
+}
+
+std::uint64_t sim_device::used_bytes() const noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->memory.used_bytes();
+}
+
+std::uint64_t sim_device::peak_used_bytes() const noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->memory.peak_used_bytes();
+}
+
+std::uint64_t sim_device::live_mappings() const noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->memory.live_mappings();
+}
+
+}  // namespace gpumem

@@ -1,0 +1,255 @@
+#include "sim_memory.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <optional>
+
+namespace gpumem {
+namespace {
+
+constexpr std::uint64_t address_alignment = std::uint64_t{2} << 20;
+constexpr std::uint64_t max_address_space = std::uint64_t{1} << 62;
+
+std::uint64_t round_up(std::uint64_t bytes, std::uint64_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
+
+status invalid(std::string message) { return {errc::invalid_argument, std::move(message)}; }
+
+}  // namespace
+
+sim_memory::sim_memory(const sim_config& config)
+    : capacity_bytes_{config.capacity_bytes},
+      granularity_bytes_{config.granularity_bytes},
+      page_bytes_{config.page_bytes},
+      address_step_{std::lcm(std::lcm(address_alignment, granularity_bytes_), std::max<std::uint64_t>(page_bytes_, 1))},
+      foreign_bytes_{config.foreign_bytes} {
+  // The gap behind the last segment is not part of the address space that the caller asked for.
+  const address begin = round_up(base_address, address_step_);
+  free_addresses_.insert(begin, begin + std::min(config.address_space_bytes, max_address_space) + address_step_);
+}
+
+// --- addresses and physical memory -------------------------------------------------------------------------
+
+result<address> sim_memory::take_addresses(device_call call, std::uint64_t bytes, std::uint64_t gap_bytes) {
+  std::optional<address> begin;
+  if (bytes <= max_address_space) begin = free_addresses_.first_fit(bytes + gap_bytes, address_step_);
+  if (!begin) {
+    return status{errc::out_of_memory,
+                  fmt::format("{} of {} bytes: no such range is left in the address space", to_string(call), bytes)};
+  }
+  free_addresses_.erase(*begin, *begin + bytes + gap_bytes);
+  return *begin;
+}
+
+void sim_memory::give_addresses(address begin, std::uint64_t bytes, std::uint64_t gap_bytes) {
+  free_addresses_.insert(begin, begin + bytes + gap_bytes);
+}
+
+std::uint64_t sim_memory::free_bytes() const noexcept {
+  const std::uint64_t others = std::min(foreign_bytes_, capacity_bytes_);
+  const std::uint64_t left = capacity_bytes_ - others;
+  return left > used_bytes_ ? left - used_bytes_ : 0;
+}
+
+status sim_memory::take_physical(device_call call, std::uint64_t bytes) {
+  if (bytes > free_bytes()) {
+    return {errc::out_of_memory,
+            fmt::format("{} of {} bytes: {} free of {} ({} used here, {} by other processes)", to_string(call), bytes,
+                        free_bytes(), capacity_bytes_, used_bytes_, foreign_bytes_)};
+  }
+  used_bytes_ += bytes;
+  peak_used_bytes_ = std::max(peak_used_bytes_, used_bytes_);
+  return {};
+}
+
+// --- segments ----------------------------------------------------------------------------------------------
+
+result<address> sim_memory::alloc(std::uint64_t bytes) {
+  if (bytes == 0 || bytes % granularity_bytes_ != 0) {
+    return invalid(
+        fmt::format("alloc of {} bytes: expected a multiple of {} and more than 0", bytes, granularity_bytes_));
+  }
+  if (status taken = take_physical(device_call::alloc, bytes); !taken) return taken;
+  const result<address> at = take_addresses(device_call::alloc, bytes, granularity_bytes_);
+  if (!at) {
+    used_bytes_ -= bytes;
+    return at;
+  }
+  plain_.emplace(*at, bytes);
+  accessible_.insert(*at, *at + bytes);
+  return at;
+}
+
+result<std::uint64_t> sim_memory::free(address segment) {
+  const auto found = plain_.find(segment);
+  if (found == plain_.end()) {
+    return invalid(fmt::format("free of {:#x}: not the begin of a plain segment of this device", segment));
+  }
+  const std::uint64_t bytes = found->second;
+  plain_.erase(found);
+  accessible_.erase(segment, segment + bytes);
+  give_addresses(segment, bytes, granularity_bytes_);
+  used_bytes_ -= bytes;
+  return bytes;
+}
+
+result<address> sim_memory::alloc_host(std::uint64_t bytes) {
+  if (bytes == 0) return invalid("alloc_host of 0 bytes: expected more than 0");
+  const result<address> at = take_addresses(device_call::alloc_host, bytes, granularity_bytes_);
+  if (!at) return at;
+  host_.emplace(*at, bytes);
+  accessible_.insert(*at, *at + bytes);
+  return at;
+}
+
+result<std::uint64_t> sim_memory::free_host(address segment) {
+  const auto found = host_.find(segment);
+  if (found == host_.end()) {
+    return invalid(fmt::format("free_host of {:#x}: not the begin of a pinned segment of this device", segment));
+  }
+  const std::uint64_t bytes = found->second;
+  host_.erase(found);
+  accessible_.erase(segment, segment + bytes);
+  give_addresses(segment, bytes, granularity_bytes_);
+  return bytes;
+}
+
+// --- mapped pages ------------------------------------------------------------------------------------------
+
+status sim_memory::check_pages(device_call call, std::uint64_t bytes) const {
+  if (page_bytes_ == 0) {
+    return {errc::unsupported, fmt::format("{}: this device cannot map pages", to_string(call))};
+  }
+  if (bytes == 0 || bytes % page_bytes_ != 0) {
+    return invalid(fmt::format("{} of {} bytes: expected a multiple of the page ({}) and more than 0", to_string(call),
+                               bytes, page_bytes_));
+  }
+  return {};
+}
+
+result<address> sim_memory::reserve(std::uint64_t bytes) {
+  if (status pages = check_pages(device_call::reserve, bytes); !pages) return pages;
+  const result<address> at = take_addresses(device_call::reserve, bytes, 0);
+  if (at) reservations_.emplace(*at, bytes);
+  return at;
+}
+
+status sim_memory::release_range(address range, std::uint64_t bytes) {
+  if (status pages = check_pages(device_call::release_range, bytes); !pages) return pages;
+  const auto found = reservations_.find(range);
+  if (found == reservations_.end() || found->second != bytes) {
+    return invalid(fmt::format("release_range of {} bytes at {:#x}: not a reserved range of that size", bytes, range));
+  }
+  const auto mapped = mappings_.lower_bound(range);
+  if (mapped != mappings_.end() && mapped->first < range + bytes) {
+    return invalid(fmt::format("release_range of {} bytes at {:#x}: still mapped at {:#x}, expected no mapping", bytes,
+                               range, mapped->first));
+  }
+  reservations_.erase(found);
+  give_addresses(range, bytes, 0);
+  return {};
+}
+
+result<page_run> sim_memory::create(std::uint64_t bytes) {
+  if (status pages = check_pages(device_call::create, bytes); !pages) return pages;
+  if (status taken = take_physical(device_call::create, bytes); !taken) return taken;
+  runs_.emplace(++last_run_id_, run{.bytes = bytes});
+  return page_run{last_run_id_};
+}
+
+result<std::uint64_t> sim_memory::destroy(page_run pages) {
+  if (page_bytes_ == 0) return check_pages(device_call::destroy, 0);
+  const auto found = runs_.find(pages.id);
+  if (found == runs_.end() || found->second.destroyed) {
+    return invalid(fmt::format("destroy of page run {}: no such run, or destroyed before", pages.id));
+  }
+  const std::uint64_t bytes = found->second.bytes;
+  found->second.destroyed = true;
+  give_run_back_if_unheld(pages.id);
+  return bytes;
+}
+
+void sim_memory::give_run_back_if_unheld(std::uint64_t run_id) {
+  const auto found = runs_.find(run_id);
+  if (!found->second.destroyed || found->second.mappings != 0) return;
+  used_bytes_ -= found->second.bytes;
+  runs_.erase(found);
+}
+
+status sim_memory::map(address at, std::uint64_t bytes, page_run pages) {
+  if (status checked = check_pages(device_call::map, bytes); !checked) return checked;
+  const auto found = runs_.find(pages.id);
+  if (found == runs_.end() || found->second.destroyed) {
+    return invalid(fmt::format("map of page run {}: no such run, or destroyed before", pages.id));
+  }
+  if (found->second.bytes != bytes) {
+    return invalid(
+        fmt::format("map of {} bytes of page run {}: expected all of its {}", bytes, pages.id, found->second.bytes));
+  }
+  auto range = reservations_.upper_bound(at);
+  if (range == reservations_.begin() || at % page_bytes_ != 0 || (--range, at - range->first > range->second) ||
+      range->second - (at - range->first) < bytes) {
+    return invalid(fmt::format("map of {} bytes at {:#x}: expected whole pages of one reserved range", bytes, at));
+  }
+  const auto next = mappings_.lower_bound(at);
+  if ((next != mappings_.end() && next->first < at + bytes) ||
+      (next != mappings_.begin() && std::prev(next)->second.end > at)) {
+    return invalid(fmt::format("map of {} bytes at {:#x}: part of it is mapped already", bytes, at));
+  }
+  mappings_.emplace_hint(next, at, mapping{.end = at + bytes, .run_id = pages.id});
+  ++found->second.mappings;
+  live_mappings_ += bytes / page_bytes_;
+  return {};
+}
+
+result<sim_memory::mapping_span> sim_memory::mappings_in(device_call call, address at, std::uint64_t bytes) {
+  if (status pages = check_pages(call, bytes); !pages) return pages;
+  const auto first = mappings_.find(at);
+  auto last = first;
+  address reached = at;
+  while (last != mappings_.end() && last->first == reached && last->second.end - at <= bytes) {
+    reached = last->second.end;
+    ++last;
+  }
+  if (reached - at != bytes) {
+    return invalid(fmt::format("{} of {} bytes at {:#x}: expected whole mappings without a hole, found {} bytes",
+                               to_string(call), bytes, at, reached - at));
+  }
+  return mapping_span{first, last};
+}
+
+status sim_memory::set_access(address at, std::uint64_t bytes) {
+  const result<mapping_span> span = mappings_in(device_call::set_access, at, bytes);
+  if (!span) return span.why();
+  if (live_mappings_ > mapping_ceiling) {
+    return {errc::out_of_memory,
+            fmt::format("set_access of {} bytes at {:#x}: {} pages are mapped, the device holds {}", bytes, at,
+                        live_mappings_, mapping_ceiling)};
+  }
+  for (auto it = span->first; it != span->last; ++it) {
+    if (it->second.accessible) continue;
+    it->second.accessible = true;
+    accessible_.insert(it->first, it->second.end);
+  }
+  return {};
+}
+
+status sim_memory::unmap(address at, std::uint64_t bytes) {
+  const result<mapping_span> span = mappings_in(device_call::unmap, at, bytes);
+  if (!span) return span.why();
+  for (auto it = span->first; it != span->last; ++it) {
+    const std::uint64_t run_id = it->second.run_id;
+    --runs_.find(run_id)->second.mappings;
+    give_run_back_if_unheld(run_id);
+  }
+  mappings_.erase(span->first, span->last);
+  accessible_.erase(at, at + bytes);
+  live_mappings_ -= bytes / page_bytes_;
+  return {};
+}
+
+}  // namespace gpumem

@@ -1,0 +1,95 @@
+// The simulated device's memory: addresses, plain segments, pinned host memory, ranges, page runs, mappings.
+//
+// Only counted: nothing stands behind an address. Addresses are the lowest that fit, so they repeat from run to
+// run and freed address space is reused. Each plain or pinned segment is followed by a gap of one granule at
+// least, so that two never touch. No lock, no clock: sim_device's.
+// Invariant: used = plain segments + page runs that a handle or a mapping still holds.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+
+#include "gpumem/sim_device.hpp"
+#include "range_set.hpp"
+
+namespace gpumem {
+
+class sim_memory {
+ public:
+  /// Mappings that the driver holds at most on one device; set_access fails beyond it (seen on an H100, driver 580).
+  static constexpr std::uint64_t mapping_ceiling = 520'000;
+  static constexpr address base_address = 0x2000'0000'0000;
+
+  explicit sim_memory(const sim_config& config);
+
+  result<address> alloc(std::uint64_t bytes);
+  /// Bytes of the segment that is gone.
+  result<std::uint64_t> free(address segment);
+  result<address> alloc_host(std::uint64_t bytes);
+  result<std::uint64_t> free_host(address segment);
+
+  result<address> reserve(std::uint64_t bytes);
+  status release_range(address range, std::uint64_t bytes);
+  result<page_run> create(std::uint64_t bytes);
+  /// Bytes of the run, whether or not a mapping still holds them.
+  result<std::uint64_t> destroy(page_run pages);
+  status map(address at, std::uint64_t bytes, page_run pages);
+  status set_access(address at, std::uint64_t bytes);
+  status unmap(address at, std::uint64_t bytes);
+
+  /// True when each byte lies in a plain or pinned segment or in an accessible mapping.
+  [[nodiscard]] bool accessible(address begin, address end) const noexcept { return accessible_.covers(begin, end); }
+  [[nodiscard]] std::uint64_t free_bytes() const noexcept;
+  [[nodiscard]] std::uint64_t capacity_bytes() const noexcept { return capacity_bytes_; }
+  [[nodiscard]] std::uint64_t used_bytes() const noexcept { return used_bytes_; }
+  [[nodiscard]] std::uint64_t peak_used_bytes() const noexcept { return peak_used_bytes_; }
+  [[nodiscard]] std::uint64_t live_mappings() const noexcept { return live_mappings_; }
+  void set_foreign_bytes(std::uint64_t bytes) noexcept { foreign_bytes_ = bytes; }
+
+ private:
+  struct run {
+    std::uint64_t bytes = 0;
+    std::uint64_t mappings = 0;
+    bool destroyed = false;
+  };
+  struct mapping {
+    address end = 0;
+    std::uint64_t run_id = 0;
+    bool accessible = false;
+  };
+  using mapping_map = std::map<address, mapping>;
+  struct mapping_span {
+    mapping_map::iterator first;
+    mapping_map::iterator last;
+  };
+
+  result<address> take_addresses(device_call call, std::uint64_t bytes, std::uint64_t gap_bytes);
+  void give_addresses(address begin, std::uint64_t bytes, std::uint64_t gap_bytes);
+  /// Ok when `bytes` more fit beside what this and other processes hold; then they are taken.
+  status take_physical(device_call call, std::uint64_t bytes);
+  void give_run_back_if_unheld(std::uint64_t run_id);
+  /// The mappings that make up `[at, at + bytes)` exactly, or why there are none.
+  result<mapping_span> mappings_in(device_call call, address at, std::uint64_t bytes);
+  [[nodiscard]] status check_pages(device_call call, std::uint64_t bytes) const;
+
+  const std::uint64_t capacity_bytes_;
+  const std::uint64_t granularity_bytes_;
+  const std::uint64_t page_bytes_;
+  const std::uint64_t address_step_;  ///< every address is a multiple of it
+  std::uint64_t foreign_bytes_;
+  std::uint64_t used_bytes_ = 0;
+  std::uint64_t peak_used_bytes_ = 0;
+  std::uint64_t live_mappings_ = 0;
+  std::uint64_t last_run_id_ = 0;
+
+  range_set free_addresses_;
+  range_set accessible_;
+  std::unordered_map<address, std::uint64_t> plain_;  ///< begin -> bytes
+  std::unordered_map<address, std::uint64_t> host_;
+  std::map<address, std::uint64_t> reservations_;
+  std::unordered_map<std::uint64_t, run> runs_;
+  mapping_map mappings_;
+};
+
+}  // namespace gpumem

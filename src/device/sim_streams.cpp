@@ -1,0 +1,284 @@
+#include "sim_streams.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace gpumem {
+namespace {
+
+// Handles look like small addresses, clear of the driver's special values 1 and 2.
+constexpr unsigned handle_shift = 12;
+
+stream_ref handle_of_slot(std::size_t slot) {
+  return {reinterpret_cast<void*>((std::uintptr_t{slot} + 1) << handle_shift)};
+}
+
+std::uint64_t add_saturating(std::uint64_t a, std::uint64_t b) noexcept {
+  return b > UINT64_MAX - a ? UINT64_MAX : a + b;
+}
+
+}  // namespace
+
+sim_streams::sim_streams() {
+  streams_.emplace_back();
+  streams_.front().id = ++last_id_;
+}
+
+// --- the host's clock ----------------------------------------------------------------------------------------
+
+void sim_streams::advance_to(std::uint64_t ns) noexcept { now_ns_ = std::max(now_ns_, ns); }
+
+void sim_streams::advance_by(std::uint64_t ns) noexcept { now_ns_ = add_saturating(now_ns_, ns); }
+
+void sim_streams::charge(std::uint64_t ns) noexcept {
+  advance_by(ns);
+  in_calls_ns_ = add_saturating(in_calls_ns_, ns);
+}
+
+void sim_streams::wait_until(std::uint64_t ns) noexcept {
+  if (ns > now_ns_) charge(ns - now_ns_);
+}
+
+// --- streams -------------------------------------------------------------------------------------------------
+
+std::uint32_t sim_streams::find(stream_ref s) const noexcept {
+  if (s.handle == nullptr) return 0;
+  const auto value = reinterpret_cast<std::uintptr_t>(s.handle);
+  const std::uintptr_t slot = (value >> handle_shift) - 1;
+  if (value != (slot + 1) << handle_shift || slot >= stream_of_slot_.size()) return no_stream;
+  return stream_of_slot_[slot];
+}
+
+std::uint32_t sim_streams::take_index() {
+  for (std::uint32_t& index : retired_) {
+    if (!host_knows_done({index, streams_[index].sequence})) continue;
+    const std::uint32_t taken = index;
+    index = retired_.back();
+    retired_.pop_back();
+    return taken;
+  }
+  streams_.emplace_back();
+  return static_cast<std::uint32_t>(streams_.size() - 1);
+}
+
+stream_ref sim_streams::create() {
+  const std::uint32_t index = take_index();
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<std::uint32_t>(stream_of_slot_.size()));
+    stream_of_slot_.push_back(no_stream);
+  }
+  const std::uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  stream_of_slot_[slot] = index;
+  // The numbers go on where the index's last stream ended: what is known of its work stays true.
+  const std::uint64_t sequence = streams_[index].sequence;
+  stream_state& state = streams_[index] = stream_state{};
+  state.handle = handle_of_slot(slot);
+  state.id = ++last_id_;
+  state.sequence = sequence;
+  return state.handle;
+}
+
+status sim_streams::destroy(stream_ref s) {
+  const std::uint32_t index = find(s);
+  if (index == no_stream) return unknown("destroy_stream", s);
+  if (index == 0) return {errc::invalid_argument, "destroy_stream of the default stream: it always exists"};
+  if (streams_[index].capturing) {
+    return {errc::unsupported, fmt::format("destroy_stream {}: it is capturing, expected end_capture first", s.handle)};
+  }
+  retired_.push_back(index);
+  const auto slot = static_cast<std::uint32_t>((reinterpret_cast<std::uintptr_t>(s.handle) >> handle_shift) - 1);
+  stream_of_slot_[slot] = no_stream;
+  free_slots_.push_back(slot);
+  return {};
+}
+
+result<std::uint64_t> sim_streams::id(stream_ref s) const {
+  const std::uint32_t index = find(s);
+  if (index == no_stream) return unknown(to_string(device_call::stream_id), s);
+  return streams_[index].id;
+}
+
+work_point sim_streams::enqueue(std::uint32_t stream, std::uint64_t lag_ns) noexcept {
+  stream_state& s = streams_[stream];
+  if (s.capturing) {
+    s.captured_lag_ns = std::max(s.captured_lag_ns, lag_ns);
+  } else {
+    s.tail_ns = std::max(s.tail_ns, add_saturating(now_ns_, lag_ns));
+  }
+  return mark(stream);
+}
+
+// --- order ---------------------------------------------------------------------------------------------------
+
+void sim_streams::merge(vector_clock& into, const vector_clock& from) {
+  if (into.size() < from.size()) into.resize(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
+}
+
+// --- fences --------------------------------------------------------------------------------------------------
+
+// A fence's id is its slot plus one, below its generation: the slot is reused, the id is not.
+fence sim_streams::new_fence(std::uint64_t stream_id, std::uint64_t done_ns, fence_state*& state) {
+  if (free_fences_.empty()) {
+    fences_.emplace_back();
+    free_fences_.reserve(fences_.capacity());  // so that drop never allocates
+    free_fences_.push_back(static_cast<std::uint32_t>(fences_.size() - 1));
+  }
+  const std::uint32_t slot = free_fences_.back();
+  free_fences_.pop_back();
+  state = &fences_[slot];
+  state->live = true;
+  state->stream_id = stream_id;
+  state->done_ns = done_ns;
+  return {std::uint64_t{state->generation} << 32 | (std::uint64_t{slot} + 1)};
+}
+
+sim_streams::fence_state* sim_streams::find(fence f) noexcept {
+  const std::uint64_t slot = (f.id & UINT32_MAX) - 1;
+  if (slot >= fences_.size()) return nullptr;
+  fence_state& state = fences_[slot];
+  return state.live && state.generation == f.id >> 32 ? &state : nullptr;
+}
+
+result<fence> sim_streams::record(stream_ref on) {
+  const std::uint32_t index = find(on);
+  if (index == no_stream) return unknown(to_string(device_call::record), on);
+  stream_state& s = streams_[index];
+  if (s.capturing) return refuse_on(s, device_call::record);
+  fence_state* state = nullptr;
+  const fence f = new_fence(s.id, s.tail_ns, state);
+  state->behind = s.ordered_behind;
+  if (state->behind.size() <= index) state->behind.resize(index + 1);
+  state->behind[index] = s.sequence;
+  return f;
+}
+
+result<fence> sim_streams::record_context() {
+  if (status refused = refuse_while_capturing(device_call::record_context); !refused) return refused;
+  fence_state* state = nullptr;
+  const fence f = new_fence(0, 0, state);
+  state->behind.resize(streams_.size());
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    state->behind[i] = streams_[i].sequence;
+    state->done_ns = std::max(state->done_ns, streams_[i].tail_ns);
+  }
+  return f;
+}
+
+result<bool> sim_streams::query(fence f) {
+  fence_state* state = find(f);
+  if (state == nullptr) return unknown(device_call::query, f);
+  if (capturing_ != 0) {
+    for (stream_state& s : streams_) {
+      if (s.capturing && s.id == state->stream_id) return refuse_on(s, device_call::query);
+    }
+  }
+  if (state->done_ns > now_ns_) return false;
+  merge(host_, state->behind);
+  return true;
+}
+
+status sim_streams::wait_host(fence f) {
+  fence_state* state = find(f);
+  if (state == nullptr) return unknown(device_call::wait_host, f);
+  if (status refused = refuse_while_capturing(device_call::wait_host); !refused) return refused;
+  wait_until(state->done_ns);
+  merge(host_, state->behind);
+  return {};
+}
+
+status sim_streams::wait_stream(stream_ref waiter, fence f) {
+  const std::uint32_t index = find(waiter);
+  if (index == no_stream) return unknown(to_string(device_call::wait_stream), waiter);
+  fence_state* state = find(f);
+  if (state == nullptr) return unknown(device_call::wait_stream, f);
+  stream_state& s = streams_[index];
+  if (s.capturing) return refuse_on(s, device_call::wait_stream);
+  s.tail_ns = std::max(s.tail_ns, state->done_ns);
+  merge(s.ordered_behind, state->behind);
+  return {};
+}
+
+void sim_streams::drop(fence f) noexcept {
+  fence_state* state = find(f);
+  if (state == nullptr) return;
+  state->live = false;
+  ++state->generation;
+  free_fences_.push_back(static_cast<std::uint32_t>(state - fences_.data()));
+}
+
+void sim_streams::wait_for_all() {
+  host_.resize(streams_.size());
+  std::uint64_t last_ns = 0;
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    host_[i] = streams_[i].sequence;
+    last_ns = std::max(last_ns, streams_[i].tail_ns);
+  }
+  wait_until(last_ns);
+}
+
+// --- captures ------------------------------------------------------------------------------------------------
+
+status sim_streams::begin_capture(stream_ref s) {
+  const std::uint32_t index = find(s);
+  if (index == no_stream) return unknown("begin_capture", s);
+  if (index == 0) return {errc::unsupported, "begin_capture on the default stream: expected a created stream"};
+  stream_state& state = streams_[index];
+  if (state.capturing) {
+    return {errc::invalid_argument, fmt::format("begin_capture on stream {}: it is capturing already", s.handle)};
+  }
+  state.capturing = true;
+  state.captured_lag_ns = 0;
+  state.spoilt_by.clear();
+  ++capturing_;
+  return {};
+}
+
+// What was captured runs once, now: its uses of memory are then work like any other.
+status sim_streams::end_capture(stream_ref s) {
+  const std::uint32_t index = find(s);
+  if (index == no_stream) return unknown("end_capture", s);
+  stream_state& state = streams_[index];
+  if (!state.capturing) {
+    return {errc::invalid_argument, fmt::format("end_capture on stream {}: it is not capturing", s.handle)};
+  }
+  state.capturing = false;
+  --capturing_;
+  if (!state.spoilt_by.empty()) {
+    return {errc::device_error,
+            fmt::format("end_capture on stream {}: a call of {} has spoilt the capture", s.handle, state.spoilt_by)};
+  }
+  if (state.captured_lag_ns != 0) {
+    state.tail_ns = std::max(state.tail_ns, add_saturating(now_ns_, state.captured_lag_ns));
+  }
+  return {};
+}
+
+status sim_streams::refuse_on(stream_state& s, device_call call) {
+  if (s.spoilt_by.empty()) s.spoilt_by = to_string(call);
+  return {errc::unsupported, fmt::format("{}: stream {} is capturing", to_string(call), s.handle.handle)};
+}
+
+status sim_streams::refuse_while_capturing(device_call call) {
+  status refused;
+  if (capturing_ == 0) return refused;
+  for (stream_state& s : streams_) {
+    if (s.capturing) refused = refuse_on(s, call);
+  }
+  return refused;
+}
+
+// --- errors --------------------------------------------------------------------------------------------------
+
+status sim_streams::unknown(std::string_view what, stream_ref s) {
+  return {errc::device_error, fmt::format("{}: {} is not a stream of this device", what, s.handle)};
+}
+
+status sim_streams::unknown(device_call call, fence f) {
+  return {errc::device_error,
+          fmt::format("{}: {:#x} is not a fence of this device, or was dropped", to_string(call), f.id)};
+}
+
+}  // namespace gpumem

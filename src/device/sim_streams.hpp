@@ -1,0 +1,121 @@
+// The simulated device's virtual clock, streams, fences and captures, and who is ordered behind whom.
+//
+// Each piece of work takes the next sequence number of its stream. A vector clock holds, for each stream by its
+// dense index, the sequence number up to which work is known to come first: one clock for each stream (what it
+// waited for), one in each fence, and one for the host (what it saw complete). The host's only grows, and whoever
+// asks about order consults it, so that work enqueued later need not carry a copy.
+// No lock: sim_device's. Invariant: an index is given to a new stream only when the host knows all its work done.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpumem/sim_device.hpp"
+
+namespace gpumem {
+
+/// A piece of work: its stream's dense index and its place in that stream.
+struct work_point {
+  std::uint32_t stream = 0;
+  std::uint64_t sequence = 0;
+};
+
+class sim_streams {
+ public:
+  using vector_clock = std::vector<std::uint64_t>;
+  static constexpr std::uint32_t no_stream = UINT32_MAX;
+
+  sim_streams();
+
+  // --- the host's clock ------------------------------------------------------------------------------------
+  [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_ns_; }
+  [[nodiscard]] std::uint64_t in_calls_ns() const noexcept { return in_calls_ns_; }
+  void advance_to(std::uint64_t ns) noexcept;
+  void advance_by(std::uint64_t ns) noexcept;
+  /// As `advance_by`, for time spent inside a device call.
+  void charge(std::uint64_t ns) noexcept;
+
+  // --- streams ---------------------------------------------------------------------------------------------
+  stream_ref create();
+  status destroy(stream_ref s);
+  /// The dense index of a stream that exists, else `no_stream`.
+  [[nodiscard]] std::uint32_t find(stream_ref s) const noexcept;
+  [[nodiscard]] stream_ref handle_of(std::uint32_t stream) const noexcept { return streams_[stream].handle; }
+  [[nodiscard]] result<std::uint64_t> id(stream_ref s) const;
+  /// Work that is done `lag_ns` after now and not before the stream's earlier work.
+  work_point enqueue(std::uint32_t stream, std::uint64_t lag_ns) noexcept;
+  /// A place in the stream's order that takes no time.
+  work_point mark(std::uint32_t stream) noexcept { return {stream, ++streams_[stream].sequence}; }
+
+  // --- order -----------------------------------------------------------------------------------------------
+  [[nodiscard]] bool host_knows_done(work_point w) const noexcept { return at(host_, w.stream) >= w.sequence; }
+  /// True when work enqueued now on `stream` (or by nobody, with `no_stream`) begins after `w` is done.
+  [[nodiscard]] bool comes_first(work_point w, std::uint32_t stream) const noexcept {
+    return w.stream == stream || host_knows_done(w) ||
+           (stream != no_stream && at(streams_[stream].ordered_behind, w.stream) >= w.sequence);
+  }
+
+  // --- fences ----------------------------------------------------------------------------------------------
+  result<fence> record(stream_ref on);
+  result<fence> record_context();
+  result<bool> query(fence f);
+  status wait_host(fence f);
+  status wait_stream(stream_ref waiter, fence f);
+  void drop(fence f) noexcept;
+  /// The host waits for all work of all streams, those destroyed included.
+  void wait_for_all();
+
+  // --- captures --------------------------------------------------------------------------------------------
+  status begin_capture(stream_ref s);
+  status end_capture(stream_ref s);
+  /// Refuses a call that no capture survives, and spoils each one that is running.
+  status refuse_while_capturing(device_call call);
+
+ private:
+  struct stream_state {
+    stream_ref handle;
+    std::uint64_t id = 0;
+    std::uint64_t sequence = 0;  ///< of its last work
+    std::uint64_t tail_ns = 0;   ///< when that is done
+    vector_clock ordered_behind;
+    bool capturing = false;
+    std::uint64_t captured_lag_ns = 0;
+    std::string spoilt_by;  ///< empty: not spoilt
+  };
+  struct fence_state {
+    std::uint32_t generation = 0;
+    bool live = false;
+    std::uint64_t stream_id = 0;  ///< 0: the whole context
+    std::uint64_t done_ns = 0;
+    vector_clock behind;
+  };
+
+  static std::uint64_t at(const vector_clock& clock, std::uint32_t stream) noexcept {
+    return stream < clock.size() ? clock[stream] : 0;
+  }
+  static void merge(vector_clock& into, const vector_clock& from);
+  /// An index for a new stream: one whose work the host knows done, else a new one.
+  std::uint32_t take_index();
+  fence new_fence(std::uint64_t stream_id, std::uint64_t done_ns, fence_state*& state);
+  fence_state* find(fence f) noexcept;
+  void wait_until(std::uint64_t ns) noexcept;
+  status refuse_on(stream_state& s, device_call call);
+  [[nodiscard]] static status unknown(std::string_view what, stream_ref s);
+  [[nodiscard]] static status unknown(device_call call, fence f);
+
+  std::uint64_t now_ns_ = 0;
+  std::uint64_t in_calls_ns_ = 0;
+  std::uint64_t last_id_ = 0;
+  std::uint32_t capturing_ = 0;
+  std::vector<stream_state> streams_;          ///< by dense index; 0 is the legacy default stream
+  std::vector<std::uint32_t> retired_;         ///< indices of destroyed streams
+  std::vector<std::uint32_t> stream_of_slot_;  ///< by the number behind a handle
+  std::vector<std::uint32_t> free_slots_;
+  std::vector<fence_state> fences_;
+  std::vector<std::uint32_t> free_fences_;
+  vector_clock host_;
+};
+
+}  // namespace gpumem
