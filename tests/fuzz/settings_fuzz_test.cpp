@@ -33,7 +33,7 @@ class text_source {
   std::string name() {
     std::string text{"GPUMEM_"};
     text += pick(names);
-    if (below(4) == 0) text += "_" + std::to_string(below(20));
+    if (below(4) == 0) text.append("_").append(std::to_string(below(20)));
     if (below(3) == 0) mutate(text);
     return text;
   }
@@ -165,7 +165,7 @@ TEST(SettingsFuzz, Pools) {
   int accepted = 0;
   for (int i = 0; i < cases; ++i) {
     std::string text = texts.next();
-    for (std::size_t n = texts.below(3); n > 0; --n) text += "," + texts.next();
+    for (std::size_t n = texts.below(3); n > 0; --n) text.append(",").append(texts.next());
     SCOPED_TRACE(text);
     const result<std::vector<pool_spec>> pools = parse_pools(text);
     if (!pools) {

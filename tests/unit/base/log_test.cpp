@@ -1,5 +1,6 @@
 #include "log.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>
@@ -59,13 +60,13 @@ TEST_F(LogTest, LinesOfManyThreadsStayWhole) {
     std::vector<std::jthread> writers;
     for (int t = 0; t < threads; ++t) {
       writers.emplace_back([t] {
-        for (int i = 0; i < lines_each; ++i) log_line(std::to_string(t) + "/" + std::to_string(i));
+        for (int i = 0; i < lines_each; ++i) log_line(fmt::format("{}/{}", t, i));
       });
     }
   }
   std::set<std::string> expected;
   for (int t = 0; t < threads; ++t) {
-    for (int i = 0; i < lines_each; ++i) expected.insert("gpumem: " + std::to_string(t) + "/" + std::to_string(i));
+    for (int i = 0; i < lines_each; ++i) expected.insert(fmt::format("gpumem: {}/{}", t, i));
   }
   const std::string text = testing::internal::GetCapturedStderr();
   for (std::size_t begin = 0; begin < text.size();) {

@@ -1,5 +1,6 @@
 #include "gpumem/settings.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,8 +37,8 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"strict", "on", "1"}};
 
 std::string line_of(const settings& s, std::string_view variable) {
-  const std::string text = "\n" + s.describe() + "\n";
-  const std::size_t begin = text.find("\n" + std::string{variable} + "=");
+  const std::string text = fmt::format("\n{}\n", s.describe());
+  const std::size_t begin = text.find(fmt::format("\n{}=", variable));
   if (begin == std::string::npos) return "";
   return text.substr(begin + 1, text.find('\n', begin + 1) - begin - 1);
 }
@@ -67,8 +68,7 @@ TEST(OptionTable, OptionIsTheVariableInSmallLetters) {
 
 TEST(OptionTable, DefaultTextIsWhatSettingsStartWith) {
   for (const option_row& row : option_table()) {
-    EXPECT_EQ(line_of(settings{}, row.variable),
-              std::string{row.variable} + "=" + std::string{row.default_text} + " (default)");
+    EXPECT_EQ(line_of(settings{}, row.variable), fmt::format("{}={} (default)", row.variable, row.default_text));
   }
 }
 
@@ -78,7 +78,7 @@ TEST(OptionTable, MarkdownHasOneWellFormedLineAnOption) {
   EXPECT_EQ(static_cast<std::size_t>(lines), option_table().size() + 2);
   EXPECT_EQ(std::count(table.begin(), table.end(), '|'), 6 * lines);
   for (const option_row& row : option_table()) {
-    EXPECT_THAT(table, HasSubstr("| `" + std::string{row.variable} + "` | " + std::string{row.values} + " | "));
+    EXPECT_THAT(table, HasSubstr(fmt::format("| `{}` | {} | ", row.variable, row.values)));
     EXPECT_THAT(table, HasSubstr(std::string{row.help}));
   }
 }
@@ -90,7 +90,7 @@ TEST(Settings, SetsEveryOptionFromText) {
     const status done = s.set(option, value);
     ASSERT_TRUE(done.ok()) << done.message();
     EXPECT_EQ(s.source(option), setting_source::code);
-    EXPECT_THAT(s.describe(), HasSubstr("=" + std::string{shown} + " (code)")) << option;
+    EXPECT_THAT(s.describe(), HasSubstr(fmt::format("={} (code)", shown))) << option;
     covered.insert(option);
   }
   for (const option_row& row : option_table()) EXPECT_EQ(covered.count(row.option), 1U) << row.option;
@@ -322,11 +322,11 @@ TEST(Settings, BadOverrideIsAProblemOfItsOwnName) {
 
 TEST(Settings, WhatConcernsTheProcessCannotDifferBetweenDevices) {
   for (const std::string option : {"TRACE", "STATS", "VERBOSE", "STRICT"}) {
-    const std::string variable = "GPUMEM_" + option;
+    const std::string variable = fmt::format("GPUMEM_{}", option);
     EXPECT_THAT(problems_of({{variable + "_0", "1"}}),
-                ElementsAre(variable + "_0=1: " + variable + " cannot differ between devices; expected " + variable))
+                ElementsAre(fmt::format("{0}_0=1: {0} cannot differ between devices; expected {0}", variable)))
         << option;
-    EXPECT_THAT(option_table_markdown(), testing::ContainsRegex("`" + variable + "` [^\n]* \\| no \\| "));
+    EXPECT_THAT(option_table_markdown(), testing::ContainsRegex(fmt::format("`{}` [^\n]* \\| no \\| ", variable)));
   }
 }
 

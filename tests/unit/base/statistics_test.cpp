@@ -1,10 +1,12 @@
 #include "gpumem/statistics.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <set>
+#include <utility>
 
 #include "bits.hpp"
 
@@ -14,23 +16,22 @@ namespace {
 constexpr std::array causes{oom_cause::none,          oom_cause::limit,        oom_cause::device_full,
                             oom_cause::fragmentation, oom_cause::pending_work, oom_cause::driver_error};
 
-oom_report example(oom_cause cause) {
-  oom_report report;
-  report.cause = cause;
-  report.pool = "0";
-  report.policy = "growth";
-  report.requested_bytes = 1288490188;
-  report.rounded_bytes = 1288490496;
-  report.device_total_bytes = 80 * gib;
-  report.device_free_bytes = 300 * mib;
-  report.pool_statistics.limit_bytes = 4 * gib;
-  report.pool_statistics.reserved_bytes = 4 * gib;
-  report.pool_statistics.live_bytes = 3481 * mib;
-  report.pool_statistics.cached_bytes = 256 * mib;
-  report.pool_statistics.fenced_bytes = 128 * mib;
-  report.pool_statistics.idle_bytes = 128 * mib;
-  report.pool_statistics.largest_free_bytes = 96 * mib;
-  return report;
+oom_report example(oom_cause cause, std::string policy = "growth", std::string driver_message = "") {
+  return {.cause = cause,
+          .pool = "0",
+          .policy = std::move(policy),
+          .requested_bytes = 1288490188,
+          .rounded_bytes = 1288490496,
+          .device_total_bytes = 80 * gib,
+          .device_free_bytes = 300 * mib,
+          .driver_message = std::move(driver_message),
+          .pool_statistics = {.reserved_bytes = 4 * gib,
+                              .live_bytes = 3481 * mib,
+                              .cached_bytes = 256 * mib,
+                              .fenced_bytes = 128 * mib,
+                              .idle_bytes = 128 * mib,
+                              .limit_bytes = 4 * gib,
+                              .largest_free_bytes = 96 * mib}};
 }
 
 TEST(OomReport, EveryCauseHasANameOfItsOwn) {
@@ -59,8 +60,7 @@ TEST(OomReport, HeadlineSaysWhatFailedWhyAndWhatToDo) {
 }
 
 TEST(OomReport, DoesNotAdviseThePolicyThatFailed) {
-  oom_report report = example(oom_cause::fragmentation);
-  report.policy = "grab_all";
+  const oom_report report = example(oom_cause::fragmentation, "grab_all");
   EXPECT_EQ(report.headline().find("GPUMEM_POLICY"), std::string::npos) << report.headline();
 }
 
@@ -73,8 +73,7 @@ TEST(OomReport, SaysWhenNothingIsFree) {
 }
 
 TEST(OomReport, DriverMessageStaysOnItsLine) {
-  oom_report report = example(oom_cause::driver_error);
-  report.driver_message = "an illegal memory access\nwas encountered";
+  const oom_report report = example(oom_cause::driver_error, "growth", "an illegal memory access\nwas encountered");
   const std::string headline = report.headline();
   EXPECT_EQ(headline.find('\n'), std::string::npos);
   EXPECT_NE(headline.find("an illegal memory access\\x0awas encountered"), std::string::npos) << headline;
@@ -89,7 +88,7 @@ TEST(OomReport, FiguresFollowOneALine) {
     EXPECT_EQ(text.substr(0, text.find('\n')), report.headline());
     EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 15);
     EXPECT_NE(text.back(), '\n');
-    EXPECT_NE(text.find("\ncause: " + std::string{to_string(cause)} + "\n"), std::string::npos) << text;
+    EXPECT_NE(text.find(fmt::format("\ncause: {}\n", to_string(cause))), std::string::npos) << text;
     EXPECT_NE(text.find("\nrequested_bytes: 1288490188\n"), std::string::npos) << text;
     EXPECT_NE(text.find("\nlargest_free_bytes: 100663296\n"), std::string::npos) << text;
   }
