@@ -1,0 +1,57 @@
+/// `fit`: the smallest device that is enough. Capacities are tried from the largest down to the first that fails.
+#include <fmt/format.h>
+
+#include "bits.hpp"
+#include "measure.hpp"
+
+namespace gpumem::bench {
+
+std::optional<double> fit_figures::utilization() const noexcept {
+  if (!min_capacity_bytes) return std::nullopt;
+  return static_cast<double>(peak_live_bytes) / static_cast<double>(*min_capacity_bytes);
+}
+
+/// In whole numbers: 0.0025 is one in 400.
+std::uint64_t fit_capacity(std::uint64_t peak_live_bytes, unsigned k) noexcept {
+  return round_down(peak_live_bytes + peak_live_bytes / 400 * k + peak_live_bytes % 400 * k / 400, block_granularity);
+}
+
+sim_config fit_device(const replay_setup& setup, std::uint64_t capacity_bytes) {
+  sim_config out = setup.device;
+  out.capacity_bytes = capacity_bytes;
+  out.granularity_bytes = block_granularity;
+  out.foreign_bytes = 0;
+  out.referee = false;
+  return out;
+}
+
+result<policy_row> fit_row(const policy_row& row) {
+  bool in_bytes = row.with.limit.unit == byte_limit::kind::bytes;
+  for (const pool_spec& pool : row.with.pools) in_bytes |= pool.limit.unit == byte_limit::kind::bytes;
+  if (in_bytes) {
+    return status{errc::bad_setting, fmt::format("policy '{}': fit looks for the capacity, so limit and pools can "
+                                                 "only be shares, such as 50%",
+                                                 row.text)};
+  }
+  policy_row out = row;
+  out.with.reserve_bytes = 0;
+  out.with.verbose = false;
+  return out;
+}
+
+result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup) {
+  const replay_plan plan = plan_for(t, row, setup);
+  fit_figures out{.peak_live_bytes = peak_live_of(t, row.tenants), .min_capacity_bytes = {}};
+  for (unsigned k = fit_steps + 1; k-- > 0;) {
+    const std::uint64_t capacity_bytes = fit_capacity(out.peak_live_bytes, k);
+    auto under_test = open_rig(fit_device(setup, capacity_bytes), row.with);
+    if (!under_test) return under_test.why();
+    const auto outcome = replay_timed(plan, *under_test->over, *under_test->on);
+    if (!outcome) return outcome.why();
+    if (outcome->oom) break;
+    out.min_capacity_bytes = capacity_bytes;
+  }
+  return out;
+}
+
+}  // namespace gpumem::bench

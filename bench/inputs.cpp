@@ -1,0 +1,95 @@
+/// Traces in the order in which they were named, rows likewise.
+#include "inputs.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "measure.hpp"
+#include "parallel.hpp"
+
+#ifndef GPUMEM_BENCH_SOURCE_TRACES
+#error "bench/CMakeLists.txt defines GPUMEM_BENCH_SOURCE_TRACES"
+#endif
+
+namespace gpumem::bench {
+namespace {
+
+status load_traces(const options& from, std::vector<trace>& into) {
+  std::vector<std::string> paths;
+  for (const std::string& each : from.traces.empty() ? std::vector{bundled_traces_folder()} : from.traces) {
+    std::error_code why;
+    if (!std::filesystem::is_directory(each, why)) {
+      paths.push_back(each);
+      continue;
+    }
+    auto found = traces_in(each);
+    if (!found) return found.why();
+    paths.insert(paths.end(), found->begin(), found->end());
+  }
+  into.resize(paths.size());
+  status loaded = run_parallel(paths.size(), from.jobs, [&](std::size_t i) -> status {
+    auto t = load_trace(paths[i]);
+    if (!t) return t.why();
+    into[i] = *std::move(t);
+    return {};
+  });
+  if (!loaded) return loaded;
+  std::vector<std::string> names;
+  for (const trace& each : into) names.push_back(each.name);
+  for (trace& each : into) {
+    if (std::count(names.begin(), names.end(), each.name) > 1) each.name = each.path;
+  }
+  return {};
+}
+
+/// `fit` opens each row at both ends of its search, `compare` on the one device there is.
+status try_to_open(const inputs& all, const policy_row& row, const options& from) {
+  std::vector<sim_config> devices;
+  if (from.what == command::compare) {
+    devices.push_back(from.setup.device);
+  } else {
+    for (const trace& each : all.traces) {
+      const std::uint64_t peak = peak_live_of(each, row.tenants);
+      devices.push_back(fit_device(from.setup, fit_capacity(peak, 0)));
+      devices.push_back(fit_device(from.setup, fit_capacity(peak, fit_steps)));
+    }
+  }
+  for (const sim_config& each : devices) {
+    if (auto opened = open_rig(each, row.with); !opened) {
+      return {opened.code(), "policy '" + row.text + "': " + opened.why().message()};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string bundled_traces_folder() {
+  std::error_code why;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", why);
+  const std::filesystem::path installed = program.parent_path().parent_path() / "share/gpumem/traces";
+  if (!why && std::filesystem::is_directory(installed, why)) return installed.string();
+  return GPUMEM_BENCH_SOURCE_TRACES;
+}
+
+result<inputs> gather_inputs(const options& from) {
+  inputs all;
+  const auto defaults = settings_from(process_environment());
+  if (!defaults) return defaults.why();
+  for (const std::string& text : from.policies.empty() ? default_rows(*defaults, from.limit) : from.policies) {
+    auto row = parse_policy_row(text, *defaults, from.limit);
+    if (row && from.what == command::fit) row = fit_row(*row);
+    if (!row) return row.why();
+    all.rows.push_back(*std::move(row));
+  }
+  if (status loaded = load_traces(from, all.traces); !loaded) return loaded;
+  for (policy_row& row : all.rows) {
+    if (status opened = try_to_open(all, row, from); !opened) return opened;
+    row.with.verbose = false;  // said once
+  }
+  return all;
+}
+
+}  // namespace gpumem::bench

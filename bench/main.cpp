@@ -1,0 +1,171 @@
+/// gpumem_bench: replays recorded traces under every policy on the simulated device.
+///
+/// Exit status: 0; 1 where the allocator itself was at fault (a hazard, an invariant that does not hold); 2 for
+/// anything in the input. Nothing is printed before everything is known.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <vector>
+
+#include "inputs.hpp"
+#include "output_file.hpp"
+#include "parallel.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "text.hpp"
+
+namespace {
+
+using namespace gpumem;
+using namespace gpumem::bench;
+
+constexpr int defect = 1;
+constexpr int bad_input = 2;
+
+int complain(const status& why, int exit_status) {
+  fmt::print(stderr, "gpumem_bench: {}\n", printable(why.message(), 8192));
+  return exit_status;
+}
+
+status in_row(const status& why, const trace& of, const policy_row& row) {
+  return {why.code(), fmt::format("{} under {}: {}", of.name, row.text, why.message())};
+}
+
+/// All rows of the first trace, then of the next.
+template <typename row_result>
+std::vector<row_result> empty_results(const inputs& all) {
+  std::vector<row_result> out;
+  for (const trace& of : all.traces) {
+    for (const policy_row& row : all.rows) {
+      row_result& each = out.emplace_back();
+      each.recorded = &of;
+      each.row = &row;
+    }
+  }
+  return out;
+}
+
+/// The row that `fit` would have: of a row that takes everything, without the limit on it.
+std::optional<policy_row> fit_beside(const policy_row& row) {
+  if (!row.takes_everything) return std::nullopt;
+  policy_row unlimited = row;
+  unlimited.with.limit = {};
+  auto out = fit_row(unlimited);
+  return out ? std::optional{*out} : std::nullopt;
+}
+
+/// Searches and checked passes at once, the long searches first; then the timed passes, alone.
+result<std::vector<compare_result>> compare(const inputs& all, const options& with) {
+  auto results = empty_results<compare_result>(all);
+  std::vector<std::pair<compare_result*, policy_row>> searches;
+  for (compare_result& each : results) {
+    if (auto row = fit_beside(*each.row)) searches.emplace_back(&each, *row);
+  }
+  progress bar{searches.size() + 2 * results.size(), with.quiet};
+  const auto replay = [&](std::size_t i) -> status {
+    const bool search = i < searches.size();
+    compare_result& into = search ? *searches[i].first : results[i - searches.size()];
+    status why;
+    if (search) {
+      auto found = measure_fit(*into.recorded, searches[i].second, with.setup);
+      if (found) into.fit = *found;
+      why = found.why();
+    } else {
+      auto measured = measure_checked(*into.recorded, *into.row, with.setup);
+      if (measured) into.figures = *measured;
+      why = measured.why();
+    }
+    bar.step(into.recorded->name + " " + into.row->text);
+    return why.ok() ? status{} : in_row(why, *into.recorded, *into.row);
+  };
+  if (status went = run_parallel(searches.size() + results.size(), with.jobs, replay); !went) return went;
+  for (compare_result& each : results) {
+    const auto ns = measure_time(*each.recorded, *each.row, with.setup);
+    if (!ns) return in_row(ns.why(), *each.recorded, *each.row);
+    each.figures.host_ns_per_op = *ns;
+    bar.step(each.recorded->name + " " + each.row->text);
+  }
+  return results;
+}
+
+result<std::vector<fit_result>> fit(const inputs& all, const options& with) {
+  auto results = empty_results<fit_result>(all);
+  progress bar{results.size(), with.quiet};
+  const auto search = [&](std::size_t i) -> status {
+    fit_result& into = results[i];
+    const auto found = measure_fit(*into.recorded, *into.row, with.setup);
+    if (!found) return in_row(found.why(), *into.recorded, *into.row);
+    into.figures = *found;
+    bar.step(into.recorded->name + " " + into.row->text);
+    return {};
+  };
+  if (status went = run_parallel(results.size(), with.jobs, search); !went) return went;
+  return results;
+}
+
+struct report {
+  std::string table;
+  std::string json;
+  std::string csv;
+  std::uint64_t hazards = 0;
+};
+
+result<report> make_report(const inputs& all, const options& with) {
+  if (with.what == command::fit) {
+    const auto results = fit(all, with);
+    if (!results) return results.why();
+    return report{fit_table(*results, with.setup), fit_json(*results, with.setup), fit_csv(*results)};
+  }
+  const auto results = compare(all, with);
+  if (!results) return results.why();
+  report out{compare_table(*results, with.setup), compare_json(*results, with.setup), compare_csv(*results)};
+  for (const compare_result& each : *results) out.hazards += each.figures.hazards;
+  return out;
+}
+
+/// Files first: where one of them fails, there is no table that looks like success.
+status write_report(const report& made, output_file& json, output_file& csv) {
+  if (json.wanted()) {
+    if (status written = json.write(made.json); !written) return written;
+  }
+  if (csv.wanted()) {
+    if (status written = csv.write(made.csv); !written) return written;
+  }
+  return json.is_standard_output() || csv.is_standard_output() ? status{} : print_out(made.table);
+}
+
+int run(int argc, const char* const* argv) {
+  options with;
+  const auto text = parse_command_line(argc, argv, with);
+  if (!text) return complain(text.why(), bad_input);
+  if (*text) {
+    const status printed = print_out(**text);
+    return printed.ok() ? 0 : complain(printed, bad_input);
+  }
+  const auto all = gather_inputs(with);
+  if (!all) return complain(all.why(), bad_input);
+  output_file json{with.json_path};
+  output_file csv{with.csv_path};
+  for (output_file* each : {&json, &csv}) {
+    if (status writable = each->try_out(); !writable) return complain(writable, bad_input);
+  }
+  const auto made = make_report(*all, with);
+  if (!made) return complain(made.why(), made.code() == errc::bad_setting ? bad_input : defect);
+  if (status written = write_report(*made, json, csv); !written) return complain(written, bad_input);
+  if (made->hazards != 0) {
+    return complain({errc::corrupt, fmt::format("{} hazards: blocks were handed out too early", made->hazards)},
+                    defect);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& e) {
+    return complain({errc::device_error, e.what()}, defect);
+  }
+}

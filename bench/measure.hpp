@@ -1,0 +1,67 @@
+/// One row of `compare` and of `fit`: a policy on a trace, on simulated devices made for it.
+///
+/// Every pass gets a fresh device and a fresh allocator, so rows do not see each other and may run at once, except
+/// for the timed passes, whose times would then mean nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "gpumem/allocator.hpp"
+#include "gpumem/sim_device.hpp"
+#include "policy_row.hpp"
+#include "replay.hpp"
+
+namespace gpumem::bench {
+
+/// What the rows of a run have in common.
+struct replay_setup {
+  sim_config device;
+  std::uint64_t lag_ns = 1'000'000;
+  double shared_use = 0;  ///< share of the blocks that a second stream uses, 0 to 1
+  std::uint64_t seed = 1;
+};
+
+/// An allocator and the device under it, which goes last.
+struct rig {
+  std::unique_ptr<sim_device> on;
+  std::unique_ptr<allocator> over;
+};
+result<rig> open_rig(const sim_config& device, const settings& with);
+
+replay_plan plan_for(const trace& t, const policy_row& row, const replay_setup& setup);
+
+struct compare_figures {
+  replay_outcome outcome;                 ///< of the checked pass
+  std::uint64_t peak_reserved_bytes = 0;  ///< on the device, of all pools at once
+  std::uint64_t hazards = 0;
+  std::uint64_t in_device_calls_ns = 0;  ///< virtual
+  call_counts calls{};
+  std::optional<double> host_ns_per_op;  ///< real; none where not a single operation succeeded
+  [[nodiscard]] double utilization() const noexcept;
+};
+
+/// The checked pass: everything but `host_ns_per_op`.
+result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup);
+/// Nanoseconds an operation, the median of three timed passes.
+result<std::optional<double>> measure_time(const trace& t, const policy_row& row, const replay_setup& setup);
+
+struct fit_figures {
+  std::uint64_t peak_live_bytes = 0;
+  std::optional<std::uint64_t> min_capacity_bytes;  ///< none: not even 1.5 times the peak is enough
+  [[nodiscard]] std::optional<double> utilization() const noexcept;
+};
+
+/// The capacity of step `k` of 0 to `fit_steps`: peak live and a quarter of a percent more at each.
+inline constexpr unsigned fit_steps = 200;
+std::uint64_t fit_capacity(std::uint64_t peak_live_bytes, unsigned k) noexcept;
+/// The device of that capacity: segments of any multiple of 512, nothing set aside, no referee.
+sim_config fit_device(const replay_setup& setup, std::uint64_t capacity_bytes);
+/// Limits and pools in bytes make no sense where the capacity is what is sought: `bad_setting`.
+result<policy_row> fit_row(const policy_row& row);
+
+/// The smallest capacity above which every one tried up to 1.5 times passes. `row` comes from `fit_row`.
+result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup);
+
+}  // namespace gpumem::bench

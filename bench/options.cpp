@@ -1,0 +1,177 @@
+/// CLI11 takes the words apart; the values are read here, so that every message has one form.
+#include "options.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <thread>
+
+#include "bits.hpp"
+#include "gpumem/settings.hpp"
+#include "text.hpp"
+
+#ifndef GPUMEM_VERSION_TEXT
+#error "bench/CMakeLists.txt defines GPUMEM_VERSION_TEXT"
+#endif
+
+namespace gpumem::bench {
+namespace {
+
+constexpr double longest_lag_ns = 1e12;
+constexpr unsigned most_jobs = 1024;
+
+/// The texts of the options whose values are read below.
+struct option_texts {
+  std::string device = "sim";
+  std::string lag = "1ms";
+  std::string shared_use = "0%";
+  std::string seed = "1";
+  std::string jobs;
+};
+
+status refused(std::string_view option, std::string_view value, std::string_view expected) {
+  return {errc::bad_setting, fmt::format("{} {}: expected {}", option, printable(value), expected)};
+}
+
+/// Digits with an optional fraction, no sign, no exponent; what follows them stays in `text`.
+std::optional<double> take_number(std::string_view& text) {
+  if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
+  double value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (code != std::errc{} || !std::isfinite(value)) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+template <typename number>
+std::optional<number> parse_whole(std::string_view text) {
+  number value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || code != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+status read_values(const option_texts& texts, options& into) {
+  const auto device = parse_device(texts.device);
+  if (!device) return device.why();
+  into.setup.device = *device;
+  const auto lag_ns = parse_lag(texts.lag);
+  if (!lag_ns) return lag_ns.why();
+  into.setup.lag_ns = *lag_ns;
+  const auto share = parse_share(texts.shared_use);
+  if (!share) return share.why();
+  into.setup.shared_use = *share;
+  const auto seed = parse_whole<std::uint64_t>(texts.seed);
+  if (!seed) return refused("--seed", texts.seed, "a whole number from 0 to 2^64 - 1");
+  into.setup.seed = *seed;
+  into.jobs = std::max(1U, std::thread::hardware_concurrency());
+  if (!texts.jobs.empty()) {
+    const auto jobs = parse_whole<unsigned>(texts.jobs);
+    if (!jobs || *jobs == 0 || *jobs > most_jobs) {
+      return refused("--jobs", texts.jobs, fmt::format("a whole number from 1 to {}", most_jobs));
+    }
+    into.jobs = *jobs;
+  }
+  if (into.json_path == "-" && into.csv_path == "-") {
+    return {errc::bad_setting, "--json - and --csv - cannot both have standard output"};
+  }
+  return {};
+}
+
+void add_options(CLI::App& app, option_texts& texts, options& into) {
+  app.add_option("--trace", into.traces, "RMM CSV log, plain or gzip; a folder means every .csv and .csv.gz in it")
+      ->allow_extra_args(false)
+      ->type_name("F");
+  app.add_option("--policy", into.policies,
+                 "a row: a policy and its settings, such as growth,limit=4GiB or multi_pool,pools=2GiB+2GiB; "
+                 "tenants=2 replays the trace twice, half a trace out of step, in one pool")
+      ->allow_extra_args(false)
+      ->type_name("P");
+  app.add_option("--limit", into.limit, "limit of the rows that name none: 4GiB, 30%, 80%free")->type_name("L");
+  app.add_option("--device", texts.device, "sim[:BYTES] (sim is 80 GiB) or cuda[:N]")->type_name("D");
+  app.add_option("--json", into.json_path, "write the figures here as JSON; - is standard output")->type_name("FILE");
+  app.add_option("--csv", into.csv_path, "the same as CSV")->type_name("FILE");
+  app.add_option("--seed", texts.seed, "chooses the blocks of --shared-use; the same seed gives the same figures")
+      ->type_name("N");
+  app.add_option("--lag", texts.lag, "how far the device's work ends behind the host: 1ms, 250us, 0")
+      ->type_name("TIME");
+  app.add_option("--shared-use", texts.shared_use, "share of the blocks that a second stream uses, too: 10%")
+      ->type_name("PERCENT");
+  app.add_option("-j,--jobs", texts.jobs, "replays at once (by default as many as there are cores)")->type_name("N");
+  app.add_flag("--quiet", into.quiet, "no progress bar");
+}
+
+/// The first line of CLI11's message.
+std::string first_line(std::string_view text) { return std::string{text.substr(0, text.find('\n'))}; }
+
+}  // namespace
+
+result<sim_config> parse_device(std::string_view text) {
+  constexpr std::string_view expected = "sim or sim:BYTES, from 2MiB to 64TiB";
+  sim_config out;
+  if (text == "cuda" || text.starts_with("cuda:")) {
+    return status{errc::unsupported, fmt::format("--device {}: this build has no CUDA device", printable(text))};
+  }
+  if (text == "sim") return out;
+  if (!text.starts_with("sim:")) return refused("--device", text, expected);
+  const auto bytes = parse_bytes(text.substr(4), "--device sim");
+  if (!bytes) return bytes.why();
+  if (*bytes < out.granularity_bytes || *bytes > 64 * tib) return refused("--device", text, expected);
+  out.capacity_bytes = round_down(*bytes, out.granularity_bytes);
+  return out;
+}
+
+result<std::uint64_t> parse_lag(std::string_view text) {
+  constexpr std::string_view expected = "a time such as 1ms, 250us or 0, at most 1000s";
+  std::string_view unit = text;
+  const auto value = take_number(unit);
+  if (!value) return refused("--lag", text, expected);
+  double ns = *value;
+  if (unit == "us") {
+    ns *= 1e3;
+  } else if (unit == "ms") {
+    ns *= 1e6;
+  } else if (unit == "s") {
+    ns *= 1e9;
+  } else if (unit != "ns" && !(unit.empty() && ns == 0)) {
+    return refused("--lag", text, expected);
+  }
+  if (ns > longest_lag_ns) return refused("--lag", text, expected);
+  return static_cast<std::uint64_t>(std::llround(ns));
+}
+
+result<double> parse_share(std::string_view text) {
+  std::string_view unit = text;
+  const auto value = take_number(unit);
+  if (!value || (!unit.empty() && unit != "%") || *value > 100) {
+    return refused("--shared-use", text, "a share from 0% to 100%");
+  }
+  return *value / 100;
+}
+
+result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into) {
+  option_texts texts;
+  CLI::App app{"Replays recorded allocation traces under every policy and shows what each one costs.", "gpumem_bench"};
+  app.set_version_flag("--version", GPUMEM_VERSION_TEXT);
+  add_options(app, texts, into);
+  app.add_subcommand("compare", "every policy on every trace (the default)")->fallthrough();
+  CLI::App* const fit = app.add_subcommand("fit", "the smallest capacity at which each policy runs each trace");
+  fit->fallthrough();
+  app.require_subcommand(0, 1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return std::optional{app.help()};
+  } catch (const CLI::CallForVersion&) {
+    return std::optional<std::string>{"gpumem_bench " GPUMEM_VERSION_TEXT "\n"};
+  } catch (const CLI::Error& wrong) {
+    return status{errc::bad_setting, fmt::format("{} (--help lists what there is)", first_line(wrong.what()))};
+  }
+  if (fit->parsed()) into.what = command::fit;
+  if (status read = read_values(texts, into); !read) return read;
+  return std::optional<std::string>{};
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,39 @@
+/// The command line of gpumem_bench, read strictly: whatever cannot be used is one line and exit status 2.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpumem/status.hpp"
+#include "measure.hpp"
+
+namespace gpumem::bench {
+
+enum class command : std::uint8_t { compare, fit };
+
+struct options {
+  command what = command::compare;
+  std::vector<std::string> traces;    ///< files and folders; empty: the bundled ones
+  std::vector<std::string> policies;  ///< as `parse_policy_row` reads them; empty: `default_rows`
+  std::string limit;                  ///< of rows that name none; may be empty
+  std::string json_path;              ///< `-`: standard output and nothing else there
+  std::string csv_path;
+  bool quiet = false;  ///< no progress bar
+  unsigned jobs = 1;
+  replay_setup setup;
+};
+
+/// `into` is complete when nothing is returned; a text is to be printed as it is (`--help`, `--version`).
+result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into);
+
+/// `sim`, `sim:80GiB`; `cuda` is refused, because this build has none.
+result<sim_config> parse_device(std::string_view text);
+/// `1ms`, `250us`, `2.5s`, `800ns` or `0`, at most 1000 s; in nanoseconds.
+result<std::uint64_t> parse_lag(std::string_view text);
+/// `10%` or `10`, from 0 to 100; as a share of 1.
+result<double> parse_share(std::string_view text);
+
+}  // namespace gpumem::bench

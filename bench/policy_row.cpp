@@ -1,0 +1,94 @@
+/// Splits the text and leaves every value to `settings::set`, so that the bench knows no setting by itself.
+#include "policy_row.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <set>
+
+#include "gpumem/policy.hpp"
+#include "text.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+constexpr unsigned most_tenants = 64;
+
+status parse_tenants(std::string_view text, unsigned& tenants) {
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), tenants);
+  if (code == std::errc{} && end == text.data() + text.size() && tenants >= 1 && tenants <= most_tenants) return {};
+  return {errc::bad_setting,
+          fmt::format("tenants={}: expected a whole number from 1 to {}", printable(text), most_tenants)};
+}
+
+status apply_part(std::string_view part, policy_row& row, std::set<std::string, std::less<>>& named) {
+  const std::size_t equals = part.find('=');
+  const std::string_view option = equals == std::string_view::npos ? "policy" : part.substr(0, equals);
+  const std::string_view value = equals == std::string_view::npos ? part : part.substr(equals + 1);
+  if (equals == std::string_view::npos && !named.empty()) {
+    return {errc::bad_setting, fmt::format("'{}' has no '=', expected option=value", printable(part))};
+  }
+  if (!named.emplace(option).second) return {errc::bad_setting, fmt::format("{} is named twice", printable(option))};
+  if (option == "trace" || option == "stats") {
+    return {errc::bad_setting, fmt::format("{} has no meaning in a row of the bench", option)};
+  }
+  if (option == "tenants") return parse_tenants(value, row.tenants);
+  return row.with.set(option, value);
+}
+
+status check_row(policy_row& row, bool tenants_named) {
+  const auto entry = find_policy(row.with.policy);
+  if (!entry) return entry.why();
+  row.takes_everything = entry->leaves_reserve;
+  if (row.with.pools.size() > 1) {
+    if (tenants_named) {
+      return {errc::bad_setting, "tenants and several pools exclude each other: each pool has a tenant of its own"};
+    }
+    row.tenants = static_cast<unsigned>(row.with.pools.size());
+  }
+  return {};
+}
+
+}  // namespace
+
+result<settings> settings_from(const environment& variables) {
+  settings out;
+  std::vector<std::string> problems;
+  const status applied = out.apply(variables, &problems);
+  if (!applied) return applied;
+  if (!problems.empty()) return status{errc::bad_setting, problems.front()};
+  out.trace_path.clear();
+  out.stats_path.clear();
+  return out;
+}
+
+result<policy_row> parse_policy_row(std::string_view text, const settings& defaults, std::string_view limit) {
+  policy_row row;
+  row.text = text;
+  row.with = defaults;
+  std::set<std::string, std::less<>> named;
+  status parsed;
+  for (std::string_view rest = text; parsed.ok();) {
+    const std::size_t comma = rest.find(',');
+    parsed = apply_part(rest.substr(0, comma), row, named);
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  if (parsed.ok() && !limit.empty() && !named.contains("limit")) parsed = row.with.set("limit", limit);
+  if (parsed.ok()) parsed = check_row(row, named.contains("tenants"));
+  if (!parsed.ok()) return status{parsed.code(), fmt::format("policy '{}': {}", printable(text), parsed.message())};
+  return row;
+}
+
+std::vector<std::string> default_rows(const settings& defaults, std::string_view limit) {
+  if (defaults.source("policy") == setting_source::environment) return {defaults.policy};
+  std::vector<std::string> rows;
+  for (const policy_entry& each : known_policies()) {
+    const bool add_limit = each.needs_limit && limit.empty() && !defaults.limit;
+    const bool add_pools = each.needs_pools && defaults.pools.empty();
+    rows.push_back(each.name + (add_limit ? ",limit=50%" : "") + (add_pools ? ",pools=50%+50%" : ""));
+  }
+  return rows;
+}
+
+}  // namespace gpumem::bench

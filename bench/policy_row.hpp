@@ -1,0 +1,32 @@
+/// A row of the bench: a policy with its settings, from text such as `growth,limit=4GiB` or `tenants=2`.
+///
+/// The text is a policy's name and any setting of options.def in small letters, `,` between them and `+` within a
+/// list. What it does not name comes from GPUMEM_* in the environment.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpumem/settings.hpp"
+#include "gpumem/status.hpp"
+
+namespace gpumem::bench {
+
+struct policy_row {
+  std::string text;  ///< as given: the row's name in every output
+  settings with;
+  unsigned tenants = 1;           ///< replays of the trace, half a trace out of step
+  bool takes_everything = false;  ///< all the device allows, at once: its peak of reserved says little
+};
+
+/// GPUMEM_* read strictly, except for what has no meaning here (GPUMEM_TRACE, GPUMEM_STATS).
+result<settings> settings_from(const environment& variables);
+
+/// `defaults` is what the environment says; `limit` (may be empty) applies where `text` names none.
+result<policy_row> parse_policy_row(std::string_view text, const settings& defaults, std::string_view limit);
+
+/// The rows where none are asked for: GPUMEM_POLICY alone where it is set, else every policy that is known.
+std::vector<std::string> default_rows(const settings& defaults, std::string_view limit);
+
+}  // namespace gpumem::bench

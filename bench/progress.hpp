@@ -1,0 +1,44 @@
+/// A progress bar on stderr, for people only: silent where stderr is no terminal.
+///
+/// Any thread. The bar's line is wiped when it goes, so that nothing of it stays.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace gpumem::bench {
+
+class progress {
+ public:
+  progress(std::size_t steps, bool quiet) : steps_{steps}, shown_{!quiet && ::isatty(STDERR_FILENO) != 0} {}
+  ~progress() {
+    if (shown_) fmt::print(stderr, "\r\033[K");
+  }
+  progress(const progress&) = delete;
+  progress& operator=(const progress&) = delete;
+
+  /// One more step is done, which was `what`.
+  void step(std::string_view what) {
+    if (!shown_) return;
+    constexpr std::size_t width = 30;
+    const std::lock_guard lock{mutex_};
+    const std::size_t full = steps_ == 0 ? width : ++done_ * width / steps_;
+    fmt::print(stderr, "\r\033[K[{}{}] {}/{} {}", std::string(full, '#'), std::string(width - full, '.'), done_, steps_,
+               what.substr(0, 40));
+    (void)std::fflush(stderr);
+  }
+
+ private:
+  std::mutex mutex_;
+  const std::size_t steps_;
+  const bool shown_;
+  std::size_t done_ = 0;
+};
+
+}  // namespace gpumem::bench

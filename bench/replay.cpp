@@ -1,0 +1,203 @@
+/// One loop for both kinds of replay; what only the checked one does is compiled out of the other.
+#include "replay.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+
+#include "bits.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+constexpr std::uint64_t host_ns_per_op = 5000;
+
+struct live_block {
+  void* begin = nullptr;
+  std::uint16_t stream = 0;
+};
+
+struct tenant {
+  std::size_t first_step = 0;
+  std::uint64_t start_ns = 0;
+  int device = 0;
+  std::vector<stream_ref> streams;
+  std::vector<live_block> blocks;  ///< by slot
+  std::size_t next_use = 0;        ///< of `replay_plan::second_uses`
+};
+
+address at(const void* p) { return reinterpret_cast<address>(p); }
+
+template <bool checked>
+class replay_run {
+ public:
+  replay_run(const replay_plan& plan, allocator& over, sim_device& on) : plan_{plan}, over_{over}, on_{on} {
+    const trace& t = *plan.recorded;
+    for (unsigned k = 0; k < plan.tenants; ++k) {
+      tenant& each = tenants_.emplace_back();
+      each.first_step = tenant_offset(t.ops.size(), k);
+      each.start_ns = k / 2 * t.ops.back().time_ns + k % 2 * t.ops[t.ops.size() / 2].time_ns;
+      each.device = over.devices().size() > 1 ? static_cast<int>(k) : 0;
+      each.blocks.resize(t.slots);
+      for (const std::uint64_t recorded : t.streams) {
+        each.streams.push_back(recorded == 0 && k == 0 ? stream_ref{} : on.create_stream());
+      }
+      if (!plan.second_uses.empty()) each.streams.push_back(on.create_stream());
+    }
+  }
+
+  result<replay_outcome> run() {
+    const std::size_t ops = plan_.recorded->ops.size();
+    const std::size_t steps = ops + tenants_.back().first_step;
+    const auto begin = std::chrono::steady_clock::now();
+    status went;
+    for (std::size_t step = 0; step < steps && !out_.oom && went.ok(); ++step) {
+      for (tenant& each : tenants_) {
+        const std::size_t index = step - each.first_step;  // wraps before the tenant starts
+        if (index >= ops) continue;
+        went = do_op(each, index);
+        if (out_.oom || !went.ok()) break;
+        ++out_.ops;
+      }
+    }
+    const auto end = std::chrono::steady_clock::now();
+    out_.elapsed_ns =
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(end - begin).count());
+    if constexpr (checked) {
+      if (went.ok()) went = finish();
+    }
+    if (!went.ok()) return went;
+    return out_;
+  }
+
+ private:
+  status do_op(tenant& of, std::size_t index) {
+    const trace_op& op = plan_.recorded->ops[index];
+    pass_time(of.start_ns + op.time_ns);
+    status went = op.kind == op_kind::allocate ? allocate(of, op) : release_block(of, op);
+    while (went.ok() && !out_.oom && of.next_use < plan_.second_uses.size() &&
+           plan_.second_uses[of.next_use].after_op == index) {
+      const second_use& use = plan_.second_uses[of.next_use++];
+      went = use_on(of, of.blocks[use.slot].begin, use.bytes, use.stream);
+    }
+    return went;
+  }
+
+  /// `host_ns_` never exceeds the device's clock, which device calls advance, too.
+  void pass_time(std::uint64_t trace_ns) {
+    on_.advance_by(host_ns_per_op);
+    host_ns_ += host_ns_per_op;
+    if (trace_ns > host_ns_) {
+      on_.advance_to(trace_ns);
+      host_ns_ = trace_ns;
+    }
+  }
+
+  status allocate(tenant& of, const trace_op& op) {
+    const stream_ref stream = of.streams[op.stream];
+    const auto got = over_.try_allocate({.bytes = op.bytes, .stream = stream, .device = of.device}, &report_);
+    if (!got) {
+      if (got.code() != errc::out_of_memory) return got.why();
+      out_.oom = true;
+      out_.cause = report_.cause;
+      return {};
+    }
+    of.blocks[op.slot] = {*got, op.stream};
+    if constexpr (checked) {
+      on_.handed_out(at(*got), op.bytes, stream);
+    }
+    on_.enqueue_use(stream, plan_.lag_ns, at(*got), op.bytes);
+    if constexpr (checked) return count_live(round_up(op.bytes, block_granularity));
+    return {};
+  }
+
+  status release_block(tenant& of, const trace_op& op) {
+    const live_block block = of.blocks[op.slot];
+    if (status used = use_before_free(of, op, block); !used) return used;
+    if constexpr (checked) {
+      on_.given_back(at(block.begin));
+      live_bytes_ -= round_up(op.bytes, block_granularity);
+    }
+    return over_.try_deallocate(block.begin);
+  }
+
+  status use_before_free(tenant& of, const trace_op& op, const live_block& block) {
+    if (block.stream != op.stream) return use_on(of, block.begin, op.bytes, op.stream);
+    on_.enqueue_use(of.streams[op.stream], plan_.lag_ns, at(block.begin), op.bytes);
+    return {};
+  }
+
+  /// Work on a stream that the allocator has to be told of.
+  status use_on(tenant& of, void* block, std::uint64_t bytes, std::uint16_t stream) {
+    on_.enqueue_use(of.streams[stream], plan_.lag_ns, at(block), bytes);
+    return over_.record_use(block, of.streams[stream]);
+  }
+
+  status count_live(std::uint64_t bytes) {
+    live_bytes_ += bytes;
+    out_.peak_live_bytes = std::max(out_.peak_live_bytes, live_bytes_);
+    const std::uint64_t reserved = on_.used_bytes();
+    if (reserved < peak_reserved_ || (reserved == peak_reserved_ && live_bytes_ <= live_at_peak_)) return {};
+    peak_reserved_ = reserved;
+    live_at_peak_ = live_bytes_;
+    return sample();
+  }
+
+  status sample() {
+    std::uint64_t free = 0;
+    std::uint64_t largest = 0;
+    std::uint64_t requested = 0;
+    std::uint64_t live = 0;
+    fragmentation now;
+    for (const logical_device& each : over_.devices()) {
+      const auto stats = over_.stats(each.ordinal);
+      if (!stats) return stats.why();
+      free += stats->thread_cached_bytes + stats->cached_bytes + stats->fenced_bytes + stats->idle_bytes;
+      largest += stats->largest_free_bytes;
+      requested += stats->requested_bytes;
+      live += stats->live_bytes;
+      now.largest_free_bytes = std::max(now.largest_free_bytes, stats->largest_free_bytes);
+    }
+    if (free != 0) now.external = 1 - static_cast<double>(largest) / static_cast<double>(free);
+    if (live != 0) now.internal = 1 - static_cast<double>(requested) / static_cast<double>(live);
+    out_.at_peak = now;
+    return {};
+  }
+
+  status finish() {
+    for (const logical_device& each : over_.devices()) {
+      if (status sound = over_.check(each.ordinal); !sound) return sound;
+      const auto stats = over_.stats(each.ordinal);
+      if (!stats) return stats.why();
+      if (stats->misuses != 0) {
+        return {errc::corrupt, fmt::format("pool {}: {} frees were refused", each.ordinal, stats->misuses)};
+      }
+    }
+    return {};
+  }
+
+  const replay_plan& plan_;
+  allocator& over_;
+  sim_device& on_;
+  std::vector<tenant> tenants_;
+  std::uint64_t host_ns_ = 0;
+  std::uint64_t live_bytes_ = 0;
+  std::uint64_t peak_reserved_ = 0;
+  std::uint64_t live_at_peak_ = 0;
+  oom_report report_;
+  replay_outcome out_;
+};
+
+}  // namespace
+
+result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, sim_device& on) {
+  return replay_run<true>{plan, over, on}.run();
+}
+
+result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, sim_device& on) {
+  return replay_run<false>{plan, over, on}.run();
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,159 @@
+/// JSON and CSV. The CSV is the JSON's results, flattened, so that the two cannot differ.
+#include <fmt/format.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "report.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+template <typename value>
+json or_null(const std::optional<value>& of) {
+  return of ? json(*of) : json(nullptr);
+}
+
+json header(std::string_view command, const replay_setup& setup) {
+  const sim_config& device = setup.device;
+  return {{"schema", 1},
+          {"command", command},
+          {"simulated", true},
+          {"device",
+           {{"kind", "sim"},
+            {"name", device.name},
+            {"simulated", true},
+            {"total_bytes", device.capacity_bytes},
+            {"granularity_bytes", device.granularity_bytes},
+            {"page_bytes", device.page_bytes},
+            {"compute_capability", fmt::format("{}.{}", device.compute_major, device.compute_minor)}}},
+          {"lag_ns", setup.lag_ns},
+          {"shared_use", setup.shared_use},
+          {"seed", setup.seed},
+          {"results", json::array()}};
+}
+
+json call_figures(const call_counts& calls) {
+  const auto count = [&](device_call kind) { return calls[static_cast<std::size_t>(kind)]; };
+  return {{"alloc", count(device_call::alloc)},
+          {"free", count(device_call::free)},
+          {"map", count(device_call::map)},
+          {"unmap", count(device_call::unmap)},
+          {"synchronize", count(device_call::synchronize)},
+          {"record", count(device_call::record) + count(device_call::record_context)},
+          {"query", count(device_call::query)},
+          {"wait_host", count(device_call::wait_host)},
+          {"wait_stream", count(device_call::wait_stream)}};
+}
+
+/// A call maps any number of pages and the device does not tell how many, so they are known only where there is none.
+json pages_of(const call_counts& calls) {
+  return calls[static_cast<std::size_t>(device_call::map)] == 0 ? json(0) : json(nullptr);
+}
+
+json compare_row(const compare_result& each) {
+  const compare_figures& figures = each.figures;
+  const replay_outcome& outcome = figures.outcome;
+  json row{{"trace", each.recorded->name},
+           {"policy", each.row->text},
+           {"simulated", true},
+           {"tenants", each.row->tenants},
+           {"ops", each.recorded->ops.size() * each.row->tenants},
+           {"peak_live_bytes", outcome.peak_live_bytes},
+           {"peak_reserved_bytes", figures.peak_reserved_bytes},
+           {"utilization", figures.utilization()},
+           {"fit_utilization", each.fit ? or_null(each.fit->utilization()) : json(nullptr)},
+           {"device_calls", call_figures(figures.calls)},
+           {"mapped_pages", pages_of(figures.calls)},
+           {"remapped_pages", pages_of(figures.calls)},
+           {"internal_fragmentation", outcome.at_peak.internal},
+           {"external_fragmentation", outcome.at_peak.external},
+           {"largest_free_bytes", outcome.at_peak.largest_free_bytes},
+           {"hazards", figures.hazards},
+           {"host_ns_per_op", or_null(figures.host_ns_per_op)},
+           {"modelled_device_ms", static_cast<double>(figures.in_device_calls_ns) / 1e6},
+           {"oom", outcome.oom},
+           {"oom_at_op", outcome.oom ? json(outcome.ops) : json(nullptr)},
+           {"oom_cause", outcome.oom ? json(to_string(outcome.cause)) : json(nullptr)}};
+  return row;
+}
+
+json fit_row_of(const fit_result& each) {
+  return {{"trace", each.recorded->name},
+          {"policy", each.row->text},
+          {"simulated", true},
+          {"tenants", each.row->tenants},
+          {"peak_live_bytes", each.figures.peak_live_bytes},
+          {"min_capacity_bytes", or_null(each.figures.min_capacity_bytes)},
+          {"utilization", or_null(each.figures.utilization())}};
+}
+
+json compare_rows(const std::vector<compare_result>& results) {
+  json rows = json::array();
+  for (const compare_result& each : results) rows.push_back(compare_row(each));
+  return rows;
+}
+
+json fit_rows(const std::vector<fit_result>& results) {
+  json rows = json::array();
+  for (const fit_result& each : results) rows.push_back(fit_row_of(each));
+  return rows;
+}
+
+/// A name of a file need not be UTF-8.
+std::string text_of(const json& value, int indent) {
+  return value.dump(indent, ' ', false, json::error_handler_t::replace);
+}
+
+std::string csv_field(const json& value) {
+  if (value.is_null()) return "";
+  if (!value.is_string()) return text_of(value, -1);
+  const auto text = value.get<std::string>();
+  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' ? std::string{"\"\""} : std::string{c};
+  return out + "\"";
+}
+
+/// An object within a row becomes columns named `outer_inner`.
+std::string csv_of(const json& rows) {
+  std::string names;
+  std::string lines;
+  for (const json& row : rows) {
+    std::string line;
+    const bool first_row = names.empty();
+    const auto add = [&](const std::string& name, const json& value) {
+      if (first_row) fmt::format_to(std::back_inserter(names), "{}{}", names.empty() ? "" : ",", name);
+      fmt::format_to(std::back_inserter(line), "{}{}", line.empty() ? "" : ",", csv_field(value));
+    };
+    for (const auto& [name, value] : row.items()) {
+      if (value.is_object()) {
+        for (const auto& [inner, inner_value] : value.items()) add(name + "_" + inner, inner_value);
+      } else {
+        add(name, value);
+      }
+    }
+    lines += line + "\n";
+  }
+  return names + "\n" + lines;
+}
+
+std::string document(json head, json rows) {
+  head["results"] = std::move(rows);
+  return text_of(head, 2) + "\n";
+}
+
+}  // namespace
+
+std::string compare_json(const std::vector<compare_result>& results, const replay_setup& setup) {
+  return document(header("compare", setup), compare_rows(results));
+}
+std::string fit_json(const std::vector<fit_result>& results, const replay_setup& setup) {
+  return document(header("fit", setup), fit_rows(results));
+}
+std::string compare_csv(const std::vector<compare_result>& results) { return csv_of(compare_rows(results)); }
+std::string fit_csv(const std::vector<fit_result>& results) { return csv_of(fit_rows(results)); }
+
+}  // namespace gpumem::bench

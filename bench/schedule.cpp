@@ -1,0 +1,92 @@
+/// The random numbers are made here and not by <random>'s distributions, whose results differ between libraries.
+#include "schedule.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "bits.hpp"
+#include "gpumem/allocator.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+class random_numbers {
+ public:
+  explicit random_numbers(std::uint64_t seed) : state_{seed} {}
+
+  std::uint64_t next() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  /// In [0, 1).
+  double share() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+  /// In [0, end).
+  std::uint64_t below(std::uint64_t end) { return next() % end; }
+
+ private:
+  std::uint64_t state_;
+};
+
+/// Any stream but `own`; an extra one where there is no other.
+std::uint16_t other_stream(std::size_t streams, std::uint16_t own, random_numbers& random) {
+  if (streams == 1) return 1;
+  const auto pick = static_cast<std::uint16_t>(random.below(streams - 1));
+  return pick >= own ? static_cast<std::uint16_t>(pick + 1) : pick;
+}
+
+}  // namespace
+
+std::vector<second_use> plan_second_uses(const trace& t, double share, std::uint64_t seed) {
+  std::vector<second_use> uses;
+  if (share <= 0) return uses;
+  random_numbers random{seed};
+  std::vector<std::size_t> allocated_at(t.slots, t.ops.size());  // ops.size() where the slot is free
+  const auto choose = [&](std::uint32_t slot, std::size_t freed_at) {
+    const std::size_t begin = allocated_at[slot];
+    allocated_at[slot] = t.ops.size();
+    if (random.share() >= share) return;
+    const trace_op& op = t.ops[begin];
+    uses.push_back({.after_op = begin + random.below(freed_at - begin),
+                    .bytes = op.bytes,
+                    .slot = slot,
+                    .stream = other_stream(t.streams.size(), op.stream, random)});
+  };
+  for (std::size_t i = 0; i < t.ops.size(); ++i) {
+    const trace_op& op = t.ops[i];
+    if (op.kind == op_kind::allocate) {
+      allocated_at[op.slot] = i;
+    } else {
+      choose(op.slot, i);
+    }
+  }
+  for (std::uint32_t slot = 0; slot < t.slots; ++slot) {
+    if (allocated_at[slot] != t.ops.size()) choose(slot, t.ops.size());
+  }
+  std::stable_sort(uses.begin(), uses.end(),
+                   [](const second_use& a, const second_use& b) { return a.after_op < b.after_op; });
+  return uses;
+}
+
+std::uint64_t peak_live_of(const trace& t, unsigned tenants) {
+  std::uint64_t live = 0;
+  std::uint64_t peak = 0;
+  const std::size_t steps = t.ops.size() + tenant_offset(t.ops.size(), tenants - 1);
+  for (std::size_t step = 0; step < steps; ++step) {
+    for (unsigned tenant = 0; tenant < tenants; ++tenant) {
+      const std::size_t index = step - tenant_offset(t.ops.size(), tenant);  // wraps before the tenant starts
+      if (index >= t.ops.size()) continue;
+      const std::uint64_t bytes = round_up(t.ops[index].bytes, block_granularity);
+      if (t.ops[index].kind == op_kind::allocate) {
+        peak = std::max(peak, live += bytes);
+      } else {
+        live -= bytes;
+      }
+    }
+  }
+  return peak;
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,132 @@
+/// Tables for people: a block a trace, columns as wide as their widest cell.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "gpumem/settings.hpp"
+#include "report.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+using cells = std::vector<std::string>;
+
+/// The first column to the left, all others to the right.
+std::string line_of(const cells& row, const std::vector<std::size_t>& widths) {
+  std::string out = "  ";
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    out += i == 0 ? fmt::format("{:<{}}", row[i], widths[i]) : fmt::format("  {:>{}}", row[i], widths[i]);
+  }
+  return out.substr(0, out.find_last_not_of(' ') + 1) + "\n";
+}
+
+/// Rows under the trace they belong to.
+class grouped_table {
+ public:
+  explicit grouped_table(cells header) : rows_{std::move(header)}, traces_{nullptr} {}
+
+  void add(const trace& of, cells row) {
+    rows_.push_back(std::move(row));
+    traces_.push_back(&of);
+  }
+
+  [[nodiscard]] std::string text() const {
+    std::vector<std::size_t> widths(rows_.front().size());
+    for (const cells& row : rows_) {
+      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    }
+    std::string out;
+    for (std::size_t i = 1; i < rows_.size(); ++i) {
+      if (traces_[i] != traces_[i - 1]) {
+        const trace& of = *traces_[i];
+        out += fmt::format("{}{}: {} operations, {} live at the peak\n", i > 1 ? "\n" : "", of.name, of.ops.size(),
+                           format_bytes(of.peak_live_bytes));
+        out += line_of(rows_.front(), widths);
+      }
+      out += line_of(rows_[i], widths);
+    }
+    return out;
+  }
+
+ private:
+  std::vector<cells> rows_;
+  std::vector<const trace*> traces_;
+};
+
+std::string fixed(const std::optional<double>& value, int digits) {
+  return value ? fmt::format("{:.{}f}", *value, digits) : "-";
+}
+
+std::string percent(double share) { return fmt::format("{:.1f}%", share * 100); }
+
+std::uint64_t memory_calls(const call_counts& calls) {
+  std::uint64_t sum = 0;
+  for (const device_call kind :
+       {device_call::alloc, device_call::free, device_call::map, device_call::unmap, device_call::synchronize}) {
+    sum += calls[static_cast<std::size_t>(kind)];
+  }
+  return sum;
+}
+
+/// Million operations a second of `growth` over all traces, and which trace is slowest.
+std::string speed_line(const std::vector<compare_result>& results) {
+  double ops = 0;
+  double ns = 0;
+  const compare_result* slowest = nullptr;
+  for (const compare_result& each : results) {
+    if (each.row->text != "growth" || !each.figures.host_ns_per_op) continue;
+    const auto done = static_cast<double>(each.figures.outcome.ops);
+    ops += done;
+    ns += done * *each.figures.host_ns_per_op;
+    if (slowest == nullptr || *each.figures.host_ns_per_op > *slowest->figures.host_ns_per_op) slowest = &each;
+  }
+  if (slowest == nullptr || ns == 0) return "";
+  return fmt::format("growth replays at {:.1f} million operations a second (slowest trace {}: {:.1f})\n",
+                     ops / ns * 1e3, slowest->recorded->name, 1e3 / *slowest->figures.host_ns_per_op);
+}
+
+std::string device_line(const sim_config& device) {
+  return fmt::format("Simulated, on a device of {}, compute capability {}.{}; only ns/op is measured time.",
+                     format_bytes(device.capacity_bytes), device.compute_major, device.compute_minor);
+}
+
+}  // namespace
+
+std::string compare_table(const std::vector<compare_result>& results, const replay_setup& setup) {
+  grouped_table table{{"policy", "peak live", "peak reserved", "utilization", "fit", "device calls", "modelled ms",
+                       "ext. frag", "int. frag", "hazards", "ns/op", "oom"}};
+  for (const compare_result& each : results) {
+    const compare_figures& figures = each.figures;
+    const replay_outcome& outcome = figures.outcome;
+    table.add(*each.recorded,
+              {each.row->text, format_bytes(outcome.peak_live_bytes), format_bytes(figures.peak_reserved_bytes),
+               fixed(figures.utilization(), 3), fixed(each.fit ? each.fit->utilization() : std::nullopt, 3),
+               fmt::format("{}", memory_calls(figures.calls)),
+               fixed(static_cast<double>(figures.in_device_calls_ns) / 1e6, 2), percent(outcome.at_peak.external),
+               percent(outcome.at_peak.internal), fmt::format("{}", figures.hazards), fixed(figures.host_ns_per_op, 0),
+               outcome.oom ? fmt::format("{} at {}", to_string(outcome.cause), outcome.ops) : "-"});
+  }
+  return fmt::format("{}\n{} Lag {:g} ms, {:g}% shared use, seed {}.\n{}", table.text(), device_line(setup.device),
+                     static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed, speed_line(results));
+}
+
+std::string fit_table(const std::vector<fit_result>& results, const replay_setup& setup) {
+  grouped_table table{{"policy", "peak live", "smallest capacity", "utilization"}};
+  bool some_do_not_fit = false;
+  for (const fit_result& each : results) {
+    const fit_figures& figures = each.figures;
+    some_do_not_fit |= !figures.min_capacity_bytes;
+    table.add(*each.recorded,
+              {each.row->text, format_bytes(figures.peak_live_bytes),
+               figures.min_capacity_bytes ? format_bytes(*figures.min_capacity_bytes) : "over 1.5 x peak live",
+               fixed(figures.utilization(), 3)});
+  }
+  return fmt::format(
+      "{}\nSimulated, each capacity on a device of its own, nothing set aside. Lag {:g} ms, {:g}% shared "
+      "use, seed {}.\n{}",
+      table.text(), static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed,
+      some_do_not_fit ? "Where no capacity is given, even 1.5 times the peak was not enough.\n" : "");
+}
+
+}  // namespace gpumem::bench
