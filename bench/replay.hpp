@@ -36,7 +36,7 @@ struct fragmentation {
 
 struct replay_outcome {
   std::uint64_t ops = 0;              ///< done
-  std::uint64_t elapsed_ns = 0;       ///< of real time, in the operations alone
+  std::uint64_t elapsed_ns = 0;       ///< processor time of the operations alone
   std::uint64_t peak_live_bytes = 0;  ///< requests rounded up to 512; checked replays only, as what follows
   fragmentation at_peak;
   bool oom = false;  ///< stopped at operation `ops`, which is not counted

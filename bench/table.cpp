@@ -87,7 +87,7 @@ std::string speed_line(const std::vector<compare_result>& results) {
 }
 
 std::string device_line(const sim_config& device) {
-  return fmt::format("Simulated, on a device of {}, compute capability {}.{}; only ns/op is measured time.",
+  return fmt::format("Simulated, on a device of {}, compute capability {}.{}; only ns/op is measured (processor time).",
                      format_bytes(device.capacity_bytes), device.compute_major, device.compute_minor);
 }
 
