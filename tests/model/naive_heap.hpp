@@ -24,6 +24,8 @@ struct live_range {
     std::uint64_t generation;
   };
   std::vector<user> users;  ///< recorded ones
+  std::uint64_t segment_begin = 0;
+  std::uint64_t segment_bytes = 0;
 };
 
 struct graph_range {
@@ -51,6 +53,25 @@ class naive_heap {
       if (r.graph != mine && begin < r.begin + r.bytes && r.begin < begin + bytes) return &r;
     }
     return nullptr;
+  }
+
+  /// The largest piece that no live block covers in any segment that holds a block which `counts`.
+  template <typename Counts>
+  [[nodiscard]] std::uint64_t largest_gap(Counts counts) const {
+    std::uint64_t largest = 0;
+    for (const live_range& first : live_) {
+      if (!counts(first)) continue;
+      // From the segment's begin and from the end of each block, to the next block or the segment's end.
+      const std::uint64_t segment_end = first.segment_begin + first.segment_bytes;
+      for (const std::uint64_t from : {first.segment_begin, first.begin + first.bytes}) {
+        std::uint64_t to = segment_end;
+        for (const live_range& r : live_) {
+          if (r.begin >= from && r.begin < to) to = r.begin;
+        }
+        largest = std::max(largest, to - from);
+      }
+    }
+    return largest;
   }
 
   void add(const live_range& r) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct configuration {
   /// `growth, limit 40%, pools a:50%,b:100MiB, reuse poll, ids notify`.
   [[nodiscard]] std::string to_string() const;
   [[nodiscard]] result<settings> to_settings() const;
+  friend std::ostream& operator<<(std::ostream& out, const configuration& c) { return out << c.to_string(); }
 };
 
 inline constexpr std::uint64_t capacity_bytes = std::uint64_t{256} << 20;

@@ -99,7 +99,7 @@ class wrapper : public allocator {
 class forgets_uses final : public wrapper {
  public:
   using wrapper::wrapper;
-  status record_use(void*, stream_ref) override { return {}; }
+  status record_use(void* p, stream_ref) override { return inner().describe(p).why(); }
 };
 
 /// Hands the block before last out again.

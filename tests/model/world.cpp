@@ -79,15 +79,17 @@ void world::allocate(const operation& op) {
     if (heap_.live().size() == live_before) check_refusal(op, before, got.why(), report);
     return;
   }
-  const live_range block{.begin = reinterpret_cast<std::uint64_t>(*got),
-                         .bytes = naive_heap::whole_blocks(op.amount),
-                         .requested_bytes = op.amount,
-                         .pool = op.pool,
-                         .block = op.number,
-                         .graph = s.capture,
-                         .stream = op.stream,
-                         .generation = s.generation,
-                         .users = {}};
+  live_range block{.begin = reinterpret_cast<std::uint64_t>(*got),
+                   .bytes = naive_heap::whole_blocks(op.amount),
+                   .requested_bytes = op.amount,
+                   .pool = op.pool,
+                   .block = op.number,
+                   .graph = s.capture,
+                   .stream = op.stream,
+                   .generation = s.generation,
+                   .users = {},
+                   .segment_begin = 0,
+                   .segment_bytes = 0};
   check_new_block(op, block);
   heap_.add(block);
   device_.handed_out(block.begin, block.bytes, s.handle);

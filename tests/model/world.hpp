@@ -50,7 +50,8 @@ class world {
   };
 
   void allocate(const operation& op);
-  void check_new_block(const operation& op, const live_range& block);
+  /// Also notes where the block's segment is.
+  void check_new_block(const operation& op, live_range& block);
   void check_refusal(const operation& op, const statistics& before, const status& why, const oom_report& report);
   void release(const operation& op);
   void release_block(unsigned block, const gpumem::release& stated);
@@ -69,6 +70,8 @@ class world {
 
   void check_pool(unsigned pool);
   [[nodiscard]] statistics stats_of(unsigned pool) const;
+  /// Counted so far, in all pools: which pool counts a pointer of nobody's is its own affair.
+  [[nodiscard]] std::uint64_t misuses() const;
   [[nodiscard]] bool capturing() const noexcept;
   [[nodiscard]] const stream* stream_of(unsigned slot, std::uint64_t generation) const noexcept;
   /// Makes work on `waiter` wait for what `block`'s own stream was given so far; false where that cannot be done now.

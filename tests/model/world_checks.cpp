@@ -7,13 +7,16 @@
 namespace gpumem::model {
 namespace {
 
+/// PyTorch's: what is at most this long never shares a segment with what is longer.
+constexpr std::uint64_t largest_small_request = std::uint64_t{1} << 20;
+
 std::uint64_t conserved(const statistics& s) {
   return s.live_bytes + s.thread_cached_bytes + s.cached_bytes + s.fenced_bytes + s.idle_bytes + s.leaked_bytes;
 }
 
 }  // namespace
 
-void world::check_new_block(const operation& op, const live_range& block) {
+void world::check_new_block(const operation& op, live_range& block) {
   expect(block.begin % std::max<std::uint64_t>(op.alignment, 512) == 0, "{:#x} is not aligned to {}", block.begin,
          op.alignment);
   const live_range* other = heap_.overlapping(block.begin, block.bytes);
@@ -29,6 +32,8 @@ void world::check_new_block(const operation& op, const live_range& block) {
          info->device);
   expect(info->segment_begin <= block.begin && block.begin + block.bytes <= info->segment_begin + info->segment_bytes,
          "outside its segment of {} bytes at {:#x}", info->segment_bytes, info->segment_begin);
+  block.segment_begin = info->segment_begin;
+  block.segment_bytes = info->segment_bytes;
 }
 
 void world::check_refusal(const operation& op, const statistics& before, const status& why, const oom_report& report) {
@@ -52,10 +57,12 @@ void world::check_refusal(const operation& op, const statistics& before, const s
   const std::uint64_t free_bytes = device_.memory()->free_bytes;
   expect(limit_refuses || free_bytes < segment, "refused, though {} bytes more could be taken: {}", segment,
          report.headline());
-  if (with_.policy != "caching") {
-    expect(after.largest_free_bytes < need, "refused, though {} bytes are free in one piece: {}",
-           after.largest_free_bytes, report.headline());
-  }
+  const bool by_class = with_.policy == "caching";
+  const bool small = naive_heap::whole_blocks(op.amount) <= largest_small_request;
+  const std::uint64_t gap = heap_.largest_gap([&](const live_range& r) {
+    return r.pool == op.pool && (!by_class || (r.bytes <= largest_small_request) == small);
+  });
+  expect(gap < need, "refused, though {} bytes beside live blocks are free in one piece: {}", gap, report.headline());
   if (report.cause == oom_cause::limit) expect(limit_refuses, "not the limit's fault: {}", report.headline());
   if (report.cause == oom_cause::device_full) {
     expect(free_bytes < segment, "the device is not full: {}", report.headline());

@@ -26,8 +26,8 @@ void world::misuse(const operation& op) {
   const int pool = static_cast<int>(op.pool);
   const int no_device = op.amount % 2 == 0 ? -1 : static_cast<int>(tallies_.size());
   errc expected = errc::invalid_argument;
-  unsigned counted_in = op.pool;
-  bool counted = false;
+  const std::uint64_t misuses_before = misuses();
+  bool a_free = true;
   switch (static_cast<misuse_variant>(op.variant)) {
     case misuse_variant::double_free: {
       const auto was = freed_.find(op.block);
@@ -49,24 +49,23 @@ void world::misuse(const operation& op) {
       if (block == nullptr) return;
       answer = allocator_->try_deallocate(pointer(block->begin), {.bytes = block->requested_bytes + 1 + op.amount});
       expected = errc::wrong_size;
-      counted = true;
-      counted_in = block->pool;
       break;
     case misuse_variant::wrong_device:
       if (block == nullptr) return;
       answer = allocator_->try_deallocate(pointer(block->begin), {.device = static_cast<int>(block->pool) + 1});
       expected = errc::wrong_device;
-      counted = true;
-      counted_in = block->pool;
       break;
     case misuse_variant::request_on_no_device:
+      a_free = false;
       answer = request(512, 512, no_device);
       expected = errc::wrong_device;
       break;
     case misuse_variant::zero_bytes:
+      a_free = false;
       answer = request(0, 512, pool);
       break;
     case misuse_variant::near_size_max:
+      a_free = false;
       answer = request(SIZE_MAX - op.amount, 512, pool);
       if (answer.code() == errc::out_of_memory) {  // where rounding fits into 64 bits, the limit refuses
         ++tallies_[op.pool].out_of_memory;
@@ -74,9 +73,11 @@ void world::misuse(const operation& op) {
       }
       break;
     case misuse_variant::bad_alignment:
+      a_free = false;
       answer = request(512, op.amount % 2 == 0 ? 0 : 768, pool);
       break;
     case misuse_variant::huge_alignment:
+      a_free = false;
       answer = request(512, std::size_t{1} << (40 + op.amount % 24), pool);
       if (answer.code() == errc::out_of_memory) {
         ++tallies_[op.pool].out_of_memory;
@@ -84,10 +85,12 @@ void world::misuse(const operation& op) {
       }
       break;
     case misuse_variant::use_of_foreign_pointer:
+      a_free = false;
       answer = allocator_->record_use(&foreign, {});
       expected = errc::unknown_pointer;
       break;
     case misuse_variant::limit_of_no_device:
+      a_free = false;
       answer = allocator_->set_limit(no_device, 1U << 30).why();
       expected = errc::wrong_device;
       break;
@@ -97,14 +100,16 @@ void world::misuse(const operation& op) {
   expect(answer.code() == expected, "answered {} ({}), expected {}", to_string(answer.code()), answer.message(),
          to_string(expected));
   expect(!answer.message().empty(), "refused without a word");
-  if (counted) {
-    ++tallies_[counted_in].misuses;
-    expect(stats_of(counted_in).misuses == tallies_[counted_in].misuses, "misuses are {}, expected {}",
-           stats_of(counted_in).misuses, tallies_[counted_in].misuses);
-  } else {  // a pointer of nobody may be counted in any pool
-    for (unsigned p = 0; p < tallies_.size(); ++p) tallies_[p].misuses = stats_of(p).misuses;
-  }
+  expect(misuses() == misuses_before + (a_free ? 1 : 0), "{} misuses are counted, there were {} before", misuses(),
+         misuses_before);
+  for (unsigned p = 0; p < tallies_.size(); ++p) tallies_[p].misuses = stats_of(p).misuses;
   expect(equal_but_for_counters(before, stats_of(op.pool)), "a refused misuse changed the pool");
+}
+
+std::uint64_t world::misuses() const {
+  std::uint64_t all = 0;
+  for (unsigned p = 0; p < tallies_.size(); ++p) all += stats_of(p).misuses;
+  return all;
 }
 
 }  // namespace gpumem::model
