@@ -8,23 +8,19 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <new>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "gpumem/device.hpp"
+#include "gpumem/request.hpp"
 #include "gpumem/settings.hpp"
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
 
 namespace gpumem {
-
-/// Every block starts at a multiple of this and is a multiple of it long.
-inline constexpr std::size_t block_granularity = 512;
 
 /// Thrown by `allocate` for a request that can never succeed (0 bytes, a bad alignment, a wrong device).
 class bad_request : public std::bad_alloc {
@@ -51,40 +47,10 @@ class out_of_memory : public std::bad_alloc {
   std::shared_ptr<const std::string> text_;
 };
 
-struct request {
-  std::size_t bytes = 0;
-  stream_ref stream{};
-  int device = 0;                             ///< logical ordinal
-  std::size_t alignment = block_granularity;  ///< a power of two
-};
-
-/// What a free may state, to be checked against the block.
-struct release {
-  std::optional<stream_ref> stream{};  ///< in whose order the block is free; by default its own
-  std::optional<std::size_t> bytes{};  ///< as requested
-  std::optional<int> device{};
-};
-
 /// The graph a capture was recorded into: its blocks stay its own until `graph_release`.
 struct graph_ref {
   std::uint64_t id = 0;
   friend bool operator==(graph_ref, graph_ref) = default;
-};
-
-struct trim_result {
-  std::uint64_t returned_bytes = 0;
-  std::uint64_t in_use_bytes = 0;   ///< free bytes that stay: in segments with live blocks beside them
-  std::uint64_t pending_bytes = 0;  ///< free bytes whose fences could not be waited for (a capture is running)
-  std::uint64_t kept_bytes = 0;     ///< wholly idle, but the policy keeps it (grab_all)
-};
-
-struct limit_result {
-  std::uint64_t limit_bytes = 0;     ///< now in force: nothing is taken beyond it
-  std::uint64_t reserved_bytes = 0;  ///< still held
-  std::uint64_t over_bytes = 0;      ///< what could not be given back: reserved beyond the limit
-  std::uint64_t live_bytes = 0;      ///< of `reserved_bytes`, in use by the program
-  trim_result trimmed;               ///< why the rest stayed
-  [[nodiscard]] std::string to_string() const;
 };
 
 struct logical_device {
@@ -94,19 +60,6 @@ struct logical_device {
   std::string policy;
   std::uint64_t limit_bytes = 0;
 };
-
-struct block_info {
-  address begin = 0;
-  std::uint64_t bytes = 0;            ///< the block, a multiple of 512
-  std::uint64_t requested_bytes = 0;
-  address segment_begin = 0;
-  std::uint64_t segment_bytes = 0;
-  int device = 0;
-};
-
-/// Called when a request fails and nothing gpumem holds can help: frees what it can (through any allocator)
-/// and returns true to have the request tried again. Called without a lock held.
-using oom_callback = std::function<bool(int device, std::uint64_t needed_bytes)>;
 
 class allocator {
  public:

@@ -89,4 +89,15 @@ limit_result pool::set_limit(std::uint64_t limit_bytes) {
   return out;
 }
 
+std::string limit_result::to_string() const {
+  std::string text = fmt::format("limit {}, {} reserved", format_bytes(limit_bytes), format_bytes(reserved_bytes));
+  if (over_bytes == 0) return text;
+  return text +
+         fmt::format(
+             ": {} over it could not be given back ({} live, {} free beside live blocks, {} waiting for work, {} "
+             "kept by the policy)",
+             format_bytes(over_bytes), format_bytes(live_bytes), format_bytes(trimmed.in_use_bytes),
+             format_bytes(trimmed.pending_bytes), format_bytes(trimmed.kept_bytes));
+}
+
 }  // namespace gpumem

@@ -17,7 +17,11 @@
 #include "address_map.hpp"
 #include "backing.hpp"
 #include "budget.hpp"
-#include "gpumem/allocator.hpp"
+#include "gpumem/policy.hpp"
+#include "gpumem/request.hpp"
+#include "gpumem/settings.hpp"
+#include "gpumem/statistics.hpp"
+#include "gpumem/status.hpp"
 #include "heap.hpp"
 #include "streams.hpp"
 

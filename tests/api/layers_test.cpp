@@ -35,9 +35,9 @@ const std::map<std::string, std::set<std::string>> allowed{
 
 /// The layer that owns each public header.
 const std::map<std::string, std::string> owner_of_public_header{
-    {"gpumem/status.hpp", "base"},     {"gpumem/settings.hpp", "base"},     {"gpumem/statistics.hpp", "base"},
-    {"gpumem/device.hpp", "device"},   {"gpumem/sim_device.hpp", "device"}, {"gpumem/policy.hpp", "policies"},
-    {"gpumem/allocator.hpp", "front"},
+    {"gpumem/status.hpp", "base"},   {"gpumem/settings.hpp", "base"},     {"gpumem/statistics.hpp", "base"},
+    {"gpumem/device.hpp", "device"}, {"gpumem/sim_device.hpp", "device"}, {"gpumem/policy.hpp", "policies"},
+    {"gpumem/request.hpp", "pool"},  {"gpumem/allocator.hpp", "front"},
 };
 
 /// Every header of the tree by the name others include it by, with its layer.

@@ -1,0 +1,62 @@
+/// What is asked of an allocator and what it answers, as plain values: requests, frees, the results of trim and limit.
+///
+/// The pools speak in these, too; gpumem/allocator.hpp includes them all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "gpumem/device.hpp"
+
+namespace gpumem {
+
+/// Every block starts at a multiple of this and is a multiple of it long.
+inline constexpr std::size_t block_granularity = 512;
+
+struct request {
+  std::size_t bytes = 0;
+  stream_ref stream{};
+  int device = 0;                             ///< logical ordinal
+  std::size_t alignment = block_granularity;  ///< a power of two
+};
+
+/// What a free may state, to be checked against the block.
+struct release {
+  std::optional<stream_ref> stream{};  ///< in whose order the block is free; by default its own
+  std::optional<std::size_t> bytes{};  ///< as requested
+  std::optional<int> device{};
+};
+
+struct trim_result {
+  std::uint64_t returned_bytes = 0;
+  std::uint64_t in_use_bytes = 0;   ///< free bytes that stay: in segments with live blocks beside them
+  std::uint64_t pending_bytes = 0;  ///< free bytes whose fences could not be waited for (a capture is running)
+  std::uint64_t kept_bytes = 0;     ///< wholly idle, but the policy keeps it (grab_all)
+};
+
+struct limit_result {
+  std::uint64_t limit_bytes = 0;     ///< now in force: nothing is taken beyond it
+  std::uint64_t reserved_bytes = 0;  ///< still held
+  std::uint64_t over_bytes = 0;      ///< what could not be given back: reserved beyond the limit
+  std::uint64_t live_bytes = 0;      ///< of `reserved_bytes`, in use by the program
+  trim_result trimmed;               ///< why the rest stayed
+  [[nodiscard]] std::string to_string() const;
+};
+
+struct block_info {
+  address begin = 0;
+  std::uint64_t bytes = 0;  ///< the block, a multiple of 512
+  std::uint64_t requested_bytes = 0;
+  address segment_begin = 0;
+  std::uint64_t segment_bytes = 0;
+  int device = 0;
+};
+
+/// Called when a request fails and nothing gpumem holds can help: frees what it can (through any allocator)
+/// and returns true to have the request tried again. Called without a lock held.
+using oom_callback = std::function<bool(int device, std::uint64_t needed_bytes)>;
+
+}  // namespace gpumem
