@@ -57,7 +57,7 @@ class Model : public ::testing::TestWithParam<configuration> {};
 
 TEST_P(Model, AgreesWithTheNaiveHeap) {
   const std::uint64_t first_seed = from_environment("GPUMEM_MODEL_SEED", 1);
-  const std::uint64_t runs = from_environment("GPUMEM_MODEL_RUNS", sanitized ? 1 : 3);
+  const std::uint64_t runs = from_environment("GPUMEM_MODEL_RUNS", sanitized ? 1 : 8);
   const auto count = static_cast<unsigned>(from_environment("GPUMEM_MODEL_OPS", sanitized ? 150 : 400));
   configuration c = GetParam();
   for (const stream_reuse reuse : {stream_reuse::device, stream_reuse::poll, stream_reuse::host}) {

@@ -1,0 +1,103 @@
+/// A driver that fails: memory behind a failed fence is never handed out again, and the books still balance.
+#include "setup.hpp"
+
+namespace gpumem::conformance {
+namespace {
+
+constexpr std::size_t most = std::size_t{400} << 20;
+
+class Faults : public program {
+ protected:
+  void SetUp() override {
+    program::SetUp();
+    if (!is_simulated()) GTEST_SKIP() << needs_simulation;
+  }
+  void fail_next(device_call call, unsigned times = 1) {
+    for (unsigned n = 1; n <= times; ++n) sim().fail_nth(call, n, errc::device_error);
+  }
+};
+
+TEST_P(Faults, ABlockWhoseFenceCannotBeRecordedIsLeakedAndCounted) {
+  const stream_ref a = device_->create_stream();
+  const stream_ref b = device_->create_stream();
+  auto* const p = static_cast<char*>(take(most, a));
+  ASSERT_TRUE(allocator_->record_use(p, b).ok());
+  device_->use(b, 10'000'000, p, most);
+  fail_next(device_call::record);
+  fail_next(device_call::record_context);
+  give(p);
+  EXPECT_EQ(stats().leaked_bytes, most);
+  EXPECT_EQ(try_take(most, a), nullptr);
+  for (void* q : fill(std::size_t{8} << 20, a)) {
+    EXPECT_TRUE(static_cast<char*>(q) + (std::size_t{8} << 20) <= p || static_cast<char*>(q) >= p + most);
+    give(q);
+  }
+}
+
+TEST_P(Faults, ABlockWhoseFenceCannotBeAskedIsNotHandedOut) {
+  const stream_ref a = device_->create_stream();
+  const stream_ref b = device_->create_stream();
+  void* const p = take(most, a);
+  ASSERT_TRUE(allocator_->record_use(p, b).ok());
+  device_->use(b, 10'000'000, p, most);
+  give(p);
+  fail_next(device_call::query, 8);
+  fail_next(device_call::wait_host, 8);
+  fail_next(device_call::wait_stream, 8);
+  void* const q = try_take(most, b);  // the referee watches what comes out, if anything does
+  if (q != nullptr) give(q);
+}
+
+TEST_P(Faults, MemoryOfAStreamWhoseFencesFailWaitsForOneThatDoesNot) {
+  const stream_ref a = device_->create_stream();
+  const stream_ref b = device_->create_stream();
+  void* const p = take(most, a);
+  device_->use(a, 10'000'000, p, most);
+  give(p);
+  fail_next(device_call::record, 3);
+  fail_next(device_call::record_context, 3);
+  void* q = try_take(most, b);
+  for (int attempts = 0; q == nullptr && attempts < 4; ++attempts) q = try_take(most, b);
+  EXPECT_EQ(q, p) << "its fence was never recorded, so another may be";
+  if (q != nullptr) give(q);
+}
+
+TEST_P(Faults, ASegmentThatTheDriverDoesNotTakeBackIsCounted) {
+  if (GetParam().policy == "grab_all") GTEST_SKIP() << "grab_all gives nothing back";
+  give(take(std::size_t{64} << 20));
+  const std::uint64_t reserved = stats().reserved_bytes;
+  fail_next(device_call::free);
+  const trim_result trimmed = allocator_->trim(0);
+  EXPECT_EQ(stats().reserved_bytes, reserved - trimmed.returned_bytes);
+  EXPECT_EQ(stats().reserved_bytes, sim().used_bytes());
+  EXPECT_GT(stats().leaked_bytes, 0U);
+}
+
+TEST_P(Faults, ARequestWhoseStreamCannotBeIdentifiedIsRefusedAndNothingElse) {
+  if (GetParam().stream_ids != stream_id_mode::query) GTEST_SKIP() << "notify never asks";
+  const stream_ref s = device_->create_stream();
+  fail_next(device_call::stream_id);
+  EXPECT_EQ(allocator_->try_allocate({.bytes = 512, .stream = s}).code(), errc::device_error);
+  void* const p = take(512, s);
+  fail_next(device_call::stream_id);
+  EXPECT_EQ(allocator_->try_deallocate(p, {.stream = s}).code(), errc::device_error);
+  EXPECT_EQ(stats().live_blocks, 1U);
+  give(p);
+}
+
+TEST_P(Faults, AFailedAllocationGivesItsBudgetBack) {
+  const std::uint64_t limit = stats().limit_bytes;
+  for (int i = 0; i < 20; ++i) {
+    const bool takes_ahead = i == 0 && GetParam().policy == "grab_all";
+    fail_next(device_call::alloc, takes_ahead ? 2 : 1);
+    EXPECT_EQ(try_take(most), nullptr);
+  }
+  void* const p = take(most);
+  EXPECT_NE(p, nullptr) << "of " << limit;
+  give(p);
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Faults, ::testing::ValuesIn(every_stream_setup()), name_of);
+
+}  // namespace
+}  // namespace gpumem::conformance
