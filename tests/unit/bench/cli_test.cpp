@@ -1,0 +1,206 @@
+/// The built program: bad input is one line on stderr, nothing on stdout and exit status 2; good input is the same
+/// every time.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "test_files.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+using json = nlohmann::json;
+
+struct outcome {
+  int exit_status;
+  std::string out;
+  std::string err;
+};
+
+class cli : public testing::Test {
+ protected:
+  /// `arguments` are for the shell; `environment` is put in front. No GPUMEM_* comes from outside.
+  outcome run(const std::string& arguments, const std::string& environment = "") {
+    const std::string command = "env -i PATH=\"$PATH\" " + environment + " '" GPUMEM_BENCH_PROGRAM "' " + arguments +
+                                " >'" + folder_.path("out") + "' 2>'" + folder_.path("err") + "' </dev/null";
+    const int code = std::system(command.c_str());
+    return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, content_of(folder_.path("out")), content_of(folder_.path("err"))};
+  }
+
+  void expect_refused(const std::string& arguments, const std::string& reason, const std::string& environment = "") {
+    const outcome got = run(arguments, environment);
+    EXPECT_EQ(got.exit_status, 2) << arguments;
+    EXPECT_EQ(got.out, "") << arguments;
+    EXPECT_THAT(got.err, testing::StartsWith("gpumem_bench: ")) << arguments;
+    EXPECT_THAT(got.err, testing::HasSubstr(reason)) << arguments;
+    EXPECT_EQ(std::count(got.err.begin(), got.err.end(), '\n'), 1) << got.err;
+  }
+
+  std::string good_trace() {
+    std::string rows;
+    for (int i = 1; i <= 200; ++i) {
+      const std::string tail = std::to_string(i % 50) + "f0," + std::to_string(i * 1000) + ",0\n";
+      if (i > 50)
+        rows += "1,00:00:00:000000,free," + std::to_string(i % 50) + "f0," + std::to_string((i - 50) * 1000) + ",0\n";
+      rows += "1,00:00:00:000000,allocate," + tail;
+    }
+    return folder_.write("good.csv", csv(rows));
+  }
+
+  test_folder folder_;
+};
+
+TEST_F(cli, refuses_bad_words) {
+  expect_refused("--nonsense", "--nonsense");
+  expect_refused("latency", "latency");
+  expect_refused("--device cuda", "this build has no CUDA device");
+  expect_refused("--device sim:0", "expected sim or sim:BYTES");
+  expect_refused("--lag soon", "--lag soon: expected a time");
+  expect_refused("--shared-use 101%", "expected a share from 0% to 100%");
+  expect_refused("--shared-use nan", "expected a share from 0% to 100%");
+  expect_refused("--seed -1", "--seed -1: expected a whole number");
+  expect_refused("--jobs 0", "--jobs 0: expected a whole number");
+  expect_refused("--json - --csv -", "standard output");
+  expect_refused("$'--no\\nway'", "--no");
+}
+
+TEST_F(cli, refuses_bad_rows) {
+  const std::string on = "--trace " + good_trace() + " --policy ";
+  expect_refused(on + "nonsense", "policy 'nonsense' is unknown");
+  expect_refused(on + "growth,limit=0", "limit=0");
+  expect_refused(on + "growth,limit=-1GiB", "limit=-1GiB");
+  expect_refused(on + "growth,limit=nan", "limit=nan");
+  expect_refused(on + "growth,limit=101%", "limit=101%");
+  expect_refused(on + "growth,limit=3parsecs", "limit=3parsecs");
+  expect_refused(on + "growth,limit=81GiB", "policy 'growth,limit=81GiB': ");
+  expect_refused(on + "growth --limit 81GiB", "policy 'growth': ");
+  expect_refused(on + "growth --limit 0%", "0%");
+  expect_refused(on + "hard_cap", "policy 'hard_cap': ");
+  expect_refused(on + "multi_pool", "policy 'multi_pool': ");
+  expect_refused(on + "multi_pool,pools=60GiB+60GiB", "policy 'multi_pool,pools=60GiB+60GiB': ");
+  expect_refused(on + "growth --policy $'two\\nlines'", "two");
+}
+
+TEST_F(cli, refuses_bad_variables) {
+  const std::string on = "--trace " + good_trace();
+  expect_refused(on, "GPUMEM_LIMIT", "GPUMEM_LIMIT=-4GiB");
+  expect_refused(on, "GPUMEM_POLICY", "GPUMEM_POLICY=");
+  expect_refused(on, "nonsense", "GPUMEM_POLICY=nonsense");
+  expect_refused(on, "GPUMEM_LIMTI", "GPUMEM_LIMTI=4GiB");
+}
+
+TEST_F(cli, refuses_bad_traces_before_anything_is_printed) {
+  const std::string with_good = "--trace " + good_trace() + " --trace ";
+  expect_refused(with_good + folder_.path("absent"), "absent: no such file");
+  expect_refused(with_good + folder_.write("empty.csv", ""), "empty.csv:1: the file is empty");
+  expect_refused(with_good + folder_.write("header.csv", csv("")), "header.csv:2: no operations after the header");
+  expect_refused(with_good + folder_.write("wrong.csv", "x\n"), "wrong.csv:1: wrong header 'x'");
+  const std::string row = "1,00:00:00:000000,allocate,0xa0,1,0\n";
+  expect_refused(with_good + folder_.write("cut.csv", csv(row + "1,00:00")), "cut.csv:3: cut short");
+  expect_refused(with_good + folder_.write("size.csv", csv("1,00:00:00:000000,allocate,0xa0,9223372036854775808,0\n")),
+                 "size.csv:2: size '9223372036854775808' is 2^63 bytes or more");
+  expect_refused(with_good + folder_.write("free.csv", csv("1,00:00:00:000000,free,0xa0,1,0\n")),
+                 "free.csv:2: free of 0xa0, which is not live");
+  const std::string whole = gzipped(csv(row));
+  expect_refused(with_good + folder_.write("short.csv.gz", whole.substr(0, whole.size() - 3)), "gzip data ends early");
+  std::string damaged = whole;
+  damaged[damaged.size() - 5] ^= 1;
+  expect_refused(with_good + folder_.write("crc.csv.gz", damaged), "damaged gzip");
+  std::filesystem::create_directory(folder_.path("none"));
+  expect_refused("--trace " + folder_.path("none"), "no file in it ends in .csv or .csv.gz");
+}
+
+TEST_F(cli, refuses_outputs_that_cannot_be_written) {
+  const std::string on = "--trace " + good_trace() + " --policy growth ";
+  expect_refused(on + "--json " + folder_.path("absent/x.json"), "No such file or directory");
+  expect_refused(on + "--csv " + folder_.path(), "cannot be written");
+  if (std::filesystem::exists("/dev/full")) expect_refused(on + "--json /dev/full", "No space left on device");
+}
+
+TEST_F(cli, refuses_fit_rows_in_bytes) {
+  expect_refused("fit --policy growth,limit=4GiB --trace " + good_trace(), "fit looks for the capacity");
+}
+
+TEST_F(cli, leaves_no_file_behind_a_refusal) {
+  expect_refused(
+      "--json " + folder_.path("a.json") + " --csv " + folder_.path("absent/b.csv") + " --trace " + good_trace(),
+      "absent/b.csv");
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("a.json")));
+}
+
+TEST_F(cli, prints_help_and_version) {
+  EXPECT_EQ(run("--help").exit_status, 0);
+  EXPECT_THAT(run("--help").out, testing::AllOf(testing::HasSubstr("compare"), testing::HasSubstr("--shared-use")));
+  EXPECT_EQ(run("--version").exit_status, 0);
+}
+
+TEST_F(cli, gives_the_same_json_for_the_same_seed) {
+  const std::string on = "--trace " + good_trace() + " --shared-use 30% --json ";
+  const outcome first = run(on + "- --seed 5");
+  ASSERT_EQ(first.exit_status, 0) << first.err;
+  EXPECT_EQ(first.err, "");
+  json one = json::parse(first.out);
+  ASSERT_EQ(run(on + folder_.path("two.json") + " --seed 5 -j 1").exit_status, 0);
+  json two = json::parse(content_of(folder_.path("two.json")));
+  for (json* each : {&one, &two}) {
+    for (json& row : (*each)["results"]) row.erase("host_ns_per_op");
+  }
+  EXPECT_EQ(one, two);
+  EXPECT_GE(one["results"].size(), 5U);
+  for (const json& row : one["results"]) {
+    EXPECT_EQ(row["hazards"], 0);
+    EXPECT_EQ(row["ops"].get<int>(), 350 * row["tenants"].get<int>());
+    EXPECT_EQ(row["fit_utilization"].is_null(), row["policy"] != "grab_all");
+  }
+}
+
+TEST_F(cli, reads_a_folder_and_the_variables) {
+  const std::string trace = good_trace();
+  std::filesystem::create_directory(folder_.path("many"));
+  std::filesystem::copy_file(trace, folder_.path("many/a.csv"));
+  std::filesystem::copy_file(trace, folder_.path("many/b.csv"));
+  const outcome got = run("--json - --trace " + folder_.path("many") + " --trace " + folder_.path("many/a.csv"),
+                          "GPUMEM_POLICY=caching GPUMEM_LIMIT=4GiB");
+  ASSERT_EQ(got.exit_status, 0) << got.err;
+  const json rows = json::parse(got.out)["results"];
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[0]["policy"], "caching");
+  EXPECT_EQ(rows[0]["trace"], folder_.path("many/a.csv")) << "two traces of one name are told apart by their paths";
+  EXPECT_EQ(rows[1]["trace"], "b");
+}
+
+TEST_F(cli, stops_a_row_that_runs_out_and_goes_on_with_the_next) {
+  const outcome got = run("--json - --policy growth,limit=2MiB --policy growth --trace " + good_trace());
+  ASSERT_EQ(got.exit_status, 0) << got.err;
+  const json rows = json::parse(got.out)["results"];
+  EXPECT_EQ(rows[0]["oom"], true);
+  EXPECT_TRUE(rows[0]["oom_cause"] == "limit" || rows[0]["oom_cause"] == "fragmentation") << rows[0]["oom_cause"];
+  EXPECT_GT(rows[0]["oom_at_op"].get<int>(), 0);
+  EXPECT_EQ(rows[1]["oom"], false);
+}
+
+TEST_F(cli, fits) {
+  const outcome got = run("fit --json - --policy grab_all --policy growth --trace " + good_trace());
+  ASSERT_EQ(got.exit_status, 0) << got.err;
+  const json rows = json::parse(got.out)["results"];
+  ASSERT_EQ(rows.size(), 2U);
+  EXPECT_GE(rows[0]["min_capacity_bytes"].get<std::uint64_t>(), rows[0]["peak_live_bytes"].get<std::uint64_t>());
+  EXPECT_GT(rows[0]["utilization"].get<double>(), 0.66);
+}
+
+TEST_F(cli, prints_a_table_that_says_what_is_simulated) {
+  const outcome got = run("--policy growth --csv " + folder_.path("t.csv") + " --trace " + good_trace());
+  ASSERT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_EQ(got.err, "") << "no progress bar in a pipe";
+  EXPECT_THAT(got.out, testing::StartsWith("good: 350 operations"));
+  EXPECT_THAT(got.out, testing::HasSubstr("Simulated, on a device of 80.00 GiB"));
+  EXPECT_THAT(got.out, testing::HasSubstr("growth replays at "));
+  EXPECT_THAT(content_of(folder_.path("t.csv")), testing::StartsWith("trace,policy,"));
+}
+
+}  // namespace
+}  // namespace gpumem::bench
