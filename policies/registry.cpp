@@ -27,7 +27,10 @@ struct registry {
 
 std::vector<row> built_in_rows() {
   std::vector<row> rows;
-  rows.push_back({{.name = "growth", .summary = "in doubling steps, on demand; gives back when asked"}, make_growth});
+  rows.push_back(
+      {{.name = "growth",
+        .summary = "on demand, in steps that double and then are a quarter of the pool; gives back when asked"},
+       make_growth});
   rows.push_back(
       {{.name = "hard_cap", .summary = "as growth, with a limit that must be set", .needs_limit = true}, make_growth});
   rows.push_back(

@@ -11,49 +11,61 @@ namespace {
 
 TEST(GrowthSteps, DoubleAfterEachStepThatWasTaken) {
   growth_steps steps;
-  for (std::uint64_t expected = 2 * mib; expected <= 64 * mib; expected *= 2) {
-    EXPECT_EQ(steps.covering(512), expected);
+  for (std::uint64_t expected = 16 * mib; expected <= 128 * mib; expected *= 2) {
+    EXPECT_EQ(steps.covering(512, 0), expected);
     steps.taken();
   }
 }
 
+TEST(GrowthSteps, AreAQuarterOfThePoolOnceThatIsMoreThan128MiB) {
+  growth_steps steps;
+  for (int i = 0; i < 20; ++i) {
+    static_cast<void>(steps.covering(512, 0));
+    steps.taken();
+  }
+  EXPECT_EQ(steps.covering(512, 100 * mib), 128 * mib);
+  EXPECT_EQ(steps.covering(512, 512 * mib), 128 * mib);
+  EXPECT_EQ(steps.covering(512, 8 * gib), 2 * gib);
+  EXPECT_EQ(steps.covering(3 * gib, 8 * gib), 3 * gib) << "a larger request gets what it needs and no more";
+}
+
 TEST(GrowthSteps, DoubleUntilTheyCoverTheRequestAndThenNotAgain) {
   growth_steps steps;
-  EXPECT_EQ(steps.covering(5 * mib), 8 * mib);
+  EXPECT_EQ(steps.covering(17 * mib, 0), 32 * mib);
   steps.taken();
-  EXPECT_EQ(steps.covering(512), 8 * mib);
+  EXPECT_EQ(steps.covering(512, 0), 32 * mib);
   steps.taken();
-  EXPECT_EQ(steps.covering(512), 16 * mib);
+  EXPECT_EQ(steps.covering(512, 0), 64 * mib);
 }
 
 TEST(GrowthSteps, AnExactStepCountsAsCovering) {
   growth_steps steps;
-  EXPECT_EQ(steps.covering(2 * mib), 2 * mib);
-  EXPECT_EQ(steps.covering(2 * mib + 1), 4 * mib);
+  EXPECT_EQ(steps.covering(16 * mib, 0), 16 * mib);
+  EXPECT_EQ(steps.covering(16 * mib + 1, 0), 32 * mib);
 }
 
 TEST(GrowthSteps, ARefusedStepLeavesNoTrace) {
   growth_steps steps;
-  EXPECT_EQ(steps.covering(gib), gib);
-  EXPECT_EQ(steps.covering(512), 2 * mib);
+  EXPECT_EQ(steps.covering(gib, 0), gib);
+  EXPECT_EQ(steps.covering(512, 0), 16 * mib);
 }
 
 TEST(GrowthSteps, StopDoublingAtTheEndOf64Bits) {
   growth_steps steps;
-  EXPECT_EQ(steps.covering((std::uint64_t{1} << 63) - 1), std::uint64_t{1} << 63);
-  EXPECT_EQ(steps.covering((std::uint64_t{1} << 63) + 1), UINT64_MAX);
+  const std::uint64_t huge = (std::uint64_t{1} << 63) + 1;
+  EXPECT_EQ(steps.covering(huge, 0), huge);
   steps.taken();
-  EXPECT_EQ(steps.covering(UINT64_MAX), UINT64_MAX);
+  EXPECT_EQ(steps.covering(UINT64_MAX, 0), UINT64_MAX);
   steps.taken();
-  EXPECT_EQ(steps.covering(1), UINT64_MAX);
+  EXPECT_EQ(steps.covering(1, UINT64_MAX), UINT64_MAX / 4);
 }
 
 TEST(GrowthSteps, CanStartAnywhere) {
   growth_steps steps{64 * mib};
-  EXPECT_EQ(steps.covering(512), 64 * mib);
-  EXPECT_EQ(steps.covering(65 * mib), 128 * mib);
+  EXPECT_EQ(steps.covering(512, 0), 64 * mib);
+  EXPECT_EQ(steps.covering(65 * mib, 0), 128 * mib);
   growth_steps odd{3};
-  EXPECT_EQ(odd.covering(100), 192U);
+  EXPECT_EQ(odd.covering(100, 0), 192U);
 }
 
 TEST(Growth, TakesNothingAheadOfDemand) { EXPECT_EQ(make("growth")->first(view_of(gib)).bytes, 0U); }
@@ -61,12 +73,12 @@ TEST(Growth, TakesNothingAheadOfDemand) { EXPECT_EQ(make("growth")->first(view_o
 TEST(Growth, AsksForAStepAndNeedsOnlyTheRequest) {
   const auto growth = make("growth");
   const segment_request first = growth->grow(view_of(80 * gib), 512);
-  EXPECT_EQ(first.bytes, 2 * mib);
+  EXPECT_EQ(first.bytes, 16 * mib);
   EXPECT_EQ(first.least_bytes, 2 * mib) << "a segment occupies whole granules";
   EXPECT_EQ(first.kind, segment_kind::plain);
-  growth->grew(view_of(80 * gib, 2 * mib), 2 * mib);
+  growth->grew(view_of(80 * gib, 16 * mib), 16 * mib);
 
-  const segment_request second = growth->grow(view_of(80 * gib, 2 * mib), 21 * mib);
+  const segment_request second = growth->grow(view_of(80 * gib, 16 * mib), 21 * mib);
   EXPECT_EQ(second.bytes, 32 * mib);
   EXPECT_EQ(second.least_bytes, 22 * mib);
 }
@@ -93,8 +105,8 @@ TEST(Growth, AsksForWhatIsNeededEvenBeyondTheLimit) {
 
 TEST(Growth, ARequestBeyondTheLimitDoesNotMakeTheNextStepLarge) {
   const auto growth = make("growth");
-  EXPECT_EQ(growth->grow(view_of(80 * gib), 79 * gib).bytes, 80 * gib);
-  EXPECT_EQ(growth->grow(view_of(80 * gib), 512).bytes, 2 * mib);
+  EXPECT_EQ(growth->grow(view_of(80 * gib), 79 * gib).bytes, 79 * gib);
+  EXPECT_EQ(growth->grow(view_of(80 * gib), 512).bytes, 16 * mib);
 }
 
 TEST(Growth, SurvivesSizesNear64Bits) {
@@ -104,7 +116,7 @@ TEST(Growth, SurvivesSizesNear64Bits) {
     EXPECT_GE(asked.least_bytes, need);
     EXPECT_GE(asked.bytes, asked.least_bytes);
   }
-  EXPECT_EQ(make("growth")->grow(view_of(UINT64_MAX), 512).bytes, 2 * mib);
+  EXPECT_EQ(make("growth")->grow(view_of(UINT64_MAX), 512).bytes, 16 * mib);
 }
 
 TEST(Growth, WorksWhereTheDeviceNamesNoGranularity) {
@@ -136,9 +148,12 @@ std::vector<std::uint64_t> segments_of(std::string_view name, std::uint64_t limi
   }
 }
 
-TEST(Growth, FillsTheLimitInDoublingSteps) {
-  const std::vector<std::uint64_t> expected{2 * mib, 4 * mib, 8 * mib, 16 * mib, 32 * mib, 38 * mib};
-  EXPECT_EQ(segments_of("growth", 100 * mib, 512), expected);
+TEST(Growth, FillsTheLimitInStepsThatDoubleAndThenAreAQuarter) {
+  const std::vector<std::uint64_t> doubling{16 * mib, 32 * mib, 52 * mib};
+  EXPECT_EQ(segments_of("growth", 100 * mib, 512), doubling);
+  const std::vector<std::uint64_t> quarters{16 * mib,  32 * mib,  64 * mib,  128 * mib, 128 * mib,
+                                            128 * mib, 128 * mib, 156 * mib, 196 * mib, 48 * mib};
+  EXPECT_EQ(segments_of("growth", gib, 512), quarters);
 }
 
 TEST(Growth, IsWhatHardCapAndMultiPoolAre) {
