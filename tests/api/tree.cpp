@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
-#include <regex>
 #include <sstream>
+#include <string_view>
 
 namespace gpumem::tree {
 
@@ -26,14 +26,16 @@ std::vector<fs::path> files(const fs::path& folder, const std::vector<std::strin
 }
 
 std::vector<include_line> includes(const fs::path& file) {
-  static const std::regex pattern{R"re(^\s*#\s*include\s*([<"])([^>"]+)[>"])re"};
   std::vector<include_line> found;
   std::istringstream lines{text(file)};
   std::string line;
   for (std::size_t number = 1; std::getline(lines, line); ++number) {
-    std::smatch match;
-    if (std::regex_search(line, match, pattern))
-      found.push_back({file, number, match[2].str(), match[1].str() == "\""});
+    std::erase(line, ' ');
+    constexpr std::string_view start = "#include";
+    if (!line.starts_with(start)) continue;
+    const std::size_t end = line.find_first_of(">\"", start.size() + 1);
+    if (end == std::string::npos) continue;
+    found.push_back({file, number, line.substr(start.size() + 1, end - start.size() - 1), line[start.size()] == '"'});
   }
   return found;
 }
