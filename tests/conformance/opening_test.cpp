@@ -102,7 +102,8 @@ TEST_F(Opening, PoolsHaveNamesOrdinalsAndPoliciesOfTheirOwn) {
     ASSERT_TRUE((*opened)->try_allocate({.bytes = 3 * mib, .device = i}).ok());
   }
   EXPECT_EQ((*opened)->stats(0)->reserved_bytes, gib);
-  EXPECT_EQ((*opened)->stats(1)->reserved_bytes, 4 * mib);
+  EXPECT_GE((*opened)->stats(1)->reserved_bytes, 4 * mib);
+  EXPECT_LE((*opened)->stats(1)->reserved_bytes, 64 * mib);
   EXPECT_EQ((*opened)->stats(2)->reserved_bytes, 20 * mib);
 }
 
@@ -111,11 +112,11 @@ TEST_F(Opening, OnePoolDoesNotTakeFromAnother) {
   ASSERT_TRUE(opened.ok());
   std::vector<void*> all;
   while (true) {
-    const auto got = (*opened)->try_allocate({.bytes = 64 * mib, .device = 0});
+    const auto got = (*opened)->try_allocate({.bytes = 2 * mib, .device = 0});
     if (!got) break;
     all.push_back(*got);
   }
-  EXPECT_EQ(all.size(), 16U) << "growth works inside a capped pool";
+  EXPECT_EQ(all.size(), 512U) << "growth works inside a capped pool";
   EXPECT_EQ((*opened)->stats(1)->reserved_bytes, 0U);
   EXPECT_TRUE((*opened)->try_allocate({.bytes = 64 * mib, .device = 1}).ok());
 }
@@ -133,7 +134,8 @@ TEST_F(Opening, TwoDevicesAreNumberedThrough) {
   EXPECT_EQ((*opened)->devices()[2].limit_bytes, 256 * mib);
   ASSERT_TRUE((*opened)->try_allocate({.bytes = 512, .device = 3}).ok());
   EXPECT_EQ(device_.used_bytes(), 0U);
-  EXPECT_EQ(second.used_bytes(), 2 * mib);
+  EXPECT_EQ(second.used_bytes(), (*opened)->stats(3)->reserved_bytes);
+  EXPECT_GT(second.used_bytes(), 0U);
 }
 
 // --- grab_all ------------------------------------------------------------------------------------------------
