@@ -81,9 +81,30 @@ block_index pool::reuse_other_streams(guard& lock, want& w) {
   block_index from = no_block;
   const owner_id whose = best_other(w, &from);
   switch (config_.reuse) {
-    case stream_reuse::device:
-      if (from == no_block || !streams_.order_behind(w.owner, whose)) return no_block;
-      return take(w, from);
+    case stream_reuse::device: {
+      // A fenced block serves as well, once the stream is ordered behind its uses; the smaller of the two is taken.
+      const auto fits_better = [&](block_index i) {
+        const block& b = heap_.at(i);
+        return b.klass == w.klass && b.bytes >= w.bytes + (w.alignment - block_granularity) &&
+               (from == no_block || b.bytes < heap_.at(from).bytes);
+      };
+      auto best = fenced_.end();
+      for (auto it = fenced_.begin(); it != fenced_.end(); ++it) {
+        if (!fits_better(*it)) continue;
+        from = *it;
+        best = it;
+      }
+      if (best != fenced_.end() && take_over_fenced(w, *best)) {
+        fenced_.erase(best);
+        return search(w);
+      }
+      if (whose != idle_owner && streams_.order_behind(w.owner, whose)) return search_of(w, whose);
+      // None is large enough alone. The stream's own blocks that others used are free behind fences that exist
+      // already; with them back, neighbours may be merged into one that is.
+      const auto taken =
+          std::erase_if(fenced_, [&](block_index i) { return heap_.at(i).owner == w.owner && take_over_fenced(w, i); });
+      return taken != 0 ? search(w) : no_block;
+    }
     case stream_reuse::poll:
       // Nobody waits, but the next poll can only see fences that exist.
       for (owner_id o = 1; o < streams_.end(); ++o) {
@@ -134,22 +155,26 @@ block_index pool::join_all(const want& w) {
     streams_[w.owner].dirty = true;
     heap_.hand_over(o, w.owner, streams_[w.owner].epoch, true);
   }
-  std::erase_if(fenced_, [&](block_index i) {
-    const block& b = heap_.at(i);
-    if (streams_[b.owner].is_graph && !streams_[b.owner].gone) return false;
-    if (b.owner != w.owner && !streams_.order_behind(w.owner, b.owner)) return false;
-    for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) {
-      if (nodes_[n].user == w.owner || nodes_[n].user == b.owner) continue;
-      if (nodes_[n].behind == no_fence || !streams_.order_behind_fence(w.owner, nodes_[n].behind)) return false;
-    }
-    drop_uses(i);
-    --streams_[b.owner].references;
-    streams_[w.owner].dirty = true;
-    heap_.release(i, w.owner, streams_[w.owner].epoch, true);
-    return true;
-  });
+  std::erase_if(fenced_, [&](block_index i) { return take_over_fenced(w, i); });
   heap_.absorb_idle(w.owner);
   return search(w);
+}
+
+// Orders the stream behind every use of a fenced block, which then is the stream's own. False where that cannot be
+// done; the caller takes the block off the list of fenced ones.
+bool pool::take_over_fenced(const want& w, block_index i) {
+  const block& b = heap_.at(i);
+  if (streams_[b.owner].is_graph && !streams_[b.owner].gone) return false;
+  if (b.owner != w.owner && !streams_.order_behind(w.owner, b.owner)) return false;
+  for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) {
+    if (nodes_[n].user == w.owner || nodes_[n].user == b.owner) continue;
+    if (nodes_[n].behind == no_fence || !streams_.order_behind_fence(w.owner, nodes_[n].behind)) return false;
+  }
+  drop_uses(i);
+  --streams_[b.owner].references;
+  streams_[w.owner].dirty = true;
+  heap_.release(i, w.owner, streams_[w.owner].epoch, true);
+  return true;
 }
 
 block_index pool::return_and_grow(guard& lock, want& w) {

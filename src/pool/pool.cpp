@@ -57,10 +57,14 @@ result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_repo
 
 block_index pool::search(const want& w) {
   const block_index from = heap_.best_fit(w.klass, w.owner, true, w.bytes, w.alignment);
-  return from == no_block ? no_block : take(w, from);
+  return from == no_block ? no_block : heap_.carve(from, w.bytes, w.alignment);
 }
 
-block_index pool::take(const want& w, block_index from) { return heap_.carve(from, w.bytes, w.alignment); }
+// Among one other owner's blocks, behind which the request's stream is ordered already.
+block_index pool::search_of(const want& w, owner_id other) {
+  const block_index from = heap_.best_fit(w.klass, other, false, w.bytes, w.alignment);
+  return from == no_block ? no_block : heap_.carve(from, w.bytes, w.alignment);
+}
 
 address pool::hand_out(block_index i, const want& w, std::uint64_t requested_bytes) {
   block& b = heap_.at(i);

@@ -97,7 +97,7 @@ class pool {
 
   // pool.cpp
   [[nodiscard]] block_index search(const want& w);
-  [[nodiscard]] block_index take(const want& w, block_index from);
+  [[nodiscard]] block_index search_of(const want& w, owner_id other);
   address hand_out(block_index i, const want& w, std::uint64_t requested_bytes);
   status find_live(address at, block_index* found) const;
   void free_now(block_index i, owner_id o);
@@ -113,6 +113,7 @@ class pool {
   block_index reuse_other_streams(guard& lock, want& w);
   block_index wait_and_search(guard& lock, const want& w, fence_index behind);
   block_index join_all(const want& w);
+  bool take_over_fenced(const want& w, block_index i);
   block_index return_and_grow(guard& lock, want& w);
   [[nodiscard]] owner_id best_other(const want& w, block_index* found) const;
   [[nodiscard]] bool others_hold(const want& w) const;
