@@ -104,9 +104,8 @@ class block_table {
   [[nodiscard]] std::uint32_t capacity() const noexcept { return first_chunk * ((1U << chunk_count_) - 1); }
   [[nodiscard]] block* locate(block_index i) const noexcept {
     assert(i < made_);
-    const std::uint32_t shifted = i + first_chunk;
-    const auto high = static_cast<std::uint32_t>(std::bit_width(shifted)) - 1;
-    return &chunks_[high - 10][shifted - (1U << high)];
+    const auto chunk = static_cast<std::uint32_t>(std::bit_width(i / first_chunk + 1)) - 1;
+    return &chunks_[chunk][i + first_chunk - (first_chunk << chunk)];
   }
 
   std::array<std::unique_ptr<block[]>, 21> chunks_;
