@@ -40,9 +40,8 @@ class test_folder {
  public:
   test_folder() {
     static int made = 0;
-    const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::temp_directory_path() / ("gpumem_" + std::to_string(::getpid()) + "_" +
-                                                      std::to_string(++made) + (test != nullptr ? test->name() : ""));
+    path_ = std::filesystem::temp_directory_path() /
+            ("gpumem_bench_test_" + std::to_string(::getpid()) + "_" + std::to_string(++made));
     std::filesystem::create_directories(path_);
   }
   ~test_folder() {
