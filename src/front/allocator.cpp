@@ -118,24 +118,27 @@ class pooled_allocator final : public allocator {
   }
 
   status stream_release(stream_ref s) override {
-    return where_known([s](pool& p) { return p.stream_release(s); });
+    return where_known(s, [](pool& p, std::uint64_t key) { return p.stream_release(key); });
   }
   status capture_begin(stream_ref s) override {
-    std::vector<pool*> begun;
-    const status ok = where_known([s, &begun](pool& p) {
-      status one = p.capture_begin(s);
-      if (one.ok()) begun.push_back(&p);
+    std::vector<std::pair<pool*, std::uint64_t>> begun;
+    status ok = where_known(s, [s, &begun](pool& p, std::uint64_t key) {
+      status one = p.capture_begin(s, key);
+      if (one.ok()) begun.emplace_back(&p, key);
       return one;
     });
     if (!ok) {
-      for (pool* p : begun) static_cast<void>(p->capture_end(s));  // every pool captures, or none
+      // Every pool captures, or none: what has begun ends, and its empty graph with it.
+      for (const auto& [p, key] : begun) {
+        if (const result<std::uint64_t> graph = p->capture_end(key)) static_cast<void>(p->graph_release(*graph));
+      }
     }
     return ok;
   }
   result<graph_ref> capture_end(stream_ref s) override {
     std::vector<graph_part> parts;
-    const status ok = where_known([s, &parts](pool& p) {
-      const result<std::uint64_t> part = p.capture_end(s);
+    const status ok = where_known(s, [&parts](pool& p, std::uint64_t key) {
+      const result<std::uint64_t> part = p.capture_end(key);
       if (part) parts.push_back({&p, *part});
       return part.why();
     });
@@ -268,20 +271,22 @@ class pooled_allocator final : public allocator {
             fmt::format("device {} does not exist; expected 0 to {}", device, static_cast<int>(pools_.size()) - 1)};
   }
 
-  /// Calls each pool. A device that does not know the stream (another device's) is passed over, unless none does.
+  /// Calls each pool of every device that knows the stream, until one fails. Fails, too, when no device knows it.
   template <typename Call>
-  status where_known(Call call) {
+  status where_known(stream_ref s, Call call) {
     status unknown;
     bool known = false;
-    for (const auto& p : pools_) {
-      status one = call(*p);
-      if (one.ok()) {
-        known = true;
-      } else if (one.code() != errc::device_error) {
-        return one;
-      } else {
-        unknown = std::move(one);
+    const device* on = nullptr;
+    result<std::uint64_t> key{std::uint64_t{0}};
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      if (physical_[i] != on) {  // a device's pools stand side by side
+        on = physical_[i];
+        key = pools_[i]->key_of(s);
+        if (!key) unknown = key.why();
       }
+      if (!key) continue;
+      known = true;
+      if (status one = call(*pools_[i], *key); !one) return one;
     }
     return known ? status{} : unknown;
   }

@@ -44,12 +44,29 @@ std::uint64_t pool::return_idle(guard& lock, std::uint64_t bytes) {
   return returned;
 }
 
-std::uint64_t pool::idle_segment_bytes() const {
-  std::uint64_t bytes = 0;
+// Says of every free byte why it is still here.
+void pool::explain_rest(bool allowed, trim_result* out) const {
   for (segment_index s = 0; s < heap_.segments().size(); ++s) {
-    if (heap_.segment_idle(s)) bytes += heap_.segments()[s].bytes;
+    const heap_segment& segment = heap_.segments()[s];
+    if (segment.bytes == 0) continue;
+    std::uint64_t free_bytes = 0;
+    bool in_use = false;
+    for (block_index i = segment.first; i != no_block; i = heap_.at(i).above) {
+      const block_state state = heap_.at(i).state;
+      if (state == block_state::free || state == block_state::fenced) {
+        free_bytes += heap_.at(i).bytes;
+      } else {
+        in_use = true;
+      }
+    }
+    if (in_use) {
+      out->in_use_bytes += free_bytes;
+    } else if (!allowed) {
+      out->kept_bytes += free_bytes;
+    } else if (!heap_.segment_idle(s) || streams_.captures() > 0) {
+      out->pending_bytes += free_bytes;
+    }
   }
-  return bytes;
 }
 
 trim_result pool::trim(std::uint64_t bytes) {
@@ -64,15 +81,7 @@ trim_result pool::trim(std::uint64_t bytes) {
       out.returned_bytes += return_idle(lock, bytes - out.returned_bytes);
     }
   }
-  const heap_totals& t = heap_.totals();
-  const std::uint64_t idle_whole = idle_segment_bytes();
-  if (!allowed) {
-    out.kept_bytes = idle_whole;
-  } else if (streams_.captures() > 0) {
-    out.pending_bytes = idle_whole;
-  }
-  out.pending_bytes += t.cached_bytes + t.fenced_bytes;
-  out.in_use_bytes = t.idle_bytes - idle_whole;
+  explain_rest(allowed, &out);
   return out;
 }
 

@@ -112,6 +112,9 @@ block_index pool::reuse_other_streams(guard& lock, want& w) {
         if (o == w.owner || heap_.owns_nothing(o)) continue;
         if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) streams_.let_go(*f);
       }
+      for (const block_index i : fenced_) {
+        if (const result<fence_index> f = streams_.cover(heap_.at(i).owner); f && *f != no_fence) streams_.let_go(*f);
+      }
       return no_block;
     case stream_reuse::host:
       if (from == no_block) {
@@ -197,6 +200,7 @@ bool pool::wait_for_fences(guard& lock) {
     if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) held.push_back(*f);
   }
   for (const block_index i : fenced_) {
+    if (const result<fence_index> f = streams_.cover(heap_.at(i).owner); f && *f != no_fence) held.push_back(*f);
     for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = nodes_[n].next) {
       if (nodes_[n].user == heap_.at(i).owner) continue;
       if (nodes_[n].behind == no_fence) {
@@ -243,7 +247,8 @@ oom_cause pool::cause_of(const want& w) const {
     if (heap_.at(i).klass == w.klass && heap_.at(i).bytes >= w.bytes) return oom_cause::pending_work;
   }
   if (t.cached_bytes + t.idle_bytes + t.fenced_bytes >= w.bytes) return oom_cause::fragmentation;
-  return w.device_refused ? oom_cause::device_full : oom_cause::limit;
+  const bool unlimited = budget_.limit() >= config_.total_bytes;
+  return w.device_refused || unlimited ? oom_cause::device_full : oom_cause::limit;
 }
 
 void pool::fill_report(guard& lock, const request& r, const want& w, oom_report* report) {

@@ -198,6 +198,7 @@ void pool::fence_uses(block_index i, owner_id o) {
     free_now(i, o);
     return;
   }
+  b.in_use.freed_epoch = streams_[o].epoch;
   streams_[o].dirty = true;  // whoever takes it from here is ordered behind this free, too
   fenced_.push_back(i);
 }
@@ -226,15 +227,20 @@ bool pool::settle_fenced(block_index i) {
   }
   if (!done) return false;
   drop_uses(i);
-  free_now(i, b.owner);
+  if (b.in_use.freed_epoch <= streams_[b.owner].done) {
+    --streams_[b.owner].references;
+    heap_.release(i, idle_owner, 0, false);
+  } else {
+    free_now(i, b.owner);
+  }
   return true;
 }
 
 // Takes note of every fence that is done by now.
 void pool::poll() {
   if (streams_.captures() > 0) return;  // even a query could spoil a capture
+  streams_.poll();  // first: what is done on the owner's stream lets a fenced block go to everybody at once
   std::erase_if(fenced_, [this](block_index i) { return settle_fenced(i); });
-  streams_.poll();
 }
 
 status pool::record_use(address at, stream_ref s) {
@@ -251,11 +257,9 @@ status pool::record_use(address at, stream_ref s) {
   return {};
 }
 
-status pool::stream_release(stream_ref s) {
-  const result<std::uint64_t> key = streams_.key_of(s);
-  if (!key) return key.why();
+status pool::stream_release(std::uint64_t key) {
   const guard lock{mutex_};
-  const std::optional<owner_id> o = streams_.find(*key);
+  const std::optional<owner_id> o = streams_.find(key);
   if (!o) return {};
   if (streams_[*o].capturing) {
     return {errc::invalid_argument, "a stream that is capturing cannot be released; end the capture first"};
@@ -264,19 +268,15 @@ status pool::stream_release(stream_ref s) {
   return {};
 }
 
-status pool::capture_begin(stream_ref s) {
-  const result<std::uint64_t> key = streams_.key_of(s);
-  if (!key) return key.why();
+status pool::capture_begin(stream_ref s, std::uint64_t key) {
   const guard lock{mutex_};
   poll();  // the last chance to learn of fences before the capture forbids asking
-  return streams_.capture_begin(streams_.slot_of(s, *key)).why();
+  return streams_.capture_begin(streams_.slot_of(s, key)).why();
 }
 
-result<std::uint64_t> pool::capture_end(stream_ref s) {
-  const result<std::uint64_t> key = streams_.key_of(s);
-  if (!key) return key.why();
+result<std::uint64_t> pool::capture_end(std::uint64_t key) {
   const guard lock{mutex_};
-  const std::optional<owner_id> o = streams_.find(*key);
+  const std::optional<owner_id> o = streams_.find(key);
   if (!o) return status{errc::invalid_argument, "the stream is not capturing"};
   return streams_.capture_end(*o);
 }

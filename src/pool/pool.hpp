@@ -55,9 +55,11 @@ class pool {
   /// `unknown_pointer` where no block of this pool begins there.
   status release_block(address at, const release& stated);
   status record_use(address at, stream_ref s);
-  status stream_release(stream_ref s);
-  status capture_begin(stream_ref s);
-  result<std::uint64_t> capture_end(stream_ref s);
+  /// What stands for the stream in the next three, the same in every pool of one device.
+  [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const { return streams_.key_of(s); }
+  status stream_release(std::uint64_t key);
+  status capture_begin(stream_ref s, std::uint64_t key);
+  result<std::uint64_t> capture_end(std::uint64_t key);
   status graph_release(std::uint64_t graph);
 
   trim_result trim(std::uint64_t bytes);
@@ -130,7 +132,7 @@ class pool {
 
   // give_back.cpp
   std::uint64_t return_idle(guard& lock, std::uint64_t bytes);
-  [[nodiscard]] std::uint64_t idle_segment_bytes() const;
+  void explain_rest(bool allowed, trim_result* out) const;
 
   // pool_check.cpp
   [[nodiscard]] statistics stats_locked() const;

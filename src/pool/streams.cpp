@@ -88,6 +88,8 @@ result<fence_index> stream_table::record(owner_id o) {
 
 result<fence_index> stream_table::cover(owner_id o) {
   stream_slot& slot = slots_[o];
+  if (slot.is_graph && !slot.gone)
+    return status{errc::unsupported, "what a graph owns stays with it until it is released"};
   if (slot.dirty) {
     result<fence_index> made = record(o);
     if (!made) return made;
@@ -131,6 +133,7 @@ void stream_table::poll() {
       const tracked_fence::state seen = ask(behind);
       if (seen == tracked_fence::state::pending) break;
       if (seen == tracked_fence::state::done) {
+        slot.done = epoch;
         heap_.settle(o, epoch);
       } else if (slot.gone) {
         heap_.settle(o, epoch, true);  // nothing will ever say when this memory is free: leaked

@@ -44,6 +44,7 @@ struct stream_slot {
   std::uint64_t key = 0;        ///< of the stream, or the graph's number
   owner_id graph = idle_owner;  ///< while capturing, the graph's slot
   std::uint32_t epoch = 1;
+  std::uint32_t done = 0;             ///< everything freed up to this epoch is known to be done
   std::uint32_t references = 0;       ///< blocks, uses and requests that name this slot
   std::vector<pending> fences;        ///< oldest first
   std::vector<std::uint32_t> waited;  ///< by slot: the epoch up to which this stream is ordered behind that one

@@ -138,7 +138,7 @@ TEST_P(Contract, AllocateThrowsWhatTryAllocateReturns) {
     FAIL() << "twice the device was allocated";
   } catch (const out_of_memory& e) {
     const oom_report& report = e.report();
-    EXPECT_EQ(report.cause, oom_cause::limit);
+    EXPECT_EQ(report.cause, stats().limit_bytes < device_bytes ? oom_cause::limit : oom_cause::device_full);
     EXPECT_EQ(report.requested_bytes, too_much);
     EXPECT_EQ(report.rounded_bytes, too_much);
     EXPECT_EQ(report.pool, allocator_->devices().front().name);

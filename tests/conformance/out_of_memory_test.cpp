@@ -25,7 +25,9 @@ TEST_P(OutOfMemory, NamesTheLimit) {
   for (int pool = 0; pool < pools(); ++pool) {
     void* const held = take(mebibyte, {}, pool);
     const oom_report report = refusal(static_cast<std::size_t>(stats(pool).limit_bytes), {}, pool);
-    EXPECT_EQ(report.cause, oom_cause::limit) << report.headline();
+    // Without a limit the device itself is the one that is reached.
+    const bool limited = stats(pool).limit_bytes < device_bytes;
+    EXPECT_EQ(report.cause, limited ? oom_cause::limit : oom_cause::device_full) << report.headline();
     EXPECT_EQ(report.pool_statistics.live_bytes, mebibyte);
     EXPECT_EQ(report.device_total_bytes, device_bytes);
     give(held);
