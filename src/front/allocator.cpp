@@ -51,10 +51,11 @@ class pooled_allocator final : public allocator {
         if (status ok = add_pool(*d, std::move(config), with); !ok) return ok;
       }
     }
-    stats_path_ = with.stats_path;
-    if (!stats_path_.empty() && stats_path_ != "exit") {
-      if (status ok = write_stats(); !ok) return ok;  // a path that cannot be written is refused now, not at exit
+    if (!with.stats_path.empty() && with.stats_path != "exit") {
+      // A path that cannot be written is refused now, not at exit.
+      if (status ok = write_stats(with.stats_path); !ok) return ok;
     }
+    stats_path_ = with.stats_path;
     if (with.verbose) describe_start(with);
     if (!stats_path_.empty() || !with.trace_path.empty()) remember_at_exit(this, [this] { report(); });
     return {};
@@ -291,15 +292,15 @@ class pooled_allocator final : public allocator {
     return known ? status{} : unknown;
   }
 
-  status write_stats() const {
+  status write_stats(const std::string& target) const {
     std::vector<statistics> figures;
     for (const logical_device& d : devices_) figures.push_back(*stats(d.ordinal));
-    return write_statistics(stats_path_, devices_, figures);
+    return write_statistics(target, devices_, figures);
   }
 
   void report() {
     if (!stats_path_.empty()) {
-      if (const status ok = write_stats(); !ok) log_line(ok.message());
+      if (const status ok = write_stats(stats_path_); !ok) log_line(ok.message());
     }
     if (const status ok = flush_trace(); !ok) log_line(ok.message());
   }

@@ -1,0 +1,131 @@
+// What only the front decides: form of requests, several devices, misuse across pools, verbosity. The contract that
+// every policy shares is in tests/conformance.
+#include "gpumem/allocator.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "bits.hpp"
+#include "gpumem/sim_device.hpp"
+#include "log.hpp"
+
+namespace gpumem {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+struct two_devices {
+  sim_device first{numbered(0)};
+  sim_device second{numbered(1)};
+  std::unique_ptr<allocator> a;
+
+  explicit two_devices(settings s = {}) {
+    device* const devices[] = {&first, &second};
+    auto opened = allocator::open(devices, s);
+    EXPECT_TRUE(opened.ok()) << opened.why().message();
+    a = *std::move(opened);
+  }
+  static sim_config numbered(int ordinal) {
+    sim_config c;
+    c.ordinal = ordinal;
+    return c;
+  }
+};
+
+TEST(allocator, numbers_logical_devices_through_and_keeps_them_apart) {
+  settings s;
+  ASSERT_TRUE(s.set("pools", "a:1GiB,b:2GiB").ok());
+  two_devices x{s};
+  ASSERT_EQ(x.a->devices().size(), 4U);
+  EXPECT_EQ(x.a->devices()[3].physical_ordinal, 1);
+  EXPECT_EQ(x.a->devices()[3].name, "b");
+  void* const p = x.a->allocate(mib, {}, 3);
+  EXPECT_EQ(x.first.used_bytes(), 0U);
+  EXPECT_GT(x.second.used_bytes(), 0U);
+  EXPECT_EQ(x.a->try_deallocate(p, {.device = 2}).code(), errc::wrong_device);
+  EXPECT_EQ(x.a->try_deallocate(p, {.device = 4}).code(), errc::wrong_device);
+  EXPECT_EQ(x.a->stats(3)->live_blocks, 1U) << "a refused free changes nothing";
+  EXPECT_TRUE(x.a->try_deallocate(p, {.device = 3}).ok());
+  EXPECT_EQ(x.a->stats(3)->misuses, 1U);
+}
+
+TEST(allocator, settings_of_one_device_are_that_devices_alone) {
+  settings s;
+  ASSERT_TRUE(s.apply({{"GPUMEM_LIMIT", "4GiB"}, {"GPUMEM_LIMIT_1", "1GiB"}, {"GPUMEM_POLICY_1", "grab_all"}}).ok());
+  two_devices x{s};
+  EXPECT_EQ(x.a->devices()[0].limit_bytes, 4 * gib);
+  EXPECT_EQ(x.a->devices()[1].limit_bytes, gib);
+  EXPECT_EQ(x.a->devices()[1].policy, "grab_all");
+}
+
+TEST(allocator, captures_only_on_the_device_that_knows_the_stream) {
+  two_devices x;
+  const stream_ref s = x.second.create_stream();
+  ASSERT_TRUE(x.a->capture_begin(s).ok());
+  EXPECT_EQ(x.a->capture_begin(s).code(), errc::invalid_argument);
+  const result<graph_ref> g = x.a->capture_end(s);
+  ASSERT_TRUE(g.ok());
+  EXPECT_TRUE(x.a->graph_release(*g).ok());
+  EXPECT_EQ(x.a->graph_release(*g).code(), errc::invalid_argument);
+  EXPECT_FALSE(x.a->capture_end(s).ok());
+}
+
+TEST(allocator, refuses_a_limit_that_the_device_or_the_other_pools_do_not_leave) {
+  settings s;
+  ASSERT_TRUE(s.set("pools", "40GiB,30GiB").ok());
+  two_devices x{s};
+  EXPECT_EQ(x.a->set_limit(0, 51 * gib).code(), errc::bad_setting);
+  EXPECT_EQ(x.a->set_limit(0, 0).code(), errc::bad_setting);
+  EXPECT_EQ(x.a->set_limit(9, gib).code(), errc::wrong_device);
+  EXPECT_TRUE(x.a->set_limit(0, 50 * gib).ok());
+}
+
+TEST(allocator, says_its_settings_and_pools_when_asked_to) {
+  std::vector<std::string> lines;
+  const log_sink before = set_log_sink([&lines](std::string_view line) { lines.emplace_back(line); });
+  settings s;
+  EXPECT_TRUE(s.set("verbose", "1").ok());
+  EXPECT_TRUE(s.set("policy", "grab_all").ok());
+  {
+    two_devices x{s};
+    static_cast<void>(x.a->allocate(512));
+  }
+  set_log_sink(before);
+  EXPECT_THAT(lines, Contains(HasSubstr("GPUMEM_POLICY=grab_all")));
+  EXPECT_THAT(lines, Contains(HasSubstr("pool 1 is logical device 1 on device 1")));
+  EXPECT_THAT(lines, Contains(HasSubstr("got 78.24 GiB of 78.24 GiB at first use")));
+}
+
+TEST(allocator, a_refused_free_is_logged_and_counted_and_nothing_else) {
+  std::vector<std::string> lines;
+  const log_sink before = set_log_sink([&lines](std::string_view line) { lines.emplace_back(line); });
+  two_devices x;
+  int not_ours = 0;
+  x.a->deallocate(&not_ours);
+  x.a->deallocate(nullptr);
+  set_log_sink(before);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_THAT(lines[0], HasSubstr("is not a block"));
+  EXPECT_EQ(x.a->stats(0)->misuses, 1U);
+}
+
+TEST(allocator, each_logical_device_has_a_trace_of_its_own) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "gpumem_allocator_test";
+  std::filesystem::create_directories(folder);
+  settings s;
+  s.trace_path = (folder / "runs.csv").string();
+  {
+    two_devices x{s};
+    x.a->deallocate(x.a->allocate(512, {}, 0));
+    x.a->deallocate(x.a->allocate(512, {}, 1));
+  }
+  EXPECT_GT(std::filesystem::file_size(folder / "runs.csv"), 0U);
+  EXPECT_GT(std::filesystem::file_size(folder / "runs.1.csv"), 0U);
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace gpumem

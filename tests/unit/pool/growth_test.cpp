@@ -1,0 +1,106 @@
+// How a pool takes memory, with policies made for the question; what the built-in ones ask for is tested in
+// tests/unit/policies.
+#include <gtest/gtest.h>
+
+#include "bits.hpp"
+#include "gpumem/sim_device.hpp"
+#include "pool.hpp"
+
+namespace gpumem {
+namespace {
+
+struct asks final : policy {
+  segment_request at_first;
+  segment_request later;
+  asks(const segment_request& first_ask, const segment_request& later_ask) : at_first{first_ask}, later{later_ask} {}
+  segment_request first(const pool_view&) override { return at_first; }
+  segment_request grow(const pool_view&, std::uint64_t need) override {
+    return {.bytes = std::max(later.bytes, need), .least_bytes = need, .kind = later.kind};
+  }
+};
+
+struct pool_of_one_policy {
+  sim_device device;
+  pool tested;
+  pool_of_one_policy(std::uint64_t limit, const segment_request& first, const segment_request& later, sim_config c = {})
+      : device{c}, tested{device, config(limit, c), std::make_unique<asks>(first, later)} {}
+  static pool_config config(std::uint64_t limit, const sim_config& c) {
+    pool_config p;
+    p.name = "0";
+    p.limit_bytes = limit;
+    p.total_bytes = c.capacity_bytes;
+    return p;
+  }
+  result<address> take(std::uint64_t bytes, std::size_t alignment = 512) {
+    request r;
+    r.bytes = bytes;
+    r.alignment = alignment;
+    return tested.allocate(r, round_up(bytes, 512), nullptr);
+  }
+};
+
+TEST(growth, takes_what_the_policy_asks_ahead_of_demand_and_records_what_it_got) {
+  pool_of_one_policy x{gib, {.bytes = 64 * mib, .least_bytes = 2 * mib}, {.bytes = 2 * mib}};
+  EXPECT_EQ(x.device.used_bytes(), 0U) << "nothing before the first request";
+  ASSERT_TRUE(x.take(512).ok());
+  EXPECT_EQ(x.device.used_bytes(), 64 * mib);
+  EXPECT_EQ(x.tested.stats().asked_at_start_bytes, 64 * mib);
+  EXPECT_EQ(x.tested.stats().got_at_start_bytes, 64 * mib);
+}
+
+TEST(growth, shrinks_what_the_device_refuses_down_to_the_least_and_no_further) {
+  sim_config c;
+  c.capacity_bytes = gib;
+  c.foreign_bytes = gib - 64 * mib;
+  pool_of_one_policy x{gib, {}, {.bytes = 512 * mib}, c};
+  ASSERT_TRUE(x.take(2 * mib).ok());
+  const std::uint64_t got = x.device.used_bytes();
+  EXPECT_GE(got, 48 * mib) << "nine tenths of the refused size at a time";
+  EXPECT_LE(got, 64 * mib);
+  const result<address> too_much = x.take(65 * mib);
+  EXPECT_EQ(too_much.code(), errc::out_of_memory);
+  EXPECT_EQ(x.device.used_bytes(), got);
+  EXPECT_TRUE(x.tested.check().ok()) << x.tested.check().message();
+}
+
+TEST(growth, a_mapped_segment_is_used_like_a_plain_one) {
+  pool_of_one_policy x{gib, {}, {.bytes = 8 * mib, .kind = segment_kind::mapped}};
+  const result<address> p = x.take(mib);
+  ASSERT_TRUE(p.ok());
+  EXPECT_EQ(x.device.live_mappings(), 4U);
+  EXPECT_TRUE(x.tested.release_block(*p, {}).ok());
+  EXPECT_EQ(x.tested.trim(UINT64_MAX).returned_bytes, 8 * mib);
+  EXPECT_EQ(x.device.live_mappings(), 0U);
+}
+
+TEST(growth, falls_back_to_plain_segments_where_pages_cannot_be_mapped) {
+  sim_config c;
+  c.page_bytes = 0;
+  pool_of_one_policy x{gib, {}, {.bytes = 8 * mib, .kind = segment_kind::mapped}, c};
+  EXPECT_TRUE(x.take(mib).ok());
+  EXPECT_EQ(x.device.used_bytes(), 8 * mib);
+}
+
+TEST(growth, an_alignment_beyond_the_segments_own_still_finds_room) {
+  pool_of_one_policy x{gib, {}, {.bytes = 2 * mib}};
+  const result<address> p = x.take(mib, 64 * mib);
+  ASSERT_TRUE(p.ok()) << p.why().message();
+  EXPECT_EQ(*p % (64 * mib), 0U);
+  EXPECT_TRUE(x.tested.check().ok());
+}
+
+TEST(growth, an_error_of_the_driver_is_the_cause_and_costs_no_budget) {
+  pool_of_one_policy x{gib, {}, {.bytes = 2 * mib}};
+  x.device.fail_nth(device_call::alloc, 1);
+  oom_report report;
+  request r;
+  r.bytes = mib;
+  EXPECT_EQ(x.tested.allocate(r, mib, &report).code(), errc::out_of_memory);
+  EXPECT_EQ(report.cause, oom_cause::driver_error);
+  EXPECT_NE(report.driver_message.find("alloc"), std::string::npos);
+  EXPECT_EQ(x.tested.stats().reserved_bytes, 0U);
+  EXPECT_TRUE(x.take(mib).ok()) << "the next request is served";
+}
+
+}  // namespace
+}  // namespace gpumem
