@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "bits.hpp"
 #include "measure.hpp"
 #include "parallel.hpp"
 
@@ -44,7 +45,8 @@ status load_traces(const options& from, std::vector<trace>& into) {
   return {};
 }
 
-/// `fit` opens each row at both ends of its search, `compare` on the one device there is.
+/// `compare` opens each row on the one device there is, `fit` with room to spare: there a capacity in which a policy
+/// cannot start is an answer, not a mistake.
 status try_to_open(const inputs& all, const policy_row& row, const options& from) {
   std::vector<sim_config> devices;
   if (from.what == command::compare) {
@@ -52,8 +54,7 @@ status try_to_open(const inputs& all, const policy_row& row, const options& from
   } else {
     for (const trace& each : all.traces) {
       const std::uint64_t peak = peak_live_of(each, row.tenants);
-      devices.push_back(fit_device(from.setup, fit_capacity(peak, 0)));
-      devices.push_back(fit_device(from.setup, fit_capacity(peak, fit_steps)));
+      devices.push_back(fit_device(from.setup, std::max(fit_capacity(peak, fit_steps), gib)));
     }
   }
   for (const sim_config& each : devices) {
@@ -78,7 +79,9 @@ result<inputs> gather_inputs(const options& from) {
   inputs all;
   const auto defaults = settings_from(process_environment());
   if (!defaults) return defaults.why();
-  for (const std::string& text : from.policies.empty() ? default_rows(*defaults, from.limit) : from.policies) {
+  // A share of the device is a limit for compare; for fit, which looks for the device, it would be a handicap.
+  const std::string_view share = from.what == command::compare ? "50%" : "100%";
+  for (const std::string& text : from.policies.empty() ? default_rows(*defaults, from.limit, share) : from.policies) {
     auto row = parse_policy_row(text, *defaults, from.limit);
     if (row && from.what == command::fit) row = fit_row(*row);
     if (!row) return row.why();

@@ -80,13 +80,14 @@ result<policy_row> parse_policy_row(std::string_view text, const settings& defau
   return row;
 }
 
-std::vector<std::string> default_rows(const settings& defaults, std::string_view limit) {
+std::vector<std::string> default_rows(const settings& defaults, std::string_view limit, std::string_view share) {
   if (defaults.source("policy") == setting_source::environment) return {defaults.policy};
   std::vector<std::string> rows;
   for (const policy_entry& each : known_policies()) {
     const bool add_limit = each.needs_limit && limit.empty() && !defaults.limit;
     const bool add_pools = each.needs_pools && defaults.pools.empty();
-    rows.push_back(each.name + (add_limit ? ",limit=50%" : "") + (add_pools ? ",pools=50%+50%" : ""));
+    rows.push_back(fmt::format("{}{}{}{}", each.name, add_limit ? ",limit=" : "", add_limit ? share : "",
+                               add_pools ? ",pools=50%+50%" : ""));
   }
   return rows;
 }

@@ -26,7 +26,8 @@ result<settings> settings_from(const environment& variables);
 /// `defaults` is what the environment says; `limit` (may be empty) applies where `text` names none.
 result<policy_row> parse_policy_row(std::string_view text, const settings& defaults, std::string_view limit);
 
-/// The rows where none are asked for: GPUMEM_POLICY alone where it is set, else every policy that is known.
-std::vector<std::string> default_rows(const settings& defaults, std::string_view limit);
+/// The rows where none are asked for: GPUMEM_POLICY alone where it is set, else every policy that is known, those that
+/// need a limit with `share` of the device.
+std::vector<std::string> default_rows(const settings& defaults, std::string_view limit, std::string_view share);
 
 }  // namespace gpumem::bench

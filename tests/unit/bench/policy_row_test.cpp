@@ -73,12 +73,14 @@ TEST(policy_row, takes_its_defaults_from_the_environment) {
 }
 
 TEST(policy_row, has_every_policy_by_default) {
-  const auto rows = default_rows({}, "");
+  const auto rows = default_rows({}, "", "50%");
   EXPECT_THAT(
       rows, testing::IsSupersetOf({"growth", "grab_all", "caching", "hard_cap,limit=50%", "multi_pool,pools=50%+50%"}));
-  EXPECT_THAT(default_rows({}, "1GiB"), testing::Contains("hard_cap"));
-  EXPECT_THAT(default_rows(*settings_from({{"GPUMEM_LIMIT", "1GiB"}}), ""), testing::Contains("hard_cap"));
-  EXPECT_EQ(default_rows(*settings_from({{"GPUMEM_POLICY", "caching"}}), ""), std::vector<std::string>{"caching"});
+  EXPECT_THAT(default_rows({}, "", "100%"), testing::Contains("hard_cap,limit=100%"));
+  EXPECT_THAT(default_rows({}, "1GiB", "50%"), testing::Contains("hard_cap"));
+  EXPECT_THAT(default_rows(*settings_from({{"GPUMEM_LIMIT", "1GiB"}}), "", "50%"), testing::Contains("hard_cap"));
+  EXPECT_EQ(default_rows(*settings_from({{"GPUMEM_POLICY", "caching"}}), "", "50%"),
+            std::vector<std::string>{"caching"});
 }
 
 }  // namespace
