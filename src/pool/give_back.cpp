@@ -28,13 +28,14 @@ std::uint64_t pool::return_idle(guard& lock, std::uint64_t bytes) {
     heap_.remove_segment(best);
     backed_[best] = {};
     lost_bytes_ += going.bytes;  // nobody's until the driver has taken it
-    lock.unlock();
-    const status taken = return_segment(device_, going);
-    if (!taken) {
-      log_line(fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", config_.name,
-                           format_bytes(going.bytes), taken.message()));
-    }
-    lock.lock();
+    const status taken = call_unlocked(lock, [&] {
+      status answer = return_segment(device_, going);
+      if (!answer) {
+        log_line(fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", config_.name,
+                             format_bytes(going.bytes), answer.message()));
+      }
+      return answer;
+    });
     if (!taken) break;
     lost_bytes_ -= going.bytes;
     budget_.give_back(going.bytes);

@@ -132,15 +132,20 @@ block_index pool::reuse_other_streams(guard& lock, want& w) {
   return no_block;
 }
 
+// Requires a hold on the fence. It stays pending where a capture has begun meanwhile.
+void pool::wait_for(guard& lock, fence_index f) {
+  if (streams_.tracked(f).seen != tracked_fence::state::pending) return;
+  const fence on_device = streams_.tracked(f).device_fence;
+  const status waited = call_unlocked(lock, [&] { return device_.wait_host(on_device); });
+  if (waited.code() == errc::unsupported) return;
+  ++counts_.host_waits;
+  streams_.tracked(f).seen = waited ? tracked_fence::state::done : tracked_fence::state::failed;
+}
+
 // Takes over the caller's hold on the fence.
 block_index pool::wait_and_search(guard& lock, const want& w, fence_index behind) {
   if (behind != no_fence) {
-    const fence f = streams_.tracked(behind).device_fence;
-    lock.unlock();
-    const status waited = device_.wait_host(f);
-    lock.lock();
-    ++counts_.host_waits;
-    streams_.tracked(behind).seen = waited ? tracked_fence::state::done : tracked_fence::state::failed;
+    wait_for(lock, behind);
     streams_.let_go(behind);
   }
   poll();
@@ -213,14 +218,7 @@ bool pool::wait_for_fences(guard& lock) {
   }
   if (held.empty()) return false;
   for (const fence_index f : held) {
-    if (streams_.tracked(f).seen == tracked_fence::state::pending) {
-      const fence on_device = streams_.tracked(f).device_fence;
-      lock.unlock();
-      const status waited = device_.wait_host(on_device);
-      lock.lock();
-      ++counts_.host_waits;
-      streams_.tracked(f).seen = waited ? tracked_fence::state::done : tracked_fence::state::failed;
-    }
+    wait_for(lock, f);
     streams_.let_go(f);
   }
   return true;

@@ -269,9 +269,12 @@ status pool::stream_release(std::uint64_t key) {
 }
 
 status pool::capture_begin(stream_ref s, std::uint64_t key) {
-  const guard lock{mutex_};
+  guard lock{mutex_};
   poll();  // the last chance to learn of fences before the capture forbids asking
-  return streams_.capture_begin(streams_.slot_of(s, key)).why();
+  status begun = streams_.capture_begin(streams_.slot_of(s, key)).why();
+  // From here on no call begins that would spoil it; those under way are waited for.
+  if (begun) unlocked_calls_done_.wait(lock, [this] { return unlocked_calls_ == 0; });
+  return begun;
 }
 
 result<std::uint64_t> pool::capture_end(std::uint64_t key) {

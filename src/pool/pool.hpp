@@ -113,6 +113,7 @@ class pool {
   // oom_ladder.cpp
   block_index climb(guard& lock, want& w);
   block_index reuse_other_streams(guard& lock, want& w);
+  void wait_for(guard& lock, fence_index f);
   block_index wait_and_search(guard& lock, const want& w, fence_index behind);
   block_index join_all(const want& w);
   bool take_over_fenced(const want& w, block_index i);
@@ -129,6 +130,18 @@ class pool {
   growth grow(guard& lock, want& w);
   std::uint64_t add_segment(guard& lock, const segment_request& ask, want& w);
   void return_ticket();
+
+  /// Runs a driver call that no capture survives, without the lock; `unsupported` while one is under way.
+  template <typename Call>
+  status call_unlocked(guard& lock, Call call) {
+    if (streams_.captures() > 0) return {errc::unsupported, "a capture is under way"};
+    ++unlocked_calls_;
+    lock.unlock();
+    status done = call();
+    lock.lock();
+    if (--unlocked_calls_ == 0) unlocked_calls_done_.notify_all();
+    return done;
+  }
 
   // give_back.cpp
   std::uint64_t return_idle(guard& lock, std::uint64_t bytes);
@@ -155,6 +168,8 @@ class pool {
   std::vector<block_index> fenced_;  // blocks that wait for other streams' fences
   std::vector<oom_callback> callbacks_;
   std::condition_variable ticket_returned_;
+  std::uint32_t unlocked_calls_ = 0;  ///< that no capture survives: one begins when they are done
+  std::condition_variable unlocked_calls_done_;
   bool growing_ = false;
   bool opened_ = false;
   statistics counts_;             // the counters; the bytes are filled in from the heap when asked
