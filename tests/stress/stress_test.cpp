@@ -224,7 +224,9 @@ class Stress : public ::testing::TestWithParam<setup> {
     }
     const auto repeat = [&](auto& one) {
       threads.emplace_back([&working, &one] {
-        while (working.load() != 0) one();
+        do {
+          one();
+        } while (working.load() != 0);
       });
     };
     (repeat(beside), ...);
@@ -284,10 +286,13 @@ TEST_P(Stress, CallbacksFreeWhatOthersWait) {
     give(*b);
     return true;
   });
-  run_beside([&] {
-    if (const auto b = take(95 * mib, {}, 0)) exchange_.put(*b);
+  const auto pinned = take(2 * mib, {}, 0);
+  ASSERT_TRUE(pinned.has_value());
+  run_beside([&] {  // never fits, so each time the callbacks are asked until nothing is left to free
+    EXPECT_FALSE(take(95 * mib, {}, 0).has_value());
     std::this_thread::yield();
   });
+  give(*pinned);
   EXPECT_GT(asked.load(), 0);
 }
 
