@@ -57,13 +57,13 @@ struct memory_info {
 
 /// Every kind of call that crosses the edge; indexes `call_counts`.
 enum class device_call : std::uint8_t {
-  alloc,           ///< a plain segment
-  free,            ///< and its return
-  alloc_host,      ///< pinned host memory
+  alloc,       ///< a plain segment
+  free,        ///< and its return
+  alloc_host,  ///< pinned host memory
   free_host,
-  reserve,         ///< an address range
+  reserve,  ///< an address range
   release_range,
-  create,          ///< physical pages
+  create,  ///< physical pages
   destroy,
   map,
   set_access,
@@ -72,10 +72,10 @@ enum class device_call : std::uint8_t {
   record,          ///< a fence on one stream
   record_context,  ///< a fence behind everything enqueued so far
   query,
-  wait_host,       ///< the host waits for a fence
-  wait_stream,     ///< a stream waits for a fence, the host does not
+  wait_host,    ///< the host waits for a fence
+  wait_stream,  ///< a stream waits for a fence, the host does not
   stream_id,
-  synchronize,     ///< the host waits for everything
+  synchronize,  ///< the host waits for everything
   count_
 };
 inline constexpr std::size_t device_call_kinds = static_cast<std::size_t>(device_call::count_);
@@ -128,9 +128,7 @@ class device {
   /// True once everything before the fence is done. An error is not an answer: treat the work as unfinished.
   result<bool> query(fence f) { return count(device_call::query), do_query(f); }
   status wait_host(fence f) { return count(device_call::wait_host), do_wait_host(f); }
-  status wait_stream(stream_ref waiter, fence f) {
-    return count(device_call::wait_stream), do_wait_stream(waiter, f);
-  }
+  status wait_stream(stream_ref waiter, fence f) { return count(device_call::wait_stream), do_wait_stream(waiter, f); }
   /// Returns the fence to the device's pool; never fails and makes no driver call that can block.
   void drop(fence f) noexcept { do_drop(f); }
 

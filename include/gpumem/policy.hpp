@@ -23,12 +23,12 @@ enum class segment_kind : std::uint8_t {
 
 /// What a pool tells its policy. All in bytes.
 struct pool_view {
-  std::uint64_t total_bytes = 0;        ///< of the device
-  std::uint64_t free_at_start_bytes = 0;///< of the device, when the pool was opened
-  std::uint64_t limit_bytes = 0;        ///< what the pool may hold at most (the device's total where no limit is set)
-  std::uint64_t reserved_bytes = 0;     ///< what it holds
-  std::uint64_t live_bytes = 0;         ///< what of that the program holds
-  std::uint64_t granularity_bytes = 0;  ///< sizes are rounded up to this
+  std::uint64_t total_bytes = 0;          ///< of the device
+  std::uint64_t free_at_start_bytes = 0;  ///< of the device, when the pool was opened
+  std::uint64_t limit_bytes = 0;          ///< what the pool may hold at most (the device's total where no limit is set)
+  std::uint64_t reserved_bytes = 0;       ///< what it holds
+  std::uint64_t live_bytes = 0;           ///< what of that the program holds
+  std::uint64_t granularity_bytes = 0;    ///< sizes are rounded up to this
 };
 
 /// `bytes` are wanted; anything from `least_bytes` on is taken when the device or the limit has no more.
@@ -90,8 +90,8 @@ status register_policy(std::string name, std::string summary, policy_factory mak
 struct policy_entry {
   std::string name;
   std::string summary;
-  bool needs_limit = false;  ///< refuses to start without GPUMEM_LIMIT
-  bool needs_pools = false;  ///< refuses to start without GPUMEM_POOLS
+  bool needs_limit = false;     ///< refuses to start without GPUMEM_LIMIT
+  bool needs_pools = false;     ///< refuses to start without GPUMEM_POOLS
   bool leaves_reserve = false;  ///< without a limit, leaves GPUMEM_RESERVE free for the context and libraries
 };
 

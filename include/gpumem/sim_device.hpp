@@ -44,9 +44,9 @@ struct sim_config {
 };
 
 enum class hazard_kind : std::uint8_t {
-  early_reuse,    ///< handed out while another stream may still use it
-  overlap,        ///< handed out while it is handed out already
-  use_after_free, ///< freed to the driver or unmapped while a stream may still use it, or used with nothing behind it
+  early_reuse,     ///< handed out while another stream may still use it
+  overlap,         ///< handed out while it is handed out already
+  use_after_free,  ///< freed to the driver or unmapped while a stream may still use it, or used with nothing behind it
 };
 std::string_view to_string(hazard_kind kind) noexcept;
 
@@ -78,8 +78,8 @@ class sim_device final : public device {
   status end_capture(stream_ref s);
 
   // --- virtual time and work -----------------------------------------------------------------------------
-  [[nodiscard]] std::uint64_t now_ns() const noexcept;       ///< the host's clock
-  void advance_to(std::uint64_t ns) noexcept;                ///< never backwards
+  [[nodiscard]] std::uint64_t now_ns() const noexcept;  ///< the host's clock
+  void advance_to(std::uint64_t ns) noexcept;           ///< never backwards
   void advance_by(std::uint64_t ns) noexcept;
   [[nodiscard]] std::uint64_t in_calls_ns() const noexcept;  ///< host time spent in device calls, waits included
   /// Work on `s` that is done `lag_ns` after the host's now, and never before what `s` was given earlier.
@@ -101,7 +101,7 @@ class sim_device final : public device {
   void fail_nth(device_call call, std::uint64_t n, errc code = errc::device_error);
   /// Memory that other processes hold from now on. May be more than is free: then nothing is free.
   void set_foreign_bytes(std::uint64_t bytes) noexcept;
-  [[nodiscard]] std::uint64_t used_bytes() const noexcept;       ///< physical, by this process
+  [[nodiscard]] std::uint64_t used_bytes() const noexcept;  ///< physical, by this process
   [[nodiscard]] std::uint64_t peak_used_bytes() const noexcept;
   [[nodiscard]] std::uint64_t live_mappings() const noexcept;
 

@@ -22,8 +22,8 @@ struct statistics {
   std::uint64_t requested_bytes = 0;  ///< of `live_bytes`, what was asked for
   std::uint64_t peak_live_bytes = 0;
   std::uint64_t peak_reserved_bytes = 0;
-  std::uint64_t limit_bytes = 0;         ///< the cap in force
-  std::uint64_t largest_free_bytes = 0;  ///< largest block that is cached, fenced or idle
+  std::uint64_t limit_bytes = 0;           ///< the cap in force
+  std::uint64_t largest_free_bytes = 0;    ///< largest block that is cached, fenced or idle
   std::uint64_t asked_at_start_bytes = 0;  ///< what a policy that takes memory ahead of demand asked for
   std::uint64_t got_at_start_bytes = 0;    ///< and what it got
   std::uint64_t metadata_bytes = 0;        ///< host memory of the pool's own records
@@ -36,13 +36,13 @@ struct statistics {
 
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
-  std::uint64_t misuses = 0;          ///< frees that were refused
-  std::uint64_t out_of_memory = 0;    ///< requests that failed
+  std::uint64_t misuses = 0;        ///< frees that were refused
+  std::uint64_t out_of_memory = 0;  ///< requests that failed
   std::uint64_t grown_segments = 0;
   std::uint64_t returned_segments = 0;
-  std::uint64_t fences = 0;           ///< recorded
-  std::uint64_t host_waits = 0;       ///< the host waited for a fence
-  std::uint64_t device_waits = 0;     ///< a stream was made to wait for one
+  std::uint64_t fences = 0;        ///< recorded
+  std::uint64_t host_waits = 0;    ///< the host waited for a fence
+  std::uint64_t device_waits = 0;  ///< a stream was made to wait for one
 };
 
 /// Why a request failed, in the order in which the cause is decided.
@@ -58,7 +58,7 @@ std::string_view to_string(oom_cause cause) noexcept;
 
 struct oom_report {
   oom_cause cause = oom_cause::none;
-  std::string pool;    ///< the logical device
+  std::string pool;  ///< the logical device
   std::string policy;
   std::uint64_t requested_bytes = 0;
   std::uint64_t rounded_bytes = 0;
