@@ -123,9 +123,10 @@ void world::finish() {
   for (unsigned slot = 0; slot < stream_slots; ++slot) capture_end(slot);
   for (unsigned refused = 0; !heap_.live().empty();) {  // by a planted fault, each of which strikes once
     const std::size_t left = heap_.live().size();
-    release_block(heap_.live().front().block, {});
+    const auto block = heap_.live().front().block;
+    release_block(block, {});
     if (heap_.live().size() == left) ++refused;
-    expect(refused < 1000, "block {} cannot be freed", heap_.live().front().block);
+    expect(refused < 1000, "block {} cannot be freed", block);
   }
   while (!graphs_.empty()) graph_release(graphs_.begin()->first);
   check();

@@ -50,11 +50,11 @@ TEST(exit_report, a_path_that_cannot_be_written_is_refused_when_the_allocator_op
 TEST(exit_report, an_allocator_that_is_still_there_at_exit_reports_without_a_driver_call) {
   // The child leaks its allocator; what it prints at exit is compared here.
   const auto child = [] {
-    auto* const d = new sim_device;
+    static auto* const d = new sim_device;
     device* const devices[] = {d};
     settings s;
     s.stats_path = "exit";
-    auto* const leaked = new std::unique_ptr<allocator>{*allocator::open(devices, s)};
+    static auto* const leaked = new std::unique_ptr<allocator>{*allocator::open(devices, s)};
     static_cast<void>((*leaked)->allocate(512));
     std::exit(7);
   };
