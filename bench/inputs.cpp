@@ -38,6 +38,7 @@ status load_traces(const options& from, std::vector<trace>& into) {
   });
   if (!loaded) return loaded;
   std::vector<std::string> names;
+  names.reserve(into.size());
   for (const trace& each : into) names.push_back(each.name);
   for (trace& each : into) {
     if (std::count(names.begin(), names.end(), each.name) > 1) each.name = each.path;
