@@ -4,8 +4,9 @@
 add_library(gpumem_build_flags INTERFACE)
 target_compile_features(gpumem_build_flags INTERFACE cxx_std_20)
 target_compile_options(gpumem_build_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wnon-virtual-dtor -Wold-style-cast
-  $<$<BOOL:${GPUMEM_WARNINGS_AS_ERRORS}>:-Werror>)
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wsign-conversion;-Wnon-virtual-dtor;-Wold-style-cast>"
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${GPUMEM_WARNINGS_AS_ERRORS}>>:-Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
 if(GPUMEM_SANITIZE)
   target_compile_options(gpumem_build_flags INTERFACE
     -fsanitize=${GPUMEM_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)

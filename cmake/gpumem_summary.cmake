@@ -1,7 +1,15 @@
 # What a configure run ends with: which compiler, which optional parts, and why one is left out.
 
-if(CUDAToolkit_FOUND)
+if(GPUMEM_CUDA)
   set(cuda "${CUDAToolkit_VERSION} in ${CUDAToolkit_BIN_DIR}")
+  if(GPUMEM_CUDA_KERNELS)
+    list(JOIN CMAKE_CUDA_ARCHITECTURES ", " architectures)
+    string(APPEND cuda ", kernels for sm_${architectures}")
+  else()
+    string(APPEND cuda ", no kernels")
+  endif()
+elseif(CUDAToolkit_FOUND)
+  set(cuda "${CUDAToolkit_VERSION}, not used: GPUMEM_CUDA is off")
 else()
   set(cuda "not found: the CUDA parts are left out")
 endif()

@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "gpumem/status.hpp"
 
@@ -48,6 +50,14 @@ struct device_info {
   int compute_major = 0;
   int compute_minor = 0;
   bool simulated = false;
+  bool reports_captures = false;  ///< `capture_id` knows; where not, the program tells capture_begin and capture_end
+};
+
+/// Whether a device can be used at all, known without a call.
+enum class device_condition : std::uint8_t {
+  usable,
+  forked,  ///< this process is a fork of the one that used the device, and the driver works only there
+  reset,   ///< the program reset the device: its memory is gone
 };
 
 struct memory_info {
@@ -75,6 +85,8 @@ enum class device_call : std::uint8_t {
   wait_host,    ///< the host waits for a fence
   wait_stream,  ///< a stream waits for a fence, the host does not
   stream_id,
+  capture_id,   ///< what a stream captures
+  watch_graph,  ///< asks to be told when a captured graph is gone
   synchronize,  ///< the host waits for everything
   count_
 };
@@ -92,6 +104,8 @@ class device {
 
   /// Fixed for the device's life; no driver call.
   [[nodiscard]] virtual const device_info& info() const noexcept = 0;
+  /// `forked` and `reset` are for good: every further call fails.
+  [[nodiscard]] device_condition condition() const noexcept { return condition_.load(std::memory_order_relaxed); }
 
   /// A plain segment. `bytes` is a multiple of the granularity; the address is a multiple of 512 at least.
   result<address> alloc(std::uint64_t bytes) { return count(device_call::alloc), do_alloc(bytes); }
@@ -134,6 +148,15 @@ class device {
 
   /// An identity that no later stream repeats, even one that gets the same handle.
   result<std::uint64_t> stream_id(stream_ref of) { return count(device_call::stream_id), do_stream_id(of); }
+  /// The capture that a stream is part of, an id that no later capture repeats; 0 where it captures nothing, or where
+  /// `info().reports_captures` is false.
+  result<std::uint64_t> capture_id(stream_ref of) { return count(device_call::capture_id), do_capture_id(of); }
+  /// Calls `gone` once, from a thread of the driver's, when the graph that the stream captures into and everything
+  /// instantiated from it are destroyed. `gone` must not call the device. `unsupported` where the stream captures
+  /// nothing now, or the device knows no graphs.
+  status watch_graph(stream_ref capturing, std::function<void()> gone) {
+    return count(device_call::watch_graph), do_watch_graph(capturing, std::move(gone));
+  }
   status synchronize() { return count(device_call::synchronize), do_synchronize(); }
 
   /// Calls so far, by kind. Exact when no other thread is calling.
@@ -163,13 +186,20 @@ class device {
   virtual status do_wait_stream(stream_ref waiter, fence f) = 0;
   virtual void do_drop(fence f) noexcept = 0;
   virtual result<std::uint64_t> do_stream_id(stream_ref of) = 0;
+  virtual result<std::uint64_t> do_capture_id(stream_ref /*of*/) { return std::uint64_t{0}; }
+  virtual status do_watch_graph(stream_ref /*capturing*/, std::function<void()> /*gone*/) {
+    return {errc::unsupported, "this device does not tell when a graph is gone"};
+  }
   virtual status do_synchronize() = 0;
+
+  void set_condition(device_condition now) noexcept { condition_.store(now, std::memory_order_relaxed); }
 
  private:
   void count(device_call call) noexcept {
     calls_[static_cast<std::size_t>(call)].fetch_add(1, std::memory_order_relaxed);
   }
   std::array<std::atomic<std::uint64_t>, device_call_kinds> calls_{};
+  std::atomic<device_condition> condition_{device_condition::usable};
 };
 
 }  // namespace gpumem

@@ -41,6 +41,10 @@ std::string_view to_string(device_call call) noexcept {
       return "wait_stream";
     case device_call::stream_id:
       return "stream_id";
+    case device_call::capture_id:
+      return "capture_id";
+    case device_call::watch_graph:
+      return "watch_graph";
     case device_call::synchronize:
       return "synchronize";
     case device_call::count_:

@@ -47,6 +47,8 @@ constexpr std::array<cost_entry, device_call_kinds> entries{{
     {device_call::wait_host, {1'000, 0}, "assumed; waiting comes on top"},
     {device_call::wait_stream, {1'000, 0}, "assumed: as record"},
     {device_call::stream_id, {100, 0}, "assumed: a look-up in the driver's library"},
+    {device_call::capture_id, {100, 0}, "assumed: as stream_id"},
+    {device_call::watch_graph, {1'000, 0}, "assumed"},
     {device_call::synchronize, {1'000, 0}, "assumed; waiting comes on top"},
 }};
 

@@ -1,0 +1,26 @@
+# What of CUDA takes part: its headers (the CUDA device, the double, the baselines) and nvcc (everything with a kernel).
+# Neither needs a GPU or a driver to build. The sanitizer and clang presets leave nvcc out: the kernels' own code is the
+# same there, and is compiled as plain C++.
+
+option(GPUMEM_CUDA "Build the CUDA device; needs the CUDA Toolkit's headers" ${CUDAToolkit_FOUND})
+if(GPUMEM_CUDA AND NOT CUDAToolkit_FOUND)
+  message(FATAL_ERROR "GPUMEM_CUDA=${GPUMEM_CUDA}: no CUDA Toolkit was found; expected one, or GPUMEM_CUDA=OFF")
+endif()
+if(GPUMEM_CUDA AND CUDAToolkit_VERSION VERSION_LESS 12.4)
+  message(FATAL_ERROR "CUDA Toolkit ${CUDAToolkit_VERSION} is too old; expected 12.4 or later, or GPUMEM_CUDA=OFF")
+endif()
+
+set(kernels OFF)
+if(GPUMEM_CUDA AND CUDAToolkit_NVCC_EXECUTABLE)
+  set(kernels ON)
+endif()
+option(GPUMEM_CUDA_KERNELS "Compile kernels; needs nvcc" ${kernels})
+if(GPUMEM_CUDA_KERNELS)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 80 90)
+  endif()
+  if(NOT CMAKE_CUDA_COMPILER AND CUDAToolkit_NVCC_EXECUTABLE)
+    set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
+  endif()
+  enable_language(CUDA)
+endif()

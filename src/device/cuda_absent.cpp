@@ -1,0 +1,19 @@
+// What the CUDA device's functions answer in a build without CUDA's headers.
+#include "gpumem/cuda_device.hpp"
+
+namespace gpumem {
+namespace {
+
+status absent() {
+  return {errc::unsupported,
+          "this gpumem was built without CUDA: build it where a CUDA Toolkit of 12.4 or later is installed"};
+}
+
+}  // namespace
+
+result<const cuda_driver*> load_cuda_driver() { return absent(); }
+result<const cuda_driver*> resolve_cuda_driver(void* /*get_proc_address_v2*/) { return absent(); }
+result<int> cuda_device_count(const cuda_driver* /*driver*/) { return absent(); }
+result<std::unique_ptr<device>> open_cuda_device(const cuda_config& /*config*/) { return absent(); }
+
+}  // namespace gpumem

@@ -1,0 +1,328 @@
+// Opening a device, its context, and the calls about memory. cuda_fences.cpp has those about streams and fences.
+#include "cuda_device.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "cuda_entered.hpp"
+#include "gpumem/settings.hpp"
+#include "nvml.hpp"
+#include "process_life.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::uint64_t plain_granularity_bytes = std::uint64_t{2} << 20;  // what cuMemAlloc occupies at least
+constexpr std::string_view simulated_name = "simulated";                   // the names of test doubles begin with it
+
+std::string uuid_text(const CUuuid& uuid) {
+  std::string out = "GPU-";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
+    out += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return out;
+}
+
+}  // namespace
+
+result<std::unique_ptr<device>> open_cuda_device(const cuda_config& config) {
+  const cuda_driver* driver = config.driver;
+  if (driver == nullptr) {
+    const result<const cuda_driver*> found = load_cuda_driver();
+    if (!found) return found.why();
+    driver = *found;
+  }
+  return cuda_device::open(*driver, config);
+}
+
+result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, const cuda_config& config) {
+  const auto failed = [&](const auto& function, CUresult error) {
+    return driver_status(driver, function.name, error, fmt::format("of device {}", config.ordinal));
+  };
+  const result<int> count = cuda_device_count(&driver);
+  if (!count) return count.why();
+  const auto exists = [&](int ordinal) { return ordinal >= 0 && ordinal < *count; };
+  const auto range = [&] {
+    return *count == 0 ? std::string{"the driver shows no GPU to this process (CUDA_VISIBLE_DEVICES?)"}
+                       : fmt::format("expected 0 to {}", *count - 1);
+  };
+  if (!exists(config.ordinal)) {
+    return status{errc::invalid_argument, fmt::format("CUDA device {} does not exist: {}", config.ordinal, range())};
+  }
+  CUdevice handle{};
+  if (const CUresult e = driver.device_get(&handle, config.ordinal); e != CUDA_SUCCESS) {
+    return failed(driver.device_get, e);
+  }
+  device_info info;
+  info.ordinal = config.ordinal;
+  info.granularity_bytes = plain_granularity_bytes;
+  info.reports_captures = true;
+  std::array<char, 256> name{};
+  if (const CUresult e = driver.device_get_name(name.data(), static_cast<int>(name.size()), handle);
+      e != CUDA_SUCCESS) {
+    return failed(driver.device_get_name, e);
+  }
+  info.name = name.data();
+  info.simulated = info.name.starts_with(simulated_name);
+  CUuuid uuid{};
+  if (const CUresult e = driver.device_get_uuid(&uuid, handle); e != CUDA_SUCCESS) {
+    return failed(driver.device_get_uuid, e);
+  }
+  info.uuid = uuid_text(uuid);
+  std::size_t total = 0;
+  if (const CUresult e = driver.device_total_mem(&total, handle); e != CUDA_SUCCESS) {
+    return failed(driver.device_total_mem, e);
+  }
+  info.total_bytes = total;
+  const auto read = [&](CUdevice_attribute which, int* into) {
+    return driver.device_get_attribute(into, which, handle);
+  };
+  for (const auto& [which, into] : {std::pair{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &info.compute_major},
+                                    std::pair{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &info.compute_minor}}) {
+    if (const CUresult e = read(which, into); e != CUDA_SUCCESS) return failed(driver.device_get_attribute, e);
+  }
+
+  auto made = std::make_unique<cuda_device>(driver, handle, std::move(info));
+  made->read_page_properties();
+  for (const int peer : config.peers) {
+    CUdevice other{};
+    int can = 0;
+    if (exists(peer) && peer != config.ordinal) {
+      if (const CUresult e = driver.device_get(&other, peer); e != CUDA_SUCCESS) return failed(driver.device_get, e);
+      if (const CUresult e = driver.device_can_access_peer(&can, other, handle); e != CUDA_SUCCESS) {
+        return failed(driver.device_can_access_peer, e);
+      }
+    }
+    if (can == 0) {
+      return status{errc::invalid_argument, fmt::format("device {} cannot be a peer of device {}: expected another "
+                                                        "device that can reach its memory",
+                                                        peer, config.ordinal)};
+    }
+    made->access_.push_back(
+        {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = other}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  }
+  return std::unique_ptr<device>{std::move(made)};
+}
+
+cuda_device::cuda_device(const cuda_driver& driver, CUdevice handle, device_info info)
+    : driver_{driver}, handle_{handle}, info_{std::move(info)} {
+  remember(this);
+}
+
+cuda_device::~cuda_device() {
+  forget(this);
+  if (context_ == nullptr || condition() != device_condition::usable || process_exiting()) return;
+  {
+    const entered here{*this};
+    if (here.ok()) {
+      for (CUevent e : events_) driver_.event_destroy(e);
+    }
+  }
+  driver_.primary_ctx_release(handle_);
+}
+
+int cuda_device::attribute(CUdevice_attribute which) const {
+  int value = 0;
+  return driver_.device_get_attribute(&value, which, handle_) == CUDA_SUCCESS ? value : 0;
+}
+
+// Mapped pages can be exported to other processes and reached by network cards where the device is able to.
+void cuda_device::read_page_properties() {
+  if (attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0) return;
+  pages_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  pages_.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = handle_};
+  if (attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0) {
+    pages_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
+  if (attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0) {
+    pages_.allocFlags.gpuDirectRDMACapable = 1;
+  }
+  std::size_t page = 0;
+  if (driver_.mem_granularity(&page, &pages_, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS) {
+    info_.page_bytes = page;
+  }
+  access_.push_back(
+      {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = handle_}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+}
+
+// The primary context as it was when it was retained; another one means that the program reset the device.
+status cuda_device::context(CUcontext* out) {
+  switch (condition()) {
+    case device_condition::usable:
+      break;
+    case device_condition::forked:
+      return {errc::device_error,
+              fmt::format("device {} cannot be used in a process that was forked after CUDA was: use it in the parent, "
+                          "or start the child with exec or spawn",
+                          info_.ordinal)};
+    case device_condition::reset:
+      return {errc::device_error,
+              fmt::format("device {} was reset (cudaDeviceReset), and all memory on it is gone: open "
+                          "a new allocator",
+                          info_.ordinal)};
+  }
+  CUcontext known = context_.load(std::memory_order_acquire);
+  if (known == nullptr) {
+    const std::lock_guard lock{context_mutex_};
+    known = context_.load(std::memory_order_acquire);
+    if (known == nullptr) {
+      const std::string doing = fmt::format("of device {}", info_.ordinal);
+      if (status ok = checked(driver_.primary_ctx_retain, doing, &known, handle_); !ok) return ok;
+      if (status ok = checked(driver_.ctx_get_id, doing, known, &context_id_); !ok) {
+        driver_.primary_ctx_release(handle_);
+        return ok;
+      }
+      context_.store(known, std::memory_order_release);
+    }
+  }
+  unsigned long long id = 0;
+  const CUresult asked = driver_.ctx_get_id(known, &id);
+  if (asked == CUDA_SUCCESS && id == context_id_) {
+    *out = known;
+    return {};
+  }
+  if (asked == CUDA_SUCCESS || asked == CUDA_ERROR_CONTEXT_IS_DESTROYED || asked == CUDA_ERROR_INVALID_CONTEXT) {
+    set_condition(device_condition::reset);
+    return context(out);
+  }
+  return driver_status(driver_, driver_.ctx_get_id.name, asked, fmt::format("of device {}", info_.ordinal));
+}
+
+template <typename Function, typename... Arguments>
+status cuda_device::checked(const Function& call, std::string_view doing, Arguments... arguments) {
+  const CUresult done = call(arguments...);
+  return done == CUDA_SUCCESS ? status{} : driver_status(driver_, call.name, done, doing);
+}
+
+// --- memory -----------------------------------------------------------------------------------------------------
+
+result<address> cuda_device::do_alloc(std::uint64_t bytes) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  CUdeviceptr at = 0;
+  const CUresult done = driver_.mem_alloc(&at, bytes);
+  if (done == CUDA_SUCCESS) return address{at};
+  return driver_status(driver_, driver_.mem_alloc.name, done,
+                       fmt::format("of {} on device {}", format_bytes(bytes), info_.ordinal));
+}
+
+status cuda_device::do_free(address segment) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  const CUresult done = driver_.mem_free(segment);
+  if (done == CUDA_SUCCESS) return {};
+  return driver_status(driver_, driver_.mem_free.name, done,
+                       fmt::format("of {:#x} on device {}", segment, info_.ordinal));
+}
+
+result<address> cuda_device::do_alloc_host(std::uint64_t bytes) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  void* at = nullptr;
+  const CUresult done = driver_.mem_host_alloc(&at, bytes, CU_MEMHOSTALLOC_PORTABLE);
+  if (done == CUDA_SUCCESS) return static_cast<address>(reinterpret_cast<std::uintptr_t>(at));
+  return driver_status(driver_, driver_.mem_host_alloc.name, done,
+                       fmt::format("of {} of pinned host memory", format_bytes(bytes)));
+}
+
+status cuda_device::do_free_host(address segment) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  void* const at = reinterpret_cast<void*>(static_cast<std::uintptr_t>(segment));
+  const CUresult done = driver_.mem_free_host(at);
+  if (done == CUDA_SUCCESS) return {};
+  return driver_status(driver_, driver_.mem_free_host.name, done, fmt::format("of {:#x}", segment));
+}
+
+result<address> cuda_device::do_reserve(std::uint64_t bytes) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  CUdeviceptr at = 0;
+  const CUresult done = driver_.mem_address_reserve(&at, bytes, info_.page_bytes, 0, 0);
+  if (done == CUDA_SUCCESS) return address{at};
+  return driver_status(driver_, driver_.mem_address_reserve.name, done,
+                       fmt::format("of {} of addresses", format_bytes(bytes)));
+}
+
+status cuda_device::do_release_range(address range, std::uint64_t bytes) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  const CUresult done = driver_.mem_address_free(range, bytes);
+  if (done == CUDA_SUCCESS) return {};
+  return driver_status(driver_, driver_.mem_address_free.name, done,
+                       fmt::format("of {} at {:#x}", format_bytes(bytes), range));
+}
+
+result<page_run> cuda_device::do_create(std::uint64_t bytes) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  CUmemGenericAllocationHandle pages = 0;
+  CUresult done = driver_.mem_create(&pages, bytes, &pages_, 0);
+  if (done == CUDA_ERROR_NOT_SUPPORTED || done == CUDA_ERROR_INVALID_VALUE || done == CUDA_ERROR_NOT_PERMITTED) {
+    // A container or a virtual GPU may refuse what the attributes promise: then plain pages, which serve this process.
+    CUmemAllocationProp plain = pages_;
+    plain.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    plain.allocFlags = {};
+    done = driver_.mem_create(&pages, bytes, &plain, 0);
+  }
+  if (done == CUDA_SUCCESS) return page_run{pages};
+  return driver_status(driver_, driver_.mem_create.name, done,
+                       fmt::format("of {} on device {}", format_bytes(bytes), info_.ordinal));
+}
+
+status cuda_device::do_destroy(page_run pages) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  return checked(driver_.mem_release, {}, CUmemGenericAllocationHandle{pages.id});
+}
+
+status cuda_device::do_map(address at, std::uint64_t bytes, page_run pages) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  const CUresult done = driver_.mem_map(at, bytes, 0, pages.id, 0);
+  if (done == CUDA_SUCCESS) return {};
+  return driver_status(driver_, driver_.mem_map.name, done, fmt::format("of {} at {:#x}", format_bytes(bytes), at));
+}
+
+status cuda_device::do_set_access(address at, std::uint64_t bytes) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  const CUresult done = driver_.mem_set_access(at, bytes, access_.data(), access_.size());
+  if (done == CUDA_SUCCESS) return {};
+  return driver_status(driver_, driver_.mem_set_access.name, done,
+                       fmt::format("of {} at {:#x}", format_bytes(bytes), at));
+}
+
+status cuda_device::do_unmap(address at, std::uint64_t bytes) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  const CUresult done = driver_.mem_unmap(at, bytes);
+  if (done == CUDA_SUCCESS) return {};
+  return driver_status(driver_, driver_.mem_unmap.name, done, fmt::format("of {} at {:#x}", format_bytes(bytes), at));
+}
+
+// Before the context exists NVML is asked, where it is there: a context would take several hundred MB of a card that
+// the program may never use.
+result<memory_info> cuda_device::do_memory() {
+  if (context_.load(std::memory_order_acquire) == nullptr && condition() == device_condition::usable &&
+      !info_.simulated) {
+    if (const result<memory_info> seen = nvml_memory(info_.uuid)) {
+      return memory_info{.free_bytes = std::min(seen->free_bytes, info_.total_bytes), .total_bytes = info_.total_bytes};
+    }
+  }
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (status ok = checked(driver_.mem_get_info, fmt::format("of device {}", info_.ordinal), &free_bytes, &total_bytes);
+      !ok) {
+    return ok;
+  }
+  return memory_info{.free_bytes = free_bytes, .total_bytes = total_bytes};
+}
+
+}  // namespace gpumem

@@ -1,0 +1,85 @@
+// One GPU over the driver's table: its primary context, memory, pages, fences and streams.
+//
+// The context is retained by the first call that needs it. Every call that needs the context makes it current for its
+// own duration and relaxes the thread's capture mode, in which the driver allows what gpumem does beside a capture.
+// Fences are events without timing, kept in a pool; a driver before 12.5 has no event on a whole context, and such a
+// fence then stands for "the next time the host has waited for everything" (see `deferred`).
+// Locks: one for the context, one for the pool of events, each held for a driver call that cannot block, but for the
+// one that creates the context.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "cuda_driver.hpp"
+#include "gpumem/device.hpp"
+
+namespace gpumem {
+
+class cuda_device final : public device {
+ public:
+  /// Asks the driver what the device is; retains nothing.
+  static result<std::unique_ptr<device>> open(const cuda_driver& driver, const cuda_config& config);
+  cuda_device(const cuda_driver& driver, CUdevice handle, device_info info);
+  ~cuda_device() override;
+
+  [[nodiscard]] const device_info& info() const noexcept override { return info_; }
+
+  /// In a forked child, from the fork handler: every further call fails.
+  void forked() noexcept { set_condition(device_condition::forked); }
+
+ private:
+  class entered;  // the scope of one call into the driver
+
+  result<address> do_alloc(std::uint64_t bytes) override;
+  status do_free(address segment) override;
+  result<address> do_alloc_host(std::uint64_t bytes) override;
+  status do_free_host(address segment) override;
+  result<address> do_reserve(std::uint64_t bytes) override;
+  status do_release_range(address range, std::uint64_t bytes) override;
+  result<page_run> do_create(std::uint64_t bytes) override;
+  status do_destroy(page_run pages) override;
+  status do_map(address at, std::uint64_t bytes, page_run pages) override;
+  status do_set_access(address at, std::uint64_t bytes) override;
+  status do_unmap(address at, std::uint64_t bytes) override;
+  result<memory_info> do_memory() override;
+  result<fence> do_record(stream_ref on) override;
+  result<fence> do_record_context() override;
+  result<bool> do_query(fence f) override;
+  status do_wait_host(fence f) override;
+  status do_wait_stream(stream_ref waiter, fence f) override;
+  void do_drop(fence f) noexcept override;
+  result<std::uint64_t> do_stream_id(stream_ref of) override;
+  result<std::uint64_t> do_capture_id(stream_ref of) override;
+  status do_watch_graph(stream_ref capturing, std::function<void()> gone) override;
+  status do_synchronize() override;
+
+  void read_page_properties();
+  [[nodiscard]] int attribute(CUdevice_attribute which) const;
+  [[nodiscard]] bool deferred_done(fence f) const noexcept;
+  status context(CUcontext* out);
+  result<CUevent> take_event();
+  void keep_event(CUevent e) noexcept;
+  /// `call` by `name`, or the status that says what it was doing.
+  template <typename Function, typename... Arguments>
+  status checked(const Function& call, std::string_view doing, Arguments... arguments);
+
+  const cuda_driver& driver_;
+  const CUdevice handle_;
+  device_info info_;
+  CUmemAllocationProp pages_{};
+  std::vector<CUmemAccessDesc> access_;  // of mapped pages: this device and its peers
+
+  std::mutex context_mutex_;
+  std::atomic<CUcontext> context_{nullptr};
+  unsigned long long context_id_ = 0;
+
+  std::mutex events_mutex_;
+  std::vector<CUevent> events_;  // spare ones
+
+  std::atomic<std::uint64_t> deferred_{0};      // fences given out that stand for a synchronise
+  std::atomic<std::uint64_t> synchronized_{0};  // of these, the last that a synchronise covers
+};
+
+}  // namespace gpumem

@@ -1,0 +1,48 @@
+// The driver's functions as a table: what gpumem calls, resolved at run time, so that the library needs no driver to
+// load and a test (or the preload library) can put a table of its own underneath.
+//
+// cuda_driver.def has one row a function. A table is immutable once it is handed out, never freed, and may be used from
+// any thread.
+#pragma once
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include "gpumem/cuda_device.hpp"
+#include "gpumem/status.hpp"
+
+namespace gpumem {
+
+/// CUDA 12.5; the typedef headers of 12.4 do not have it.
+using driver_ctx_record_event = CUresult(CUDAAPI*)(CUcontext, CUevent);
+
+/// Below this the driver lacks cuGetProcAddress_v2, cuCtxGetId and cuStreamGetId.
+inline constexpr int oldest_driver_version = 12000;
+
+template <typename Pointer>
+struct driver_function;
+template <typename... Arguments>
+struct driver_function<CUresult(CUDAAPI*)(Arguments...)> {
+  using pointer = CUresult(CUDAAPI*)(Arguments...);
+  const char* name = nullptr;
+  pointer call = nullptr;
+
+  [[nodiscard]] explicit operator bool() const noexcept { return call != nullptr; }
+  CUresult operator()(Arguments... arguments) const { return call(arguments...); }
+};
+
+struct cuda_driver {
+#define DRIVER(member, name, version, type, since) driver_function<type> member;
+#include "cuda_driver.def"
+#undef DRIVER
+  int version = 0;  ///< as cuDriverGetVersion gives it: 12040 is 12.4
+};
+
+/// `12.4` from 12040.
+std::string version_text(int version);
+
+/// What a driver call that failed is reported as: the call, CUDA's name for the error, and what to do about it.
+/// `doing` completes the sentence: "of 2.00 GiB on device 0"; may be empty.
+status driver_status(const cuda_driver& driver, const char* call, CUresult error, std::string_view doing = {});
+
+}  // namespace gpumem

@@ -1,0 +1,180 @@
+// Fences, stream identities and captures of a GPU.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cuda_device.hpp"
+#include "cuda_entered.hpp"
+
+namespace gpumem {
+namespace {
+
+/// A fence is its event's address, which is even; an odd number stands for a synchronise that is still to come.
+fence deferred_fence(std::uint64_t n) { return {(n << 1) | 1}; }
+bool is_deferred(fence f) { return (f.id & 1) != 0; }
+CUevent event_of(fence f) { return reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(f.id)); }
+fence fence_of(CUevent e) { return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(e))}; }
+CUstream stream_of(stream_ref s) { return static_cast<CUstream>(s.handle); }
+
+/// The default streams are those of whatever context is current.
+bool depends_on_context(stream_ref s) { return reinterpret_cast<std::uintptr_t>(s.handle) <= 2; }
+
+using on_gone = std::function<void()>;
+void CUDA_CB graph_is_gone(void* data) {
+  const std::unique_ptr<on_gone> gone{static_cast<on_gone*>(data)};
+  (*gone)();
+}
+
+}  // namespace
+
+result<CUevent> cuda_device::take_event() {
+  {
+    const std::lock_guard lock{events_mutex_};
+    if (!events_.empty()) {
+      CUevent spare = events_.back();
+      events_.pop_back();
+      return spare;
+    }
+  }
+  CUevent made = nullptr;
+  const CUresult done = driver_.event_create(&made, CU_EVENT_DISABLE_TIMING);
+  if (done != CUDA_SUCCESS) return driver_status(driver_, driver_.event_create.name, done);
+  return made;
+}
+
+void cuda_device::keep_event(CUevent e) noexcept {
+  const std::lock_guard lock{events_mutex_};
+  events_.push_back(e);
+}
+
+result<fence> cuda_device::do_record(stream_ref on) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  const result<CUevent> e = take_event();
+  if (!e) return e.why();
+  const CUresult done = driver_.event_record(*e, stream_of(on));
+  if (done == CUDA_SUCCESS) return fence_of(*e);
+  keep_event(*e);
+  return driver_status(driver_, driver_.event_record.name, done, fmt::format("on stream {}", on.handle));
+}
+
+result<fence> cuda_device::do_record_context() {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  if (!driver_.ctx_record_event) return deferred_fence(deferred_.fetch_add(1, std::memory_order_acq_rel) + 1);
+  const result<CUevent> e = take_event();
+  if (!e) return e.why();
+  const CUresult done = driver_.ctx_record_event(context_.load(std::memory_order_acquire), *e);
+  if (done == CUDA_SUCCESS) return fence_of(*e);
+  keep_event(*e);
+  return driver_status(driver_, driver_.ctx_record_event.name, done, fmt::format("on device {}", info_.ordinal));
+}
+
+bool cuda_device::deferred_done(fence f) const noexcept {
+  return synchronized_.load(std::memory_order_acquire) >= f.id >> 1;
+}
+
+result<bool> cuda_device::do_query(fence f) {
+  if (is_deferred(f)) return deferred_done(f);
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  const CUresult done = driver_.event_query(event_of(f));
+  if (done == CUDA_SUCCESS) return true;
+  if (done == CUDA_ERROR_NOT_READY) return false;
+  return driver_status(driver_, driver_.event_query.name, done);
+}
+
+status cuda_device::do_wait_host(fence f) {
+  if (is_deferred(f)) return deferred_done(f) ? status{} : do_synchronize();
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  const CUresult done = driver_.event_synchronize(event_of(f));
+  return done == CUDA_SUCCESS ? status{} : driver_status(driver_, driver_.event_synchronize.name, done);
+}
+
+status cuda_device::do_wait_stream(stream_ref waiter, fence f) {
+  if (is_deferred(f)) {
+    if (deferred_done(f)) return {};
+    return {errc::unsupported,
+            fmt::format("no stream can wait for all others with a driver of CUDA {}; expected 12.5 or later",
+                        version_text(driver_.version))};
+  }
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  const CUresult done = driver_.stream_wait_event(stream_of(waiter), event_of(f), CU_EVENT_WAIT_DEFAULT);
+  if (done == CUDA_SUCCESS) return {};
+  return driver_status(driver_, driver_.stream_wait_event.name, done, fmt::format("of stream {}", waiter.handle));
+}
+
+void cuda_device::do_drop(fence f) noexcept {
+  // In a forked child the pool's lock may be one that nobody will ever release.
+  if (f && !is_deferred(f) && condition() == device_condition::usable) keep_event(event_of(f));
+}
+
+result<std::uint64_t> cuda_device::do_stream_id(stream_ref of) {
+  const auto ask = [&]() -> result<std::uint64_t> {
+    unsigned long long id = 0;
+    const CUresult done = driver_.stream_get_id(stream_of(of), &id);
+    if (done == CUDA_SUCCESS) return std::uint64_t{id};
+    return driver_status(driver_, driver_.stream_get_id.name, done, fmt::format("of stream {}", of.handle));
+  };
+  if (!depends_on_context(of) && condition() == device_condition::usable) return ask();
+  const entered here{*this};
+  return here.ok() ? ask() : here.why();
+}
+
+result<std::uint64_t> cuda_device::do_capture_id(stream_ref of) {
+  if (condition() != device_condition::usable || depends_on_context(of)) {
+    const entered here{*this};
+    if (!here.ok()) return here.why();
+    if (stream_of(of) != CU_STREAM_PER_THREAD) return std::uint64_t{0};  // the legacy stream cannot capture
+  }
+  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t id = 0;
+  const CUresult done = driver_.stream_get_capture_info(stream_of(of), &now, &id, nullptr, nullptr, nullptr);
+  if (done != CUDA_SUCCESS) {
+    return driver_status(driver_, driver_.stream_get_capture_info.name, done, fmt::format("of stream {}", of.handle));
+  }
+  return now == CU_STREAM_CAPTURE_STATUS_ACTIVE ? std::uint64_t{id} : std::uint64_t{0};
+}
+
+status cuda_device::do_watch_graph(stream_ref capturing, std::function<void()> gone) {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = nullptr;
+  CUresult done = driver_.stream_get_capture_info(stream_of(capturing), &now, nullptr, &graph, nullptr, nullptr);
+  if (done != CUDA_SUCCESS) {
+    return driver_status(driver_, driver_.stream_get_capture_info.name, done,
+                         fmt::format("of stream {}", capturing.handle));
+  }
+  if (now != CU_STREAM_CAPTURE_STATUS_ACTIVE || graph == nullptr) {
+    return {errc::unsupported, fmt::format("stream {} captures nothing now", capturing.handle)};
+  }
+  auto call = std::make_unique<on_gone>(std::move(gone));
+  CUuserObject object = nullptr;
+  done = driver_.user_object_create(&object, call.get(), graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+  if (done != CUDA_SUCCESS) return driver_status(driver_, driver_.user_object_create.name, done);
+  on_gone* const owned = call.release();  // by the object, from here on
+  done = driver_.graph_retain_user_object(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+  if (done == CUDA_SUCCESS) return {};
+  *owned = [] {};  // the object goes, and not because a graph did
+  driver_.user_object_release(object, 1);
+  return driver_status(driver_, driver_.graph_retain_user_object.name, done);
+}
+
+status cuda_device::do_synchronize() {
+  const std::uint64_t covered = deferred_.load(std::memory_order_acquire);
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  const CUresult done = driver_.ctx_synchronize();
+  if (done != CUDA_SUCCESS) {
+    return driver_status(driver_, driver_.ctx_synchronize.name, done, fmt::format("of device {}", info_.ordinal));
+  }
+  std::uint64_t seen = synchronized_.load(std::memory_order_relaxed);
+  while (seen < covered && !synchronized_.compare_exchange_weak(seen, covered, std::memory_order_acq_rel)) {
+  }
+  return {};
+}
+
+}  // namespace gpumem

@@ -1,0 +1,154 @@
+#include "nvml.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <memory>
+
+namespace gpumem {
+namespace {
+
+constexpr const char* library_name = "libnvidia-ml.so.1";
+constexpr int success = 0;
+constexpr int insufficient_size = 7;
+constexpr std::size_t text_bytes = 96;  // NVML's own limits for a name and a UUID
+constexpr unsigned most_processes = 1U << 16;
+
+status failed(const nvml_table& nvml, std::string_view call, int code, unsigned index) {
+  const char* const text = nvml.error_string(code);
+  return {errc::device_error, fmt::format("{} of GPU {} failed: {} (NVML error {}); nvidia-smi uses the same calls",
+                                          call, index, text != nullptr ? text : "unknown", code)};
+}
+
+template <typename Pointer>
+void find(const std::function<void*(const char*)>& lookup, Pointer& into, const char* name, std::string& missing) {
+  void* const found = lookup(name);
+  if (found == nullptr) missing += missing.empty() ? name : fmt::format(", {}", name);
+  into = reinterpret_cast<Pointer>(found);
+}
+
+/// The processes with a compute context; their number may grow between two calls, so the list is asked for again.
+int processes_of(const nvml_table& nvml, nvml_device_t device, std::vector<gpu_process>& out) {
+  std::vector<nvml_process_t> list(32);
+  for (;;) {
+    auto count = static_cast<unsigned>(list.size());
+    const int code = nvml.processes(device, &count, list.data());
+    if (code == insufficient_size && list.size() < most_processes) {
+      list.resize(2 * std::max<std::size_t>(list.size(), count));
+      continue;
+    }
+    if (code != success) return code;
+    list.resize(count);
+    break;
+  }
+  for (const nvml_process_t& p : list) {
+    gpu_process one{.pid = p.pid, .used_bytes = std::nullopt};
+    if (p.used_gpu_memory != ~0ULL) one.used_bytes = p.used_gpu_memory;
+    out.push_back(one);
+  }
+  return success;
+}
+
+}  // namespace
+
+result<const nvml_table*> resolve_nvml(const std::function<void*(const char* name)>& lookup) {
+  auto table = std::make_unique<nvml_table>();
+  std::string missing;
+  find(lookup, table->init, "nvmlInit_v2", missing);
+  find(lookup, table->error_string, "nvmlErrorString", missing);
+  find(lookup, table->device_count, "nvmlDeviceGetCount_v2", missing);
+  find(lookup, table->device_by_index, "nvmlDeviceGetHandleByIndex_v2", missing);
+  find(lookup, table->device_by_uuid, "nvmlDeviceGetHandleByUUID", missing);
+  find(lookup, table->device_name, "nvmlDeviceGetName", missing);
+  find(lookup, table->device_uuid, "nvmlDeviceGetUUID", missing);
+  find(lookup, table->memory, "nvmlDeviceGetMemoryInfo", missing);
+  find(lookup, table->utilization, "nvmlDeviceGetUtilizationRates", missing);
+  find(lookup, table->processes, "nvmlDeviceGetComputeRunningProcesses_v3", missing);
+  if (!missing.empty()) {
+    return status{errc::unsupported,
+                  fmt::format("{} lacks {}; expected that of a driver of CUDA 12.0 or later", library_name, missing)};
+  }
+  if (const int code = table->init(); code != success) {
+    const char* const text = table->error_string(code);
+    return status{errc::device_error, fmt::format("nvmlInit_v2 failed: {} (NVML error {}); does nvidia-smi work?",
+                                                  text != nullptr ? text : "unknown", code)};
+  }
+  return static_cast<const nvml_table*>(table.release());
+}
+
+result<const nvml_table*> load_nvml() {
+  static const result<const nvml_table*> loaded = []() -> result<const nvml_table*> {
+    void* const library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+      return status{errc::unsupported,
+                    fmt::format("no {}: it comes with NVIDIA's driver, and without it nobody can tell what other "
+                                "processes use",
+                                library_name)};
+    }
+    return resolve_nvml([library](const char* name) { return dlsym(library, name); });
+  }();
+  return loaded;
+}
+
+result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml) {
+  unsigned count = 0;
+  if (const int code = nvml.device_count(&count); code != success) {
+    return failed(nvml, "nvmlDeviceGetCount_v2", code, 0);
+  }
+  std::vector<gpu_usage> all;
+  for (unsigned i = 0; i < count; ++i) {
+    nvml_device_t device = nullptr;
+    if (const int code = nvml.device_by_index(i, &device); code != success) {
+      return failed(nvml, "nvmlDeviceGetHandleByIndex_v2", code, i);
+    }
+    gpu_usage one;
+    one.index = static_cast<int>(i);
+    std::array<char, text_bytes> text{};
+    if (const int code = nvml.device_name(device, text.data(), text_bytes); code != success) {
+      return failed(nvml, "nvmlDeviceGetName", code, i);
+    }
+    one.name = text.data();
+    if (const int code = nvml.device_uuid(device, text.data(), text_bytes); code != success) {
+      return failed(nvml, "nvmlDeviceGetUUID", code, i);
+    }
+    one.uuid = text.data();
+    nvml_memory_t memory{};
+    if (const int code = nvml.memory(device, &memory); code != success) {
+      return failed(nvml, "nvmlDeviceGetMemoryInfo", code, i);
+    }
+    one.total_bytes = memory.total;
+    one.used_bytes = memory.used;
+    one.free_bytes = memory.free;
+    nvml_utilization_t busy{};
+    if (nvml.utilization(device, &busy) == success) one.busy_percent = busy.gpu;  // a MIG card does not tell
+    if (const int code = processes_of(nvml, device, one.processes); code != success) {
+      return failed(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", code, i);
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+result<memory_info> nvml_memory_from(const nvml_table& nvml, const std::string& uuid) {
+  nvml_device_t device = nullptr;
+  nvml_memory_t memory{};
+  if (nvml.device_by_uuid(uuid.c_str(), &device) != success || nvml.memory(device, &memory) != success) {
+    return status{errc::device_error, fmt::format("NVML does not know GPU {}", uuid)};
+  }
+  return memory_info{.free_bytes = memory.free, .total_bytes = memory.total};
+}
+
+result<memory_info> nvml_memory(const std::string& uuid) {
+  const result<const nvml_table*> nvml = load_nvml();
+  if (!nvml) return nvml.why();
+  return nvml_memory_from(**nvml, uuid);
+}
+
+result<std::vector<gpu_usage>> gpu_usage_now() {
+  const result<const nvml_table*> nvml = load_nvml();
+  if (!nvml) return nvml.why();
+  return gpu_usage_from(**nvml);
+}
+
+}  // namespace gpumem

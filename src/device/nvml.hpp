@@ -1,0 +1,56 @@
+// NVML through a table of our own, found at run time; its header is not part of every Toolkit, so the few types that
+// gpumem needs are declared here, as NVML documents them.
+//
+// A table is immutable and never freed. NVML itself may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "gpumem/gpu_usage.hpp"
+
+namespace gpumem {
+
+struct nvml_memory_t {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+struct nvml_utilization_t {
+  unsigned int gpu;
+  unsigned int memory;
+};
+struct nvml_process_t {  // nvmlProcessInfo_v2_t
+  unsigned int pid;
+  unsigned long long used_gpu_memory;  // all ones: not available
+  unsigned int gpu_instance_id;
+  unsigned int compute_instance_id;
+};
+using nvml_device_t = struct nvml_device_handle*;
+
+struct nvml_table {
+  using code = int;  // nvmlReturn_t: 0 is success
+  code (*init)() = nullptr;
+  const char* (*error_string)(code) = nullptr;
+  code (*device_count)(unsigned int*) = nullptr;
+  code (*device_by_index)(unsigned int, nvml_device_t*) = nullptr;
+  code (*device_by_uuid)(const char*, nvml_device_t*) = nullptr;
+  code (*device_name)(nvml_device_t, char*, unsigned int) = nullptr;
+  code (*device_uuid)(nvml_device_t, char*, unsigned int) = nullptr;
+  code (*memory)(nvml_device_t, nvml_memory_t*) = nullptr;
+  code (*utilization)(nvml_device_t, nvml_utilization_t*) = nullptr;
+  code (*processes)(nvml_device_t, unsigned int*, nvml_process_t*) = nullptr;
+};
+
+/// `lookup` gives a function by its exported name, or null. Initialises NVML.
+result<const nvml_table*> resolve_nvml(const std::function<void*(const char* name)>& lookup);
+/// The machine's NVML, loaded at the first call of the process; an error is remembered.
+result<const nvml_table*> load_nvml();
+
+result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml);
+result<memory_info> nvml_memory_from(const nvml_table& nvml, const std::string& uuid);
+/// Of the GPU with this UUID, by the machine's NVML.
+result<memory_info> nvml_memory(const std::string& uuid);
+
+}  // namespace gpumem

@@ -1,0 +1,54 @@
+#include "process_life.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <vector>
+
+#include "cuda_device.hpp"
+
+namespace gpumem {
+namespace {
+
+/// Never destroyed: devices may be closed by static destructors.
+struct open_devices {
+  std::mutex mutex;
+  std::vector<cuda_device*> devices;
+  std::atomic<bool> exiting{false};
+};
+open_devices& all() {
+  static auto* const only = new open_devices;
+  return *only;
+}
+
+// The lock is taken around the fork, so that the child does not inherit it from a thread that it does not have.
+void before_fork() { all().mutex.lock(); }
+void after_fork_in_parent() { all().mutex.unlock(); }
+void after_fork_in_child() {
+  for (cuda_device* d : all().devices) d->forked();
+  all().mutex.unlock();
+}
+
+}  // namespace
+
+void remember(cuda_device* device) {
+  static const bool registered = [] {
+    static_cast<void>(std::atexit([] { all().exiting.store(true, std::memory_order_relaxed); }));
+    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+  }();
+  static_cast<void>(registered);
+  const std::lock_guard lock{all().mutex};
+  all().devices.push_back(device);
+}
+
+void forget(cuda_device* device) {
+  const std::lock_guard lock{all().mutex};
+  std::erase(all().devices, device);
+}
+
+bool process_exiting() noexcept { return all().exiting.load(std::memory_order_relaxed); }
+
+}  // namespace gpumem

@@ -1,0 +1,41 @@
+#include "gpumem/default_allocator.hpp"
+
+#include <vector>
+
+#include "gpumem/cuda_device.hpp"
+#include "log.hpp"
+
+namespace gpumem {
+namespace {
+
+result<allocator*> open_default() {
+  settings with;
+  std::vector<std::string> problems;
+  if (status ok = with.apply(process_environment(), &problems); !ok) return ok;
+  for (const std::string& line : problems) log_line(line);
+  const result<int> count = cuda_device_count();
+  if (!count) return count.why();
+  if (*count == 0) {
+    return status{errc::device_error,
+                  "the CUDA driver shows no GPU to this process: see nvidia-smi and CUDA_VISIBLE_DEVICES"};
+  }
+  // Never closed: blocks may be freed, and streams used, until the process ends.
+  auto* const devices = new std::vector<device*>;
+  for (int ordinal = 0; ordinal < *count; ++ordinal) {
+    result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = ordinal, .driver = nullptr, .peers = {}});
+    if (!one) return one.why();
+    devices->push_back(one->release());
+  }
+  result<std::unique_ptr<allocator>> made = allocator::open(*devices, with);
+  if (!made) return made.why();
+  return made->release();
+}
+
+}  // namespace
+
+result<allocator*> default_allocator() {
+  static const auto* const only = new result<allocator*>{open_default()};
+  return *only;
+}
+
+}  // namespace gpumem
