@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "bits.hpp"
+#include "captures.hpp"
 #include "exit_report.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
@@ -67,7 +68,9 @@ class pooled_allocator final : public allocator {
       return status{errc::invalid_argument, fmt::format("alignment {}: expected a power of two", r.alignment)};
     }
     if (r.device < 0 || static_cast<std::size_t>(r.device) >= pools_.size()) return no_such_device(r.device);
-    pool& p = *pools_[static_cast<std::size_t>(r.device)];
+    pool& p = *pools_[static_cast<std::size_t>(r.device)].it;
+    device& on = *pools_[static_cast<std::size_t>(r.device)].on;
+    if (status ok = usable(on); !ok) return ok;
     if (r.alignment > p.config().total_bytes) {
       return status{errc::invalid_argument, fmt::format("alignment {}: larger than the device's {}", r.alignment,
                                                         format_bytes(p.config().total_bytes))};
@@ -75,6 +78,10 @@ class pooled_allocator final : public allocator {
     const std::optional<std::uint64_t> rounded = checked_round_up(r.bytes, block_granularity);
     if (!rounded || *rounded > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       return status{errc::invalid_argument, fmt::format("{} bytes asked; expected less than 2^63", r.bytes)};
+    }
+    const bool asks = p.config().stream_ids == stream_id_mode::query && on.info().reports_captures;
+    if (asks || captures_.busy()) {
+      if (status ok = captures_.follow(on, r.stream, asks); !ok) return ok;
     }
     const result<address> at = p.allocate(r, *rounded, report);
     if (!at) return at.why();
@@ -91,18 +98,23 @@ class pooled_allocator final : public allocator {
         ++foreign_misuses_;
         return no_such_device(d);
       }
-      for (const auto& other : pools_) {
-        if (other->config().ordinal == d || !other->describe(at)) continue;
-        other->count_misuse();
+      for (const placed_pool& other : pools_) {
+        if (other.it->config().ordinal == d || !other.it->describe(at)) continue;
+        other.it->count_misuse();
         return {errc::wrong_device,
-                fmt::format("{:#x} belongs to pool {} and is freed on device {}", at, other->config().name, d)};
+                fmt::format("{:#x} belongs to pool {} and is freed on device {}", at, other.it->config().name, d)};
       }
     }
     status unknown;
-    for (const auto& candidate : pools_) {
-      status freed = candidate->release_block(at, stated);
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      const placed_pool& candidate = pools_[i];
+      if (status ok = usable(*pools_[i].on); !ok) {
+        unknown = std::move(ok);
+        continue;
+      }
+      status freed = candidate.it->release_block(at, stated);
       if (freed.ok() || freed.code() != errc::unknown_pointer) return freed;
-      if (unknown.ok() || candidate->contains(at)) unknown = std::move(freed);
+      if (unknown.ok() || candidate.it->contains(at)) unknown = std::move(freed);
     }
     ++foreign_misuses_;
     return unknown;
@@ -110,8 +122,12 @@ class pooled_allocator final : public allocator {
 
   status record_use(void* p, stream_ref s) override {
     status unknown;
-    for (const auto& candidate : pools_) {
-      status noted = candidate->record_use(to_address(p), s);
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      if (status ok = usable(*pools_[i].on); !ok) {
+        unknown = std::move(ok);
+        continue;
+      }
+      status noted = pools_[i].it->record_use(to_address(p), s);
       if (noted.ok() || noted.code() != errc::unknown_pointer) return noted;
       unknown = std::move(noted);
     }
@@ -119,63 +135,24 @@ class pooled_allocator final : public allocator {
   }
 
   status stream_release(stream_ref s) override {
-    return where_known(s, [](pool& p, std::uint64_t key) { return p.stream_release(key); });
+    return at_each_that_knows(pools_, s, nullptr, [](pool& p, std::uint64_t key) { return p.stream_release(key); });
   }
-  status capture_begin(stream_ref s) override {
-    std::vector<std::pair<pool*, std::uint64_t>> begun;
-    status ok = where_known(s, [s, &begun](pool& p, std::uint64_t key) {
-      status one = p.capture_begin(s, key);
-      if (one.ok()) begun.emplace_back(&p, key);
-      return one;
-    });
-    if (!ok) {
-      // Every pool captures, or none: what has begun ends, and its empty graph with it.
-      for (const auto& [p, key] : begun) {
-        if (const result<std::uint64_t> graph = p->capture_end(key)) static_cast<void>(p->graph_release(*graph));
-      }
-    }
-    return ok;
-  }
-  result<graph_ref> capture_end(stream_ref s) override {
-    std::vector<graph_part> parts;
-    const status ok = where_known(s, [&parts](pool& p, std::uint64_t key) {
-      const result<std::uint64_t> part = p.capture_end(key);
-      if (part) parts.push_back({&p, *part});
-      return part.why();
-    });
-    if (!ok) return ok;
-    const std::lock_guard lock{graphs_mutex_};
-    graphs_.push_back(std::move(parts));
-    return graph_ref{graphs_.size()};
-  }
-  status graph_release(graph_ref g) override {
-    std::vector<graph_part> parts;
-    {
-      const std::lock_guard lock{graphs_mutex_};
-      if (g.id == 0 || g.id > graphs_.size() || graphs_[g.id - 1].empty()) {
-        return {errc::invalid_argument, fmt::format("graph {} is unknown or was released already", g.id)};
-      }
-      parts.swap(graphs_[g.id - 1]);
-    }
-    status first;
-    for (const graph_part& part : parts) {
-      if (status ok = part.in->graph_release(part.number); !ok && first.ok()) first = std::move(ok);
-    }
-    return first;
-  }
+  status capture_begin(stream_ref s) override { return captures_.begin(s); }
+  result<graph_ref> capture_end(stream_ref s) override { return captures_.end(s); }
+  status graph_release(graph_ref g) override { return captures_.release(g); }
 
   trim_result trim(int device, std::uint64_t bytes) override {
-    if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return {};
-    return pools_[static_cast<std::size_t>(device)]->trim(bytes);
+    if (device < 0 || static_cast<std::size_t>(device) >= pools_.size() || forked(device)) return {};
+    return pools_[static_cast<std::size_t>(device)].it->trim(bytes);
   }
   result<limit_result> set_limit(int device, std::uint64_t limit_bytes) override {
     if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
-    pool& p = *pools_[static_cast<std::size_t>(device)];
+    if (status ok = usable(*pools_[static_cast<std::size_t>(device)].on); !ok) return ok;
+    pool& p = *pools_[static_cast<std::size_t>(device)].it;
     std::uint64_t others = 0;
-    for (const auto& other : pools_) {
-      if (other.get() != &p &&
-          physical_[static_cast<std::size_t>(other->config().ordinal)] == physical_[static_cast<std::size_t>(device)]) {
-        others += other->limit();
+    for (const placed_pool& other : pools_) {
+      if (other.it.get() != &p && other.on == pools_[static_cast<std::size_t>(device)].on) {
+        others += other.it->limit();
       }
     }
     const std::uint64_t total = p.config().total_bytes;
@@ -190,20 +167,22 @@ class pooled_allocator final : public allocator {
     return out;
   }
   void on_out_of_memory(oom_callback callback) override {
-    for (const auto& p : pools_) p->on_out_of_memory(callback);
+    for (const placed_pool& p : pools_) p.it->on_out_of_memory(callback);
   }
 
   const std::vector<logical_device>& devices() const noexcept override { return devices_; }
   result<statistics> stats(int device) const override {
     if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
-    statistics s = pools_[static_cast<std::size_t>(device)]->stats();
+    if (forked(device)) return usable(*pools_[static_cast<std::size_t>(device)].on);
+    statistics s = pools_[static_cast<std::size_t>(device)].it->stats();
     if (device == 0) s.misuses += foreign_misuses_.load(std::memory_order_relaxed);
     return s;
   }
   result<block_info> describe(const void* p) const override {
     status unknown;
-    for (const auto& candidate : pools_) {
-      result<block_info> found = candidate->describe(to_address(p));
+    for (const placed_pool& candidate : pools_) {
+      if (forked(candidate.it->config().ordinal)) return usable(*pools_.front().on);
+      result<block_info> found = candidate.it->describe(to_address(p));
       if (found) return found;
       unknown = found.why();
     }
@@ -211,7 +190,8 @@ class pooled_allocator final : public allocator {
   }
   status check(int device) const override {
     if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
-    return pools_[static_cast<std::size_t>(device)]->check();
+    if (forked(device)) return usable(*pools_[static_cast<std::size_t>(device)].on);
+    return pools_[static_cast<std::size_t>(device)].it->check();
   }
   status flush_trace() override {
     status first;
@@ -222,11 +202,9 @@ class pooled_allocator final : public allocator {
   }
 
  private:
-  /// A capture is one graph in every pool of the stream's device.
-  struct graph_part {
-    pool* in;
-    std::uint64_t number;
-  };
+  [[nodiscard]] bool forked(int logical) const {
+    return pools_[static_cast<std::size_t>(logical)].on->condition() == device_condition::forked;
+  }
 
   status add_pool(device& on, pool_config config, const settings& with) {
     if (with.verbose) config.say = [](const std::string& line) { log_line(line); };
@@ -249,8 +227,7 @@ class pooled_allocator final : public allocator {
                         .name = config.name,
                         .policy = config.policy_name,
                         .limit_bytes = config.limit_bytes});
-    physical_.push_back(&on);
-    pools_.push_back(std::make_unique<pool>(on, std::move(config), *std::move(decides)));
+    pools_.push_back({std::make_unique<pool>(on, std::move(config), *std::move(decides)), &on});
     return {};
   }
 
@@ -272,26 +249,6 @@ class pooled_allocator final : public allocator {
             fmt::format("device {} does not exist; expected 0 to {}", device, static_cast<int>(pools_.size()) - 1)};
   }
 
-  /// Calls each pool of every device that knows the stream, until one fails. Fails, too, when no device knows it.
-  template <typename Call>
-  status where_known(stream_ref s, Call call) {
-    status unknown;
-    bool known = false;
-    const device* on = nullptr;
-    result<std::uint64_t> key{std::uint64_t{0}};
-    for (std::size_t i = 0; i < pools_.size(); ++i) {
-      if (physical_[i] != on) {  // a device's pools stand side by side
-        on = physical_[i];
-        key = pools_[i]->key_of(s);
-        if (!key) unknown = key.why();
-      }
-      if (!key) continue;
-      known = true;
-      if (status one = call(*pools_[i], *key); !one) return one;
-    }
-    return known ? status{} : unknown;
-  }
-
   status write_stats(const std::string& target) const {
     std::vector<statistics> figures;
     for (const logical_device& d : devices_) figures.push_back(*stats(d.ordinal));
@@ -299,6 +256,7 @@ class pooled_allocator final : public allocator {
   }
 
   void report() {
+    if (!pools_.empty() && forked(0)) return;  // the parent writes them
     if (!stats_path_.empty()) {
       if (const status ok = write_stats(stats_path_); !ok) log_line(ok.message());
     }
@@ -306,13 +264,11 @@ class pooled_allocator final : public allocator {
   }
 
   std::vector<std::unique_ptr<trace_recorder>> recorders_;  // one a pool, or none; outlive the pools
-  std::vector<std::unique_ptr<pool>> pools_;                // by logical ordinal
+  std::vector<placed_pool> pools_;                          // by logical ordinal
   std::vector<logical_device> devices_;
-  std::vector<const device*> physical_;
+  captures captures_{pools_};
   std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of what no pool knows
   std::string stats_path_;
-  std::mutex graphs_mutex_;
-  std::vector<std::vector<graph_part>> graphs_;  // by graph_ref::id - 1; empty once released
 };
 
 }  // namespace

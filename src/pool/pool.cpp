@@ -20,6 +20,7 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
       streams_{on, heap_, config_.stream_ids} {}
 
 pool::~pool() {
+  if (device_.condition() != device_condition::usable) return;  // the memory went with the device, or is the parent's
   for (const backed_segment& s : backed_) {
     if (s.bytes == 0) continue;
     if (const status ok = return_segment(device_, s); !ok) {

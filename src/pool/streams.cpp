@@ -10,6 +10,9 @@ namespace {
 /// The legacy default stream (null, or the driver's name 1 for it) lives as long as its context.
 bool never_ends(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>(s.handle) <= 1; }
 
+/// The per-thread default stream: one handle, but a stream of its own in every thread.
+bool is_per_thread(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>(s.handle) == 2; }
+
 }  // namespace
 
 stream_table::stream_table(device& on, heap& of, stream_id_mode ids) : device_{on}, heap_{of}, ids_{ids} {
@@ -24,7 +27,8 @@ stream_table::~stream_table() {
 
 result<std::uint64_t> stream_table::key_of(stream_ref s) const {
   if (never_ends(s)) return std::uint64_t{0};
-  if (ids_ == stream_id_mode::notify) return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(s.handle));
+  if (ids_ == stream_id_mode::notify && !is_per_thread(s))
+    return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(s.handle));
   return device_.stream_id(s);
 }
 
@@ -61,14 +65,17 @@ std::uint64_t stream_table::in_use() const noexcept {
 }
 
 bool stream_table::record_on_stream(const stream_slot& s) const noexcept {
-  // Under `query` a handle may have died without a word since it was last seen, so only the default stream is named.
-  return !s.gone && !s.is_graph && (ids_ == stream_id_mode::notify || never_ends(s.stream));
+  // Under `query` a handle may have died without a word since it was last seen, so only the default stream is named. A
+  // per-thread one can be named only by its own thread.
+  if (s.gone || s.is_graph || is_per_thread(s.stream)) return false;
+  return ids_ == stream_id_mode::notify || never_ends(s.stream);
 }
 
 result<fence_index> stream_table::record(owner_id o) {
   const stream_slot& slot = slots_[o];
   const bool on_stream = record_on_stream(slot);
-  if (on_stream ? slot.capturing : captures_ > 0) {
+  // The default stream waits for all others, so no capture survives a record on it either.
+  if (on_stream && !never_ends(slot.stream) ? slot.capturing : captures_ > 0) {
     return status{errc::unsupported, "no fence can be recorded while a capture is under way"};
   }
   result<fence> made = on_stream ? device_.record(slot.stream) : device_.record_context();

@@ -1,4 +1,4 @@
-/// The devices that the conformance suites run on. Another one joins by deriving from `test_device` and by a row in
+/// The devices that the conformance suites run on. Another one joins by deriving from `test_device` and by a row in a
 /// `device_kinds()`; what it cannot do (virtual time, faults, a referee) it leaves as it is here.
 #pragma once
 
@@ -38,40 +38,12 @@ class test_device {
   virtual sim_device* simulated() { return nullptr; }
 };
 
-class simulated_test_device final : public test_device {
- public:
-  explicit simulated_test_device(const sim_config& config) : device_{config} {}
-
-  device& edge() override { return device_; }
-  stream_ref create_stream() override { return device_.create_stream(); }
-  void destroy_stream(stream_ref s) override { static_cast<void>(device_.destroy_stream(s)); }
-  void use(stream_ref s, std::uint64_t lag_ns, void* p, std::uint64_t bytes) override {
-    device_.enqueue_use(s, lag_ns, reinterpret_cast<std::uintptr_t>(p), bytes);
-  }
-  status begin_capture(stream_ref s) override { return device_.begin_capture(s); }
-  status end_capture(stream_ref s) override { return device_.end_capture(s); }
-  void handed_out(void* p, std::uint64_t bytes, stream_ref to) override {
-    device_.handed_out(reinterpret_cast<std::uintptr_t>(p), bytes, to);
-  }
-  void given_back(void* p) override { device_.given_back(reinterpret_cast<std::uintptr_t>(p)); }
-  [[nodiscard]] std::vector<std::string> hazards() const override {
-    std::vector<std::string> lines;
-    for (const hazard& h : device_.hazards()) lines.push_back(h.to_string());
-    return lines;
-  }
-  sim_device* simulated() override { return &device_; }
-
- private:
-  sim_device device_;
-};
-
 struct device_kind {
   std::string name;
   std::function<std::unique_ptr<test_device>()> make;
 };
 
-inline std::vector<device_kind> device_kinds() {
-  return {{"sim", [] { return std::make_unique<simulated_test_device>(sim_config{.capacity_bytes = device_bytes}); }}};
-}
+/// The devices of this program: devices_here.cpp has those that run anywhere, devices_gpu.cpp the real one.
+std::vector<device_kind> device_kinds();
 
 }  // namespace gpumem::conformance

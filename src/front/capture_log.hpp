@@ -1,0 +1,77 @@
+// Which streams capture, as far as the program or the device has told, and what became of the graphs.
+//
+// The program may tell (`capture_begin`, `capture_end`, `graph_release`). A device that reports captures is asked
+// besides, under `query` at each allocation: then nobody has to tell. Either way the graph itself is watched from the
+// first allocation inside the capture on, so that its blocks come back when it is destroyed. The driver says so from
+// a thread of its own, where nothing may be called: it leaves a token, and the next allocation reads it.
+// One lock, never held across a call into a pool or the device.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "gpumem/allocator.hpp"
+
+namespace gpumem {
+
+class capture_log {
+ public:
+  struct entry {
+    const device* on = nullptr;  ///< null where the program told, which names no device
+    stream_ref stream;
+    std::uint64_t capture = 0;  ///< the device's id of it; 0 where the program told
+    std::uint64_t token = 0;
+    bool watched = false;
+  };
+
+  /// True while any stream is known to capture, or a graph is known to be gone.
+  [[nodiscard]] bool busy() const noexcept { return open_count_.load(std::memory_order_relaxed) != 0 || mail_->any(); }
+
+  void began(const device* on, stream_ref s, std::uint64_t capture);
+  [[nodiscard]] std::optional<entry> find(stream_ref s) const;
+  /// The capture ended and left this graph.
+  void ended(stream_ref s, graph_ref left);
+  void released(graph_ref g);
+
+  /// What to hand to `device::watch_graph`; `set_watched` once that has succeeded.
+  [[nodiscard]] std::function<void()> on_gone(std::uint64_t token) const;
+  void set_watched(stream_ref s);
+
+  /// The graphs that are gone, for `graph_release`, and the streams whose capture must have ended with them.
+  struct gone {
+    std::vector<graph_ref> graphs;
+    std::vector<entry> still_open;
+  };
+  gone take_gone();
+
+ private:
+  class mailbox {
+   public:
+    void put(std::uint64_t token);
+    std::vector<std::uint64_t> take();
+    [[nodiscard]] bool any() const noexcept { return any_.load(std::memory_order_acquire); }
+
+   private:
+    std::mutex mutex_;
+    std::vector<std::uint64_t> tokens_;
+    std::atomic<bool> any_{false};
+  };
+  struct left_graph {
+    std::uint64_t token;
+    graph_ref graph;
+  };
+
+  std::shared_ptr<mailbox> mail_ = std::make_shared<mailbox>();  // the driver may write when the allocator is gone
+  mutable std::mutex mutex_;
+  std::vector<entry> open_;  // seldom more than one
+  std::vector<left_graph> left_;
+  std::uint64_t next_token_ = 1;
+  std::atomic<std::size_t> open_count_{0};
+};
+
+}  // namespace gpumem

@@ -1,0 +1,145 @@
+#include "captures.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace gpumem {
+
+status usable(const device& on) {
+  switch (on.condition()) {
+    case device_condition::usable:
+      break;
+    case device_condition::forked:
+      return {errc::device_error,
+              fmt::format("device {} cannot be used in a process that was forked after it was: use it in the parent, "
+                          "or start the child with exec or spawn",
+                          on.info().ordinal)};
+    case device_condition::reset:
+      return {errc::device_error, fmt::format("device {} was reset, and all memory on it is gone: open a new allocator",
+                                              on.info().ordinal)};
+  }
+  return {};
+}
+
+status at_each_that_knows(const std::vector<placed_pool>& pools, stream_ref s, const device* only,
+                          const std::function<status(pool&, std::uint64_t key)>& call) {
+  status unknown;
+  bool known = false;
+  const device* on = nullptr;
+  result<std::uint64_t> key{std::uint64_t{0}};
+  for (const placed_pool& p : pools) {
+    if (only != nullptr && p.on != only) continue;
+    if (p.on != on) {  // a device's pools stand side by side
+      on = p.on;
+      if (status ok = usable(*on); ok) {
+        key = p.it->key_of(s);
+      } else {
+        key = std::move(ok);
+      }
+      if (!key) unknown = key.why();
+    }
+    if (!key) continue;
+    known = true;
+    if (status one = call(*p.it, *key); !one) return one;
+  }
+  return known ? status{} : unknown;
+}
+
+status captures::begin(stream_ref s) {
+  status ok = begin_on(s, nullptr);
+  if (ok) log_.began(nullptr, s, 0);
+  return ok;
+}
+
+result<graph_ref> captures::end(stream_ref s) {
+  result<graph_ref> left = end_on(s, nullptr);
+  if (left) log_.ended(s, *left);
+  return left;
+}
+
+status captures::release(graph_ref g) {
+  log_.released(g);
+  return release_parts(g);
+}
+
+status captures::begin_on(stream_ref s, const device* on) {
+  std::vector<std::pair<pool*, std::uint64_t>> begun;
+  status ok = at_each_that_knows(pools_, s, on, [s, &begun](pool& p, std::uint64_t key) {
+    status one = p.capture_begin(s, key);
+    if (one.ok()) begun.emplace_back(&p, key);
+    return one;
+  });
+  if (!ok) {
+    // Every pool captures, or none: what has begun ends, and its empty graph with it.
+    for (const auto& [p, key] : begun) {
+      if (const result<std::uint64_t> graph = p->capture_end(key)) static_cast<void>(p->graph_release(*graph));
+    }
+  }
+  return ok;
+}
+
+result<graph_ref> captures::end_on(stream_ref s, const device* on) {
+  std::vector<graph_part> parts;
+  const status ok = at_each_that_knows(pools_, s, on, [&parts](pool& p, std::uint64_t key) {
+    const result<std::uint64_t> part = p.capture_end(key);
+    if (part) parts.push_back({&p, *part});
+    return part.why();
+  });
+  if (!ok) return ok;
+  const std::lock_guard lock{graphs_mutex_};
+  graphs_.push_back(std::move(parts));
+  return graph_ref{graphs_.size()};
+}
+
+status captures::release_parts(graph_ref g) {
+  std::vector<graph_part> parts;
+  {
+    const std::lock_guard lock{graphs_mutex_};
+    if (g.id == 0 || g.id > graphs_.size() || graphs_[g.id - 1].empty()) {
+      return {errc::invalid_argument, fmt::format("graph {} is unknown or was released already", g.id)};
+    }
+    parts.swap(graphs_[g.id - 1]);
+  }
+  status first;
+  for (const graph_part& part : parts) {
+    if (status ok = part.in->graph_release(part.number); !ok && first.ok()) first = std::move(ok);
+  }
+  return first;
+}
+
+void captures::let_go_of_gone() {
+  capture_log::gone gone = log_.take_gone();
+  for (const capture_log::entry& e : gone.still_open) {
+    if (const result<graph_ref> left = end_on(e.stream, e.on)) {
+      log_.ended(e.stream, *left);
+      gone.graphs.push_back(*left);
+    }
+  }
+  // The program may have released one itself, which is then refused here.
+  for (const graph_ref g : gone.graphs) static_cast<void>(release(g));
+}
+
+status captures::follow(device& on, stream_ref s, bool asks) {
+  let_go_of_gone();
+  std::optional<capture_log::entry> known = log_.find(s);
+  if (asks) {
+    const result<std::uint64_t> now = on.capture_id(s);
+    if (!now) return now.why();
+    if (known && known->on == &on && known->capture != *now) {
+      const result<graph_ref> left = end_on(s, &on);
+      if (!left) return left.why();
+      log_.ended(s, *left);
+      known.reset();
+    }
+    if (*now != 0 && !known) {
+      if (status ok = begin_on(s, &on); !ok) return ok;
+      log_.began(&on, s, *now);
+      known = log_.find(s);
+    }
+  }
+  if (known && !known->watched && on.watch_graph(s, log_.on_gone(known->token))) log_.set_watched(s);
+  return {};
+}
+
+}  // namespace gpumem
