@@ -36,7 +36,7 @@ result<int> cuda_device_count(const cuda_driver* driver = nullptr);
 struct cuda_config {
   int ordinal = 0;                      ///< among what the driver shows
   const cuda_driver* driver = nullptr;  ///< null: `load_cuda_driver`
-  std::vector<int> peers;               ///< ordinals of devices that shall reach mapped memory, too
+  std::vector<int> peers{};             ///< ordinals of devices that shall reach mapped memory, too
 };
 
 /// One GPU, over its primary context, which is retained by the first call that needs it and not before: opening a

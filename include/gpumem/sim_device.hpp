@@ -1,11 +1,11 @@
 /// A simulated GPU: memory that is only counted, streams on a virtual clock, and a referee.
 ///
-/// Nothing stands behind its addresses. Time is virtual: each call advances the host's clock by what the
-/// cost table says, work enqueued on a stream completes at a virtual time of its own, and waiting moves the
-/// host's clock to it. The same calls give the same times, addresses and answers on every machine.
-/// The referee works like a race detector: for every byte it knows the last use on each stream, and it
-/// reports a block handed out to a stream that is not ordered behind all of them (by stream order, a fence
-/// the stream waits for, or a fence the host saw complete). All functions may be called from any thread.
+/// Nothing stands behind its addresses, unless `sim_config::host_memory` asks for it. Time is virtual: each call
+/// advances the host's clock by what the cost table says, work enqueued on a stream completes at a virtual time of its
+/// own, and waiting moves the host's clock to it. The same calls give the same times, addresses and answers on every
+/// machine. The referee works like a race detector: for every byte it knows the last use on each stream, and it reports
+/// a block handed out to a stream that is not ordered behind all of them (by stream order, a fence the stream waits
+/// for, or a fence the host saw complete). All functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +37,13 @@ struct sim_config {
   std::uint64_t page_bytes = std::uint64_t{2} << 20;  ///< 0: the device cannot map pages
   int compute_major = 9;
   int compute_minor = 0;
-  std::uint64_t foreign_bytes = 0;  ///< taken by other processes
+  std::uint64_t foreign_bytes = 0;           ///< taken by other processes
+  address first_address = 0x2000'0000'0000;  ///< differs where several devices share a process's addresses
   std::uint64_t address_space_bytes = std::uint64_t{1} << 47;
   cost_table costs = sim_default_costs();
+  /// On: real host memory stands behind the addresses, four capacities of them at most, wherever the kernel puts them.
+  /// A program may then read and write its blocks; what is not touched costs nothing.
+  bool host_memory = false;
   bool referee = true;  ///< off: no use is remembered and `hazards` stays empty
 };
 
@@ -125,6 +129,8 @@ class sim_device final : public device {
   status do_wait_stream(stream_ref waiter, fence f) override;
   void do_drop(fence f) noexcept override;
   result<std::uint64_t> do_stream_id(stream_ref of) override;
+  result<std::uint64_t> do_capture_id(stream_ref of) override;
+  status do_watch_graph(stream_ref capturing, std::function<void()> gone) override;
   status do_synchronize() override;
 
   struct state;

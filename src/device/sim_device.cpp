@@ -210,6 +210,17 @@ result<std::uint64_t> sim_device::do_stream_id(stream_ref of) {
   return state_->call(device_call::stream_id, [&] { return state_->streams.id(of); });
 }
 
+// It knows captures, but no graphs: the program tells when one is gone.
+result<std::uint64_t> sim_device::do_capture_id(stream_ref /*of*/) {
+  return state_->call(device_call::capture_id, [&]() -> result<std::uint64_t> { return std::uint64_t{0}; });
+}
+
+status sim_device::do_watch_graph(stream_ref /*capturing*/, std::function<void()> /*gone*/) {
+  return state_->call(device_call::watch_graph, [&]() -> status {
+    return {errc::unsupported, "watch_graph: this device knows no graphs"};
+  });
+}
+
 status sim_device::do_synchronize() {
   return state_->call(device_call::synchronize, [&]() -> status {
     if (status refused = state_->streams.refuse_while_capturing(device_call::synchronize); !refused) return refused;

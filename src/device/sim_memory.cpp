@@ -11,6 +11,7 @@ namespace gpumem {
 namespace {
 
 constexpr std::uint64_t address_alignment = std::uint64_t{2} << 20;
+constexpr std::uint64_t host_page_bytes = 4096;
 constexpr std::uint64_t max_address_space = std::uint64_t{1} << 62;
 
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t multiple) {
@@ -28,8 +29,33 @@ sim_memory::sim_memory(const sim_config& config)
       address_step_{std::lcm(std::lcm(address_alignment, granularity_bytes_), std::max<std::uint64_t>(page_bytes_, 1))},
       foreign_bytes_{config.foreign_bytes} {
   // The gap behind the last segment is not part of the address space that the caller asked for.
-  const address begin = round_up(base_address, address_step_);
-  free_addresses_.insert(begin, begin + std::min(config.address_space_bytes, max_address_space) + address_step_);
+  address begin = round_up(config.first_address, address_step_);
+  std::uint64_t bytes = std::min(config.address_space_bytes, max_address_space) + address_step_;
+  if (config.host_memory) {
+    bytes = host_range_bytes(config);
+    result<host_backing> reserved = host_backing::reserve(bytes, address_step_);
+    if (reserved) {
+      host_ = *std::move(reserved);
+      begin = host_.begin();
+      free_file_.insert(0, max_address_space);
+    } else {
+      bytes = 0;  // no address is left, and each request says so
+    }
+  }
+  if (bytes != 0) free_addresses_.insert(begin, begin + bytes);
+}
+
+std::uint64_t sim_memory::host_range_bytes(const sim_config& config) const {
+  constexpr std::uint64_t least = std::uint64_t{64} << 20;
+  const std::uint64_t wanted = std::max(4 * config.capacity_bytes, least);
+  return round_up(std::min(wanted, config.address_space_bytes), address_step_) + address_step_;
+}
+
+// Host memory that cannot be had is memory that the device does not have.
+status sim_memory::open_host(address at, std::uint64_t bytes) { return host_ ? host_.open(at, bytes) : status{}; }
+
+void sim_memory::close_host(address at, std::uint64_t bytes) {
+  if (host_) static_cast<void>(host_.close(at, round_up(bytes, host_page_bytes)));
 }
 
 // --- addresses and physical memory -------------------------------------------------------------------------
@@ -79,6 +105,11 @@ result<address> sim_memory::alloc(std::uint64_t bytes) {
     used_bytes_ -= bytes;
     return at;
   }
+  if (status opened = open_host(*at, bytes); !opened) {
+    used_bytes_ -= bytes;
+    give_addresses(*at, bytes, granularity_bytes_);
+    return opened;
+  }
   plain_.emplace(*at, bytes);
   accessible_.insert(*at, *at + bytes);
   return at;
@@ -91,6 +122,7 @@ result<std::uint64_t> sim_memory::free(address segment) {
   }
   const std::uint64_t bytes = found->second;
   plain_.erase(found);
+  close_host(segment, bytes);
   accessible_.erase(segment, segment + bytes);
   give_addresses(segment, bytes, granularity_bytes_);
   used_bytes_ -= bytes;
@@ -101,18 +133,23 @@ result<address> sim_memory::alloc_host(std::uint64_t bytes) {
   if (bytes == 0) return invalid("alloc_host of 0 bytes: expected more than 0");
   const result<address> at = take_addresses(device_call::alloc_host, bytes, granularity_bytes_);
   if (!at) return at;
-  host_.emplace(*at, bytes);
+  if (status opened = open_host(*at, bytes); !opened) {
+    give_addresses(*at, bytes, granularity_bytes_);
+    return opened;
+  }
+  pinned_.emplace(*at, bytes);
   accessible_.insert(*at, *at + bytes);
   return at;
 }
 
 result<std::uint64_t> sim_memory::free_host(address segment) {
-  const auto found = host_.find(segment);
-  if (found == host_.end()) {
+  const auto found = pinned_.find(segment);
+  if (found == pinned_.end()) {
     return invalid(fmt::format("free_host of {:#x}: not the begin of a pinned segment of this device", segment));
   }
   const std::uint64_t bytes = found->second;
-  host_.erase(found);
+  pinned_.erase(found);
+  close_host(segment, bytes);
   accessible_.erase(segment, segment + bytes);
   give_addresses(segment, bytes, granularity_bytes_);
   return bytes;
@@ -157,7 +194,12 @@ status sim_memory::release_range(address range, std::uint64_t bytes) {
 result<page_run> sim_memory::create(std::uint64_t bytes) {
   if (status pages = check_pages(device_call::create, bytes); !pages) return pages;
   if (status taken = take_physical(device_call::create, bytes); !taken) return taken;
-  runs_.emplace(++last_run_id_, run{.bytes = bytes});
+  run made{.bytes = bytes};
+  if (host_) {
+    made.offset = free_file_.first_fit(bytes, page_bytes_).value_or(0);
+    free_file_.erase(made.offset, made.offset + bytes);
+  }
+  runs_.emplace(++last_run_id_, made);
   return page_run{last_run_id_};
 }
 
@@ -176,7 +218,12 @@ result<std::uint64_t> sim_memory::destroy(page_run pages) {
 void sim_memory::give_run_back_if_unheld(std::uint64_t run_id) {
   const auto found = runs_.find(run_id);
   if (!found->second.destroyed || found->second.mappings != 0) return;
-  used_bytes_ -= found->second.bytes;
+  const run& r = found->second;
+  used_bytes_ -= r.bytes;
+  if (host_) {
+    host_.discard(r.offset, r.bytes);
+    free_file_.insert(r.offset, r.offset + r.bytes);
+  }
   runs_.erase(found);
 }
 
@@ -232,6 +279,10 @@ status sim_memory::set_access(address at, std::uint64_t bytes) {
   }
   for (auto it = span->first; it != span->last; ++it) {
     if (it->second.accessible) continue;
+    if (host_) {
+      const run& r = runs_.find(it->second.run_id)->second;
+      if (status mapped = host_.map(it->first, r.bytes, r.offset); !mapped) return mapped;
+    }
     it->second.accessible = true;
     accessible_.insert(it->first, it->second.end);
   }
@@ -246,6 +297,7 @@ status sim_memory::unmap(address at, std::uint64_t bytes) {
     --runs_.find(run_id)->second.mappings;
     give_run_back_if_unheld(run_id);
   }
+  close_host(at, bytes);
   mappings_.erase(span->first, span->last);
   accessible_.erase(at, at + bytes);
   live_mappings_ -= bytes / page_bytes_;

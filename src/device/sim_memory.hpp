@@ -1,9 +1,9 @@
 // The simulated device's memory: addresses, plain segments, pinned host memory, ranges, page runs, mappings.
 //
-// Only counted: nothing stands behind an address. Addresses are the lowest that fit, so they repeat from run to
-// run and freed address space is reused. Each plain or pinned segment is followed by a gap of one granule at
-// least, so that two never touch. No lock, no clock: sim_device's.
-// Invariant: used = plain segments + page runs that a handle or a mapping still holds.
+// Only counted: nothing stands behind an address, unless host memory is asked for (host_backing.hpp). Addresses are the
+// lowest that fit, so they repeat from run to run and freed address space is reused. Each plain or pinned segment is
+// followed by a gap of one granule at least, so that two never touch. No lock, no clock: sim_device's. Invariant: used
+// = plain segments + page runs that a handle or a mapping still holds.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "gpumem/sim_device.hpp"
+#include "host_backing.hpp"
 #include "range_set.hpp"
 
 namespace gpumem {
@@ -19,7 +20,6 @@ class sim_memory {
  public:
   /// Mappings that the driver holds at most on one device; set_access fails beyond it (seen on an H100, driver 580).
   static constexpr std::uint64_t mapping_ceiling = 520'000;
-  static constexpr address base_address = 0x2000'0000'0000;
 
   explicit sim_memory(const sim_config& config);
 
@@ -52,6 +52,7 @@ class sim_memory {
     std::uint64_t bytes = 0;
     std::uint64_t mappings = 0;
     bool destroyed = false;
+    std::uint64_t offset = 0;  ///< in the host's memory file
   };
   struct mapping {
     address end = 0;
@@ -64,6 +65,9 @@ class sim_memory {
     mapping_map::iterator last;
   };
 
+  [[nodiscard]] std::uint64_t host_range_bytes(const sim_config& config) const;
+  status open_host(address at, std::uint64_t bytes);
+  void close_host(address at, std::uint64_t bytes);
   result<address> take_addresses(device_call call, std::uint64_t bytes, std::uint64_t gap_bytes);
   void give_addresses(address begin, std::uint64_t bytes, std::uint64_t gap_bytes);
   /// Ok when `bytes` more fit beside what this and other processes hold; then they are taken.
@@ -83,10 +87,12 @@ class sim_memory {
   std::uint64_t live_mappings_ = 0;
   std::uint64_t last_run_id_ = 0;
 
+  host_backing host_;  ///< empty where memory is only counted
+  range_set free_file_;
   range_set free_addresses_;
   range_set accessible_;
   std::unordered_map<address, std::uint64_t> plain_;  ///< begin -> bytes
-  std::unordered_map<address, std::uint64_t> host_;
+  std::unordered_map<address, std::uint64_t> pinned_;
   std::map<address, std::uint64_t> reservations_;
   std::unordered_map<std::uint64_t, run> runs_;
   mapping_map mappings_;

@@ -22,7 +22,7 @@ result<allocator*> open_default() {
   // Never closed: blocks may be freed, and streams used, until the process ends.
   auto* const devices = new std::vector<device*>;
   for (int ordinal = 0; ordinal < *count; ++ordinal) {
-    result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = ordinal, .driver = nullptr, .peers = {}});
+    result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = ordinal, .driver = nullptr});
     if (!one) return one.why();
     devices->push_back(one->release());
   }

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <stdexcept>
+#include <string>
 
 #include "gpumem/cuda_device.hpp"
 #include "simcuda.hpp"
@@ -54,7 +55,7 @@ class cuda_test_device final : public test_device {
     simcuda::configure({.devices = 1, .bytes = device_bytes});
     const result<const cuda_driver*> driver = resolve_cuda_driver(reinterpret_cast<void*>(&cuGetProcAddress));
     if (!driver) throw std::runtime_error{driver.why().message()};
-    result<std::unique_ptr<device>> opened = open_cuda_device({.ordinal = 0, .driver = *driver, .peers = {}});
+    result<std::unique_ptr<device>> opened = open_cuda_device({.ordinal = 0, .driver = *driver});
     if (!opened) throw std::runtime_error{opened.why().message()};
     device_ = *std::move(opened);
     CUcontext context = nullptr;
@@ -89,7 +90,7 @@ class cuda_test_device final : public test_device {
     return {};
   }
   void handed_out(void* p, std::uint64_t bytes, stream_ref to) override {
-    sim().handed_out(reinterpret_cast<std::uintptr_t>(p), bytes, to);
+    sim().handed_out(reinterpret_cast<std::uintptr_t>(p), bytes, simcuda::stream_of(handle(to)));
   }
   void given_back(void* p) override { sim().given_back(reinterpret_cast<std::uintptr_t>(p)); }
   [[nodiscard]] std::vector<std::string> hazards() const override { return lines_of(sim()); }

@@ -67,6 +67,12 @@ struct ready_device {
         return device.wait_stream({}, done);
       case device_call::stream_id:
         return device.stream_id({}).why();
+      case device_call::capture_id:
+        return device.capture_id({}).why();
+      case device_call::watch_graph:
+        // It knows no graphs, which is its answer.
+        if (status said = device.watch_graph({}, [] {}); said.code() != errc::unsupported) return said;
+        return {};
       case device_call::synchronize:
         return device.synchronize();
       case device_call::count_:

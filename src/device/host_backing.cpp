@@ -1,0 +1,80 @@
+#include "host_backing.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace gpumem {
+namespace {
+
+status failed(std::string_view call, std::uint64_t bytes) {
+  return {errc::out_of_memory,
+          fmt::format("{} of {} bytes of host memory failed: {}", call, bytes, std::strerror(errno))};
+}
+
+void* pointer(address at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
+
+}  // namespace
+
+result<host_backing> host_backing::reserve(std::uint64_t bytes, std::uint64_t alignment) {
+  host_backing out;
+  const std::uint64_t with_slack = bytes + alignment;
+  void* const mapping = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) return failed("mmap", with_slack);
+  out.mapping_ = mapping;
+  out.mapping_bytes_ = with_slack;
+  const auto at = static_cast<address>(reinterpret_cast<std::uintptr_t>(mapping));
+  out.begin_ = (at + alignment - 1) / alignment * alignment;
+  out.bytes_ = bytes;
+  out.file_ = memfd_create("simulated pages", MFD_CLOEXEC);
+  if (out.file_ < 0) return failed("memfd_create", 0);
+  return out;
+}
+
+host_backing::host_backing(host_backing&& other) noexcept { *this = std::move(other); }
+
+host_backing& host_backing::operator=(host_backing&& other) noexcept {
+  std::swap(begin_, other.begin_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(mapping_, other.mapping_);
+  std::swap(mapping_bytes_, other.mapping_bytes_);
+  std::swap(file_, other.file_);
+  std::swap(file_bytes_, other.file_bytes_);
+  return *this;
+}
+
+host_backing::~host_backing() {
+  if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
+  if (file_ >= 0) ::close(file_);
+}
+
+status host_backing::open(address at, std::uint64_t bytes) {
+  return mprotect(pointer(at), bytes, PROT_READ | PROT_WRITE) == 0 ? status{} : failed("mprotect", bytes);
+}
+
+status host_backing::close(address at, std::uint64_t bytes) {
+  constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  return mmap(pointer(at), bytes, PROT_NONE, flags, -1, 0) != MAP_FAILED ? status{} : failed("mmap", bytes);
+}
+
+status host_backing::map(address at, std::uint64_t bytes, std::uint64_t offset) {
+  if (offset + bytes > file_bytes_) {
+    if (ftruncate(file_, static_cast<off_t>(offset + bytes)) != 0) return failed("ftruncate", offset + bytes);
+    file_bytes_ = offset + bytes;
+  }
+  void* const mapped =
+      mmap(pointer(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_, static_cast<off_t>(offset));
+  return mapped != MAP_FAILED ? status{} : failed("mmap", bytes);
+}
+
+void host_backing::discard(std::uint64_t offset, std::uint64_t bytes) noexcept {
+  if (offset >= file_bytes_) return;
+  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+}
+
+}  // namespace gpumem

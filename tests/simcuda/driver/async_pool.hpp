@@ -1,0 +1,104 @@
+// A model of the driver's stream-ordered pool (cuMemAllocAsync): what the documentation says of it, no more.
+//
+// Segments of 32 MiB or a multiple, first fit, neighbours merged. A block that one stream freed serves another one
+// behind a wait of that stream (the pool's "internal dependencies"). At each synchronise wholly free segments beyond
+// the release threshold (0 unless the program sets it) go back to the device. No lock: the world's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "gpumem/sim_device.hpp"
+#include "range_set.hpp"
+
+namespace gpumem::simcuda {
+
+class async_pool {
+ public:
+  static constexpr std::uint64_t segment_unit = std::uint64_t{32} << 20;
+
+  explicit async_pool(sim_device& on) : device_{on} {}
+  ~async_pool() {
+    for (auto& [stream, f] : freed_by_) device_.drop(f);
+  }
+  async_pool(const async_pool&) = delete;
+  async_pool& operator=(const async_pool&) = delete;
+
+  result<address> alloc(std::uint64_t bytes, stream_ref s) {
+    const std::uint64_t rounded = (bytes + 511) / 512 * 512;
+    auto at = free_.first_fit(rounded, 512);
+    if (!at) {
+      const std::uint64_t segment_bytes = (rounded + segment_unit - 1) / segment_unit * segment_unit;
+      result<address> segment = device_.alloc(segment_bytes);
+      if (!segment && segment_bytes > rounded) {
+        trim(0);
+        segment = device_.alloc(segment_bytes);
+      }
+      if (!segment) return segment;
+      segments_[*segment] = segment_bytes;
+      free_.insert(*segment, *segment + segment_bytes);
+      at = *segment;
+    }
+    for (const auto& [stream, f] : freed_by_) {
+      if (stream == s.handle) continue;
+      if (status waits = device_.wait_stream(s, f); !waits) return waits;
+    }
+    free_.erase(*at, *at + rounded);
+    blocks_[*at] = rounded;
+    used_ += rounded;
+    return *at;
+  }
+
+  [[nodiscard]] bool owns(address at) const { return blocks_.count(at) != 0; }
+
+  status free(address at, stream_ref s) {
+    const auto found = blocks_.find(at);
+    if (found == blocks_.end()) return {errc::invalid_argument, "not a block of the pool"};
+    const result<fence> f = device_.record(s);
+    if (!f) return f.why();
+    if (const auto last = freed_by_.find(s.handle); last != freed_by_.end()) device_.drop(last->second);
+    freed_by_[s.handle] = *f;
+    free_.insert(at, at + found->second);
+    used_ -= found->second;
+    blocks_.erase(found);
+    return {};
+  }
+
+  /// Everything enqueued is done: nobody need wait for earlier frees any more, and idle segments may go.
+  void synchronised() {
+    for (auto& [stream, f] : freed_by_) device_.drop(f);
+    freed_by_.clear();
+    trim(threshold);
+  }
+
+  void trim(std::uint64_t keep) {
+    for (auto it = segments_.begin(); it != segments_.end();) {
+      const auto [begin, bytes] = *it;
+      if (reserved() <= keep || !free_.covers(begin, begin + bytes) || !device_.free(begin)) {
+        ++it;
+        continue;
+      }
+      free_.erase(begin, begin + bytes);
+      it = segments_.erase(it);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t reserved() const {
+    std::uint64_t sum = 0;
+    for (const auto& [begin, bytes] : segments_) sum += bytes;
+    return sum;
+  }
+  [[nodiscard]] std::uint64_t used() const { return used_; }
+  std::uint64_t threshold = 0;
+
+ private:
+  sim_device& device_;
+  range_set free_;
+  std::map<address, std::uint64_t> segments_;
+  std::map<address, std::uint64_t> blocks_;
+  std::map<void*, fence> freed_by_;  // the last free of each stream
+  std::uint64_t used_ = 0;
+};
+
+}  // namespace gpumem::simcuda

@@ -1,0 +1,308 @@
+// The double's functions about the driver itself, its devices and contexts.
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "driver_table.hpp"
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
+
+namespace {
+
+gpu* device_of(CUdevice d) {
+  world& w = the_world();
+  return d >= 0 && static_cast<std::size_t>(d) < w.gpus.size() ? w.gpus[static_cast<std::size_t>(d)].get() : nullptr;
+}
+
+struct named_error {
+  CUresult code;
+  const char* name;
+  const char* text;
+};
+constexpr named_error errors[] = {
+    {CUDA_SUCCESS, "CUDA_SUCCESS", "no error"},
+    {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {CUDA_ERROR_DEINITIALIZED, "CUDA_ERROR_DEINITIALIZED", "driver shutting down"},
+    {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+     "system has unsupported display driver / cuda driver combination"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {CUDA_ERROR_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT",
+     "operation not permitted on an event last recorded in a "
+     "capturing stream"},
+    {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+const named_error* find(CUresult code) {
+  const auto* const found =
+      std::find_if(std::begin(errors), std::end(errors), [code](const named_error& e) { return e.code == code; });
+  return found == std::end(errors) ? nullptr : found;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuInit(unsigned int flags) {
+  const entered here{"cuInit", false};
+  if (here.refused() != CUDA_SUCCESS) return here.refused();
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (the_world().gpus.empty()) return CUDA_ERROR_NO_DEVICE;
+  the_world().initialised = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDriverGetVersion(int* version) {
+  const entered here{"cuDriverGetVersion", false};
+  if (here.refused() != CUDA_SUCCESS) return here.refused();
+  *version = the_world().config.driver_version;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGetErrorName(CUresult error, const char** text) {
+  const named_error* const e = find(error);
+  *text = e == nullptr ? nullptr : e->name;
+  return e == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGetErrorString(CUresult error, const char** text) {
+  const named_error* const e = find(error);
+  *text = e == nullptr ? nullptr : e->text;
+  return e == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+// The per-thread variants are the same functions: whoever wants a thread's own stream names it.
+CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t /*flags*/,
+                                     CUdriverProcAddressQueryResult* how) {
+  const entered here{"cuGetProcAddress", false};
+  if (here.refused() != CUDA_SUCCESS) return here.refused();
+  if (symbol == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const found_function found = find_function(symbol, version, the_world().config.driver_version);
+  *function = found.function;
+  if (found.function != nullptr) {
+    if (how != nullptr) *how = CU_GET_PROC_ADDRESS_SUCCESS;
+    return CUDA_SUCCESS;
+  }
+  if (how != nullptr) {
+    *how = found.known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  }
+  return how != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult CUDAAPI cuDeviceGetCount(int* count) {
+  SIMCUDA_ENTER("cuDeviceGetCount");
+  *count = static_cast<int>(the_world().gpus.size());
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+  SIMCUDA_ENTER("cuDeviceGet");
+  if (device_of(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetName(char* name, int bytes, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceGetName");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  std::strncpy(name, g->sim->info().name.c_str(), static_cast<std::size_t>(bytes));
+  name[bytes - 1] = '\0';
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceGetUuid");
+  if (device_of(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *uuid = {};
+  uuid->bytes[sizeof uuid->bytes - 1] = static_cast<char>(device);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceTotalMem");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *bytes = g->sim->info().total_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceGetAttribute");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  switch (which) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = g->sim->info().compute_major;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = g->sim->info().compute_minor;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = 132;
+      break;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      *value = 32;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = 1024;
+      break;
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+      *value = 1;
+      break;
+    default:
+      *value = 0;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+  SIMCUDA_ENTER("cuDeviceCanAccessPeer");
+  if (device_of(device) == nullptr || device_of(peer) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *can = device != peer ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  SIMCUDA_ENTER("cuDevicePrimaryCtxRetain");
+  gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  if (g->primary == nullptr) {
+    world& w = the_world();
+    w.contexts.push_back(std::make_unique<CUctx_st>());
+    g->primary = w.contexts.back().get();
+    g->primary->on = g;
+    g->primary->id = w.next_id++;
+  }
+  ++g->retained;
+  *context = g->primary;
+  return CUDA_SUCCESS;
+}
+
+static CUresult destroy_primary(gpu& g) {
+  if (g.primary == nullptr) return CUDA_SUCCESS;
+  world& w = the_world();
+  g.primary->alive = false;
+  for (const auto& s : w.streams) {
+    if (s->context == g.primary) {
+      s->context = nullptr;
+      w.spare_streams.push_back(s.get());
+    }
+  }
+  for (const auto& e : w.events) {
+    if (e->context == g.primary) e->alive = false;
+  }
+  g.primary = nullptr;
+  remake(g);
+  return CUDA_SUCCESS;
+}
+
+// The last release destroys the context, as it does in the driver; what other processes hold stays as it was.
+CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  SIMCUDA_ENTER("cuDevicePrimaryCtxRelease");
+  gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  if (g->retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  --g->retained;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  SIMCUDA_ENTER("cuDevicePrimaryCtxReset");
+  gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  return destroy_primary(*g);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
+  SIMCUDA_ENTER("cuDevicePrimaryCtxGetState");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *flags = 0;
+  *active = g->primary != nullptr ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext* context) {
+  SIMCUDA_ENTER("cuCtxGetCurrent");
+  const thread_state& me = this_thread();
+  *context = me.contexts.empty() ? nullptr : me.contexts.back();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
+  SIMCUDA_ENTER("cuCtxSetCurrent");
+  thread_state& me = this_thread();
+  if (!me.contexts.empty()) me.contexts.pop_back();
+  if (context != nullptr) me.contexts.push_back(context);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext context) {
+  SIMCUDA_ENTER("cuCtxPushCurrent");
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  this_thread().contexts.push_back(context);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* context) {
+  SIMCUDA_ENTER("cuCtxPopCurrent");
+  thread_state& me = this_thread();
+  if (me.contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = me.contexts.back();
+  me.contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
+  SIMCUDA_ENTER("cuCtxGetDevice");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  *device = on->ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetId(CUcontext context, unsigned long long* id) {
+  SIMCUDA_ENTER("cuCtxGetId");
+  if (context == nullptr) {
+    gpu* on = nullptr;
+    if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
+  }
+  if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *id = context->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize() {
+  SIMCUDA_ENTER("cuCtxSynchronize");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  const CUresult done = error_of(on->sim->synchronize());
+  if (done == CUDA_SUCCESS) on->pool->synchronised();
+  return done;
+}
+
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int /*flags*/) {
+  SIMCUDA_ENTER("cuCtxEnablePeerAccess");
+  return peer != nullptr && peer->alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+}  // extern "C"

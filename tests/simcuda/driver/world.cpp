@@ -1,0 +1,276 @@
+#include "world.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <thread>
+
+#include "gpumem/settings.hpp"
+
+namespace gpumem::simcuda {
+namespace {
+
+std::vector<CUuserObject>& dying() {
+  thread_local std::vector<CUuserObject> objects;
+  return objects;
+}
+
+int number(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+/// What a process that cannot call `configure` says by SIMCUDA_*; see README.md.
+world_config from_environment() {
+  world_config c;
+  c.devices = number("SIMCUDA_DEVICES", c.devices);
+  c.driver_version = number("SIMCUDA_DRIVER_VERSION", c.driver_version);
+  c.host_memory = number("SIMCUDA_HOST_MEMORY", 1) != 0;
+  c.referee = number("SIMCUDA_REFEREE", 1) != 0;
+  if (const char* const text = std::getenv("SIMCUDA_BYTES")) {
+    if (const auto bytes = parse_bytes(text, "SIMCUDA_BYTES")) c.bytes = *bytes;
+  }
+  return c;
+}
+
+/// SIMCUDA_FAIL=cuMemAlloc:3:2,cuEventQuery:1:999
+void plan_failures(world& w) {
+  const char* const text = std::getenv("SIMCUDA_FAIL");
+  if (text == nullptr) return;
+  std::istringstream list{text};
+  for (std::string one; std::getline(list, one, ',');) {
+    std::istringstream parts{one};
+    std::string function;
+    std::string nth;
+    std::string code;
+    std::getline(parts, function, ':');
+    std::getline(parts, nth, ':');
+    std::getline(parts, code, ':');
+    w.failures.push_back(
+        {function, static_cast<unsigned>(std::atoi(nth.c_str())), static_cast<CUresult>(std::atoi(code.c_str()))});
+  }
+}
+
+void make_gpu(gpu& g, const world_config& config) {
+  g.pool.reset();
+  g.small.reset();
+  // One address space for all devices, as unified addressing has it.
+  constexpr std::uint64_t address_space_bytes = std::uint64_t{1} << 43;
+  const address first_address =
+      sim_config{}.first_address + static_cast<std::uint64_t>(g.ordinal) * address_space_bytes;
+  g.sim = std::make_unique<sim_device>(sim_config{.ordinal = g.ordinal,
+                                                  .name = "simulated GPU behind a double of the driver",
+                                                  .capacity_bytes = config.bytes,
+                                                  .first_address = first_address,
+                                                  .address_space_bytes = address_space_bytes,
+                                                  .host_memory = config.host_memory,
+                                                  .referee = config.referee});
+  g.small = std::make_unique<small_blocks>(*g.sim);
+  g.pool = std::make_unique<async_pool>(*g.sim);
+  g.allocations.clear();
+  g.runs.clear();
+}
+
+void reset(world& w, const world_config& config) {
+  w.config = config;
+  w.initialised = false;
+  w.failures.clear();
+  w.calls.clear();
+  ++w.generation;
+  // Records that a handle may still point to stay: it is then refused, and not followed into nothing.
+  for (const auto& c : w.contexts) c->alive = false;
+  for (const auto& s : w.streams) s->context = nullptr;
+  for (const auto& e : w.events) e->alive = false;
+  w.spare_streams.clear();
+  w.spare_events.clear();
+  w.gpus.clear();
+  for (int i = 0; i < config.devices; ++i) {
+    w.gpus.push_back(std::make_unique<gpu>());
+    w.gpus.back()->ordinal = i;
+    make_gpu(*w.gpus.back(), config);
+  }
+}
+
+}  // namespace
+
+world& the_world() {
+  // Never destroyed: programs call the driver from their own static destructors.
+  static auto* const only = [] {
+    auto* const w = new world;
+    reset(*w, from_environment());
+    plan_failures(*w);
+    return w;
+  }();
+  return *only;
+}
+
+void configure(const world_config& config) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  reset(w, config);
+}
+
+void remake(gpu& g) { make_gpu(g, the_world().config); }
+
+sim_device& device(int ordinal) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  return *w.gpus.at(static_cast<std::size_t>(ordinal))->sim;
+}
+
+void fail(std::string_view function, unsigned nth, CUresult error) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  w.failures.push_back({std::string{function}, nth, error});
+}
+
+std::uint64_t calls(std::string_view function) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  const auto found = w.calls.find(function);
+  return found == w.calls.end() ? 0 : found->second;
+}
+
+thread_state& this_thread() {
+  thread_local thread_state state;
+  if (state.generation != the_world().generation) {
+    state = {};
+    state.generation = the_world().generation;
+  }
+  return state;
+}
+
+entered::entered(std::string_view function, bool needs_init) {
+  world& w = the_world();
+  lock_ = std::unique_lock{w.mutex};
+  if (const auto found = w.calls.find(function); found != w.calls.end()) {
+    ++found->second;
+  } else {
+    w.calls.emplace(function, 1);
+  }
+  for (auto it = w.failures.begin(); it != w.failures.end(); ++it) {
+    if (it->function != function || --it->calls_left != 0) continue;
+    refused_ = it->error;
+    w.failures.erase(it);
+    return;
+  }
+  if (needs_init && !w.initialised) refused_ = CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult error_of(const status& s, CUresult otherwise) {
+  switch (s.code()) {
+    case errc::ok:
+      return CUDA_SUCCESS;
+    case errc::out_of_memory:
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    case errc::invalid_argument:
+      return CUDA_ERROR_INVALID_VALUE;
+    case errc::unsupported:
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    default:
+      return otherwise;
+  }
+}
+
+CUresult current(gpu** on, CUcontext* context) {
+  const thread_state& me = this_thread();
+  if (me.contexts.empty() || me.contexts.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  CUcontext c = me.contexts.back();
+  if (!c->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *on = c->on;
+  if (context != nullptr) *context = c;
+  return CUDA_SUCCESS;
+}
+
+CUstream new_stream(CUcontext context) {
+  world& w = the_world();
+  if (w.spare_streams.empty()) {
+    w.streams.push_back(std::make_unique<CUstream_st>());
+    w.spare_streams.push_back(w.streams.back().get());
+  }
+  CUstream s = w.spare_streams.back();
+  w.spare_streams.pop_back();
+  *s = CUstream_st{};
+  s->context = context;
+  s->sim = context->on->sim->create_stream();
+  s->id = w.next_id++;
+  return s;
+}
+
+// The legacy stream has a record of its own for each thread, with the device's default stream behind it.
+CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+    CUcontext context = nullptr;
+    if (const CUresult e = current(on, &context); e != CUDA_SUCCESS) return e;
+    if (handle == CU_STREAM_PER_THREAD) {
+      CUstream& mine = this_thread().default_streams[context];
+      if (mine == nullptr) mine = new_stream(context);
+      *out = mine;
+      return CUDA_SUCCESS;
+    }
+    thread_local CUstream_st legacy;
+    legacy = CUstream_st{};
+    legacy.context = context;
+    *out = &legacy;
+    return CUDA_SUCCESS;
+  }
+  const world& w = the_world();
+  for (const auto& s : w.streams) {
+    if (s.get() != handle) continue;
+    if (s->context == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    if (!s->context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *out = s.get();
+    *on = s->context->on;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult unsafe_call() {
+  if (this_thread().mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  bool refused = false;
+  for (const auto& s : the_world().streams) {
+    if (s->context == nullptr || s->graph == nullptr || !s->global_capture) continue;
+    static_cast<void>(s->context->on->sim->synchronize());  // which is refused, and invalidates the capture
+    refused = true;
+  }
+  return refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+void release_objects(std::vector<CUuserObject>& objects) {
+  for (CUuserObject o : objects) {
+    if (--o->references == 0) dying().push_back(o);
+  }
+  objects.clear();
+}
+
+void run_destructors() {
+  while (!dying().empty()) {
+    CUuserObject o = dying().back();
+    dying().pop_back();
+    std::thread{[o] { o->destroy(o->data); }}.join();
+    delete o;
+  }
+}
+
+stream_ref stream_of(CUstream handle) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) return {};
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  // A handle that is no stream's stays what it is, and the sim_device refuses it.
+  return find_stream(handle, &s, &on) == CUDA_SUCCESS ? s->sim : stream_ref{handle};
+}
+
+void use(CUstream handle, std::uint64_t lag_ns, std::uint64_t at, std::uint64_t bytes) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (find_stream(handle, &s, &on) != CUDA_SUCCESS) return;
+  on->sim->enqueue_use(s->sim, lag_ns, at, bytes);
+  if (s->graph != nullptr) s->graph->uses.push_back({at, bytes, lag_ns});
+}
+
+}  // namespace gpumem::simcuda

@@ -1,0 +1,153 @@
+// The state behind the double's driver functions: devices, contexts, streams, events, graphs, planned failures.
+//
+// One lock for all of it, taken by `entered` at the begin of each driver function; the sim_device has its own. Handles
+// are pointers to the records below. A stream's record is reused by the next stream, as drivers do; contexts, events
+// and graphs keep theirs until the world is configured anew, so that a stale handle is an error and not a crash.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "async_pool.hpp"
+#include "gpumem/sim_device.hpp"
+#include "simcuda.hpp"
+#include "small_blocks.hpp"
+
+namespace gpumem::simcuda {
+
+struct gpu {
+  int ordinal = 0;
+  std::unique_ptr<sim_device> sim;
+  std::unique_ptr<small_blocks> small;
+  std::unique_ptr<async_pool> pool;
+  CUcontext primary = nullptr;  ///< null: never retained, or reset
+  unsigned retained = 0;
+  std::map<CUdeviceptr, std::size_t> allocations;  ///< of cuMemAlloc and its kin
+  std::map<std::uint64_t, page_run> runs;          ///< by allocation handle
+};
+
+struct captured_use {
+  std::uint64_t at;
+  std::uint64_t bytes;
+  std::uint64_t lag_ns;
+};
+
+}  // namespace gpumem::simcuda
+
+struct CUctx_st {
+  gpumem::simcuda::gpu* on = nullptr;
+  unsigned long long id = 0;
+  bool alive = true;
+};
+
+struct CUstream_st {
+  CUctx_st* context = nullptr;  ///< null: destroyed
+  gpumem::stream_ref sim;
+  unsigned long long id = 0;
+  CUgraph graph = nullptr;  ///< while it captures
+  std::uint64_t capture = 0;
+  bool global_capture = false;
+};
+
+struct CUevent_st {
+  CUctx_st* context = nullptr;
+  gpumem::fence fence;
+  bool captured = false;
+  bool alive = true;
+};
+
+struct CUuserObject_st {
+  void* data = nullptr;
+  CUhostFn destroy = nullptr;
+  unsigned references = 0;
+};
+
+struct CUgraph_st {
+  std::vector<CUuserObject> objects;
+  std::vector<gpumem::simcuda::captured_use> uses;
+  bool alive = true;
+};
+struct CUgraphExec_st {
+  std::vector<CUuserObject> objects;
+  std::vector<gpumem::simcuda::captured_use> uses;
+  bool alive = true;
+};
+
+namespace gpumem::simcuda {
+
+struct planned_failure {
+  std::string function;
+  unsigned calls_left;
+  CUresult error;
+};
+
+struct world {
+  std::recursive_mutex mutex;
+  world_config config;
+  bool initialised = false;
+  unsigned long long next_id = 1;
+  std::uint64_t next_handle = 1;
+  std::vector<std::unique_ptr<gpu>> gpus;
+  std::vector<std::unique_ptr<CUctx_st>> contexts;
+  std::vector<std::unique_ptr<CUstream_st>> streams;
+  std::vector<CUstream> spare_streams;
+  std::vector<std::unique_ptr<CUevent_st>> events;
+  std::vector<CUevent> spare_events;
+  std::vector<std::unique_ptr<CUgraph_st>> graphs;
+  std::vector<std::unique_ptr<CUgraphExec_st>> execs;
+  std::map<std::string, std::uint64_t, std::less<>> calls;
+  std::vector<planned_failure> failures;
+  std::uint64_t generation = 0;  ///< of the world: thread-local state of an older one is void
+};
+world& the_world();
+/// A device that was reset: everything on it is gone.
+void remake(gpu& g);
+CUstream new_stream(CUcontext context);
+
+/// Of the calling thread.
+struct thread_state {
+  std::uint64_t generation = 0;
+  std::vector<CUcontext> contexts;  ///< the stack; the last is current
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::map<CUcontext, CUstream> default_streams;
+};
+thread_state& this_thread();
+
+/// One driver function: the lock, the count, and the failure that was planned for it.
+class entered {
+ public:
+  explicit entered(std::string_view function, bool needs_init = true);
+  [[nodiscard]] CUresult refused() const noexcept { return refused_; }
+
+ private:
+  std::unique_lock<std::recursive_mutex> lock_;
+  CUresult refused_ = CUDA_SUCCESS;
+};
+
+CUresult error_of(const status& s, CUresult otherwise = CUDA_ERROR_UNKNOWN);
+/// The current context's device, or why there is none.
+CUresult current(gpu** on, CUcontext* context = nullptr);
+/// A stream handle of the program's, the default ones included.
+CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on);
+/// Refuses what a capture in progress forbids to a thread that has not relaxed its mode, and invalidates the capture.
+CUresult unsafe_call();
+/// Drops references; destructors run on a thread of their own, after the lock is given up.
+void release_objects(std::vector<CUuserObject>& objects);
+void run_destructors();
+
+}  // namespace gpumem::simcuda
+
+/// Opens a driver function: `SIMCUDA_ENTER("cuMemAlloc")`.
+#define SIMCUDA_ENTER(name)                   \
+  const gpumem::simcuda::entered here_{name}; \
+  if (here_.refused() != CUDA_SUCCESS) return here_.refused()
