@@ -1,0 +1,243 @@
+// Training that links gpumem: a multi-layer perceptron, on a GPU, or on the CPU over the simulated device.
+//
+//   train_mlp [--device cuda:N|sim] [--allocator gpumem|cuda_malloc|cuda_malloc_async] [--steps N] [--seed N]
+//             [--hidden N] [--json FILE]
+//
+// gpumem takes its settings from GPUMEM_* (try GPUMEM_POLICY=caching, GPUMEM_LIMIT=64MiB, GPUMEM_VERBOSE=1). Batches vary
+// in size, so that the allocator has something to do. One stream brings the next batch while another one computes. The
+// losses of a device are the same bits whatever the allocator: it only says where the arrays lie.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "train_mlp/machine.hpp"
+#include "train_mlp/memory.hpp"
+#include "train_mlp/network.hpp"
+
+namespace {
+
+using namespace train;
+
+constexpr std::size_t inputs = 32;
+constexpr std::size_t classes = 10;
+constexpr std::size_t samples = 4096;
+constexpr std::size_t most_batch = 256;
+
+struct options {
+  std::string device;
+  std::string allocator = "gpumem";
+  int steps = 200;
+  unsigned seed = 1;
+  std::size_t hidden = 64;
+  std::string json_path;
+};
+
+/// Points around a teacher's decision: a fixed random linear map says which class a point is of.
+struct data_set {
+  std::vector<float> x;
+  std::vector<int> label;
+
+  explicit data_set(std::mt19937& random) : x(samples * inputs), label(samples) {
+    std::normal_distribution<float> draw{0, 1};
+    std::vector<float> teacher(classes * inputs);
+    for (float& t : teacher) t = draw(random);
+    for (float& value : x) value = draw(random);
+    for (std::size_t n = 0; n < samples; ++n) {
+      float best = -1e30F;
+      for (std::size_t c = 0; c < classes; ++c) {
+        float score = 0;
+        for (std::size_t i = 0; i < inputs; ++i) score += teacher[c * inputs + i] * x[n * inputs + i];
+        if (score <= best) continue;
+        best = score;
+        label[n] = static_cast<int>(c);
+      }
+    }
+  }
+};
+
+/// Pinned host memory, so that a copy really goes on beside the computation.
+class staging {
+ public:
+  explicit staging(machine& on) : on_{on} {
+    const auto at = on.edge().alloc_host(bytes);
+    require(at.why());
+    at_ = *at;
+  }
+  ~staging() { static_cast<void>(on_.edge().free_host(at_)); }
+  staging(const staging&) = delete;
+  staging& operator=(const staging&) = delete;
+  [[nodiscard]] float* x() const { return reinterpret_cast<float*>(static_cast<std::uintptr_t>(at_)); }
+  [[nodiscard]] int* label() const { return reinterpret_cast<int*>(x() + most_batch * inputs); }
+
+ private:
+  static constexpr std::size_t bytes = most_batch * (inputs * sizeof(float) + sizeof(int));
+  machine& on_;
+  gpumem::address at_ = 0;
+};
+
+struct batch {
+  std::size_t size;
+  array<float> x;
+  array<int> label;
+};
+
+/// The next batch, on its way to the device on the prefetch stream.
+batch fetch(machine& on, memory& from, gpumem::stream_ref prefetch, const staging& host, const data_set& data,
+            std::mt19937& random) {
+  const std::size_t size = std::uniform_int_distribution<std::size_t>{most_batch / 4, most_batch}(random);
+  std::uniform_int_distribution<std::size_t> pick{0, samples - 1};
+  on.wait_for(prefetch);  // the copy before this one has left the staging memory
+  for (std::size_t b = 0; b < size; ++b) {
+    const std::size_t n = pick(random);
+    std::copy_n(data.x.begin() + static_cast<std::ptrdiff_t>(n * inputs), inputs, host.x() + b * inputs);
+    host.label()[b] = data.label[n];
+  }
+  batch out{size, {from, size * inputs, prefetch}, {from, size, prefetch}};
+  on.copy(out.x.data(), host.x(), size * inputs * sizeof(float), prefetch, out.x.all());
+  on.copy(out.label.data(), host.label(), size * sizeof(int), prefetch, out.label.all());
+  return out;
+}
+
+/// One step; the mean loss of the batch before it.
+float train_step(machine& on, memory& from, gpumem::stream_ref compute, std::vector<layer>& layers, const batch& now,
+                 int step) {
+  std::vector<array<float>> activations;
+  const array<float>* x = &now.x;
+  activations.reserve(layers.size());
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    activations.push_back(layers[l].forward(on, from, compute, *x, now.size, l + 1 < layers.size()));
+    x = &activations.back();
+  }
+  array<float> losses{from, now.size, compute};
+  array<float> gradient{from, now.size * classes, compute};
+  on.launch(compute, now.size,
+            loss_kernel{x->data(), now.label.data(), losses.data(), gradient.data(), classes, now.size},
+            {x->all(), now.label.all(), losses.all(), gradient.all()});
+  array<float> total{from, 1, compute};
+  on.sum(
+      losses.data(), total.data(), now.size, compute, [&](std::size_t bytes) { return from.take(bytes, compute); },
+      [&](void* p, std::size_t /*bytes*/) { from.give(p); });
+  for (std::size_t l = layers.size(); l-- > 0;) {
+    const array<float>& in = l == 0 ? now.x : activations[l - 1];
+    gradient = layers[l].backward(on, from, compute, in, gradient, now.size, l == 0, step);
+  }
+  float loss = 0;
+  on.copy(&loss, total.data(), sizeof loss, compute, total.all());
+  on.wait_for(compute);
+  return loss / static_cast<float>(now.size);
+}
+
+std::unique_ptr<machine> open_machine(const std::string& named) {
+  if (named == "sim") return std::make_unique<machine>();
+  if (named.empty()) {
+#ifdef __CUDACC__
+    if (const auto count = gpumem::cuda_device_count(); count && *count > 0) return std::make_unique<machine>(0);
+#endif
+    std::fprintf(stderr, "train_mlp: no GPU that this program can use, so it trains on the CPU (--device sim)\n");
+    return std::make_unique<machine>();
+  }
+  if (named == "cuda") return std::make_unique<machine>(0);
+  if (named.starts_with("cuda:") && named.size() > 5 && named.size() < 10 &&
+      named.find_first_not_of("0123456789", 5) == std::string::npos) {
+    return std::make_unique<machine>(std::stoi(named.substr(5)));
+  }
+  throw std::invalid_argument{"--device " + named + ": expected sim, cuda or cuda:N"};
+}
+
+std::unique_ptr<memory> open_memory(const std::string& named, machine& on) {
+  if (named == "gpumem") return std::make_unique<gpumem_memory>(on);
+  if (named == "cuda_malloc") return std::make_unique<plain_memory>(on);
+#ifdef __CUDACC__
+  if (named == "cuda_malloc_async" && on.sim() == nullptr) return std::make_unique<async_memory>(on);
+#endif
+  if (named == "cuda_malloc_async") {
+    throw std::invalid_argument{"--allocator cuda_malloc_async: the driver's pool needs a GPU; expected gpumem or "
+                                "cuda_malloc with --device sim"};
+  }
+  throw std::invalid_argument{"--allocator " + named + ": expected gpumem, cuda_malloc or cuda_malloc_async"};
+}
+
+int run(const options& with) {
+  const std::unique_ptr<machine> on = open_machine(with.device);
+  const std::unique_ptr<memory> from = open_memory(with.allocator, *on);
+  std::mt19937 random{with.seed};
+  const data_set data{random};
+  const gpumem::stream_ref compute = on->create_stream();
+  const gpumem::stream_ref prefetch = on->create_stream();
+  std::vector<layer> layers;
+  const std::vector<std::size_t> widths{inputs, with.hidden, with.hidden, with.hidden, classes};
+  for (std::size_t l = 0; l + 1 < widths.size(); ++l) {
+    layers.emplace_back(*on, *from, compute, widths[l], widths[l + 1], random);
+  }
+  std::printf("train_mlp on %s, allocator %s\n", on->edge().info().name.c_str(), from->name().c_str());
+
+  const staging host{*on};
+  std::vector<float> losses;
+  std::optional<batch> next;
+  next.emplace(fetch(*on, *from, prefetch, host, data, random));
+  const auto begin = std::chrono::steady_clock::now();
+  for (int step = 0; step < with.steps; ++step) {
+    const batch now = *std::move(next);
+    on->order(prefetch, compute);
+    from->also_used_on(now.x.data(), compute);
+    from->also_used_on(now.label.data(), compute);
+    next.emplace(fetch(*on, *from, prefetch, host, data, random));
+    losses.push_back(train_step(*on, *from, compute, layers, now, step));
+    if (step % 50 == 0) std::printf("step %d loss %.6f\n", step, static_cast<double>(losses.back()));
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  on->wait_for_all();
+  const double steps_per_s = with.steps / took.count();
+  std::printf("final loss %a (%.6f), first %.6f\n", static_cast<double>(losses.back()),
+              static_cast<double>(losses.back()), static_cast<double>(losses.front()));
+  std::printf("%.1f steps/s, peak device memory %s\n", steps_per_s, gpumem::format_bytes(from->peak_bytes()).c_str());
+  const std::uint64_t hazards = on->sim() != nullptr ? on->sim()->hazard_count() : 0;
+  if (on->sim() != nullptr) std::printf("simulated device: hazards %llu\n", static_cast<unsigned long long>(hazards));
+  if (!with.json_path.empty()) {
+    std::ofstream file{with.json_path};
+    file << nlohmann::json{{"device", on->edge().info().name}, {"simulated", on->edge().info().simulated},
+                           {"allocator", with.allocator},      {"description", from->name()},
+                           {"steps", with.steps},              {"seed", with.seed},
+                           {"hidden", with.hidden},            {"first_loss", losses.front()},
+                           {"final_loss", losses.back()},      {"steps_per_s", steps_per_s},
+                           {"peak_device_bytes", from->peak_bytes()}}
+                .dump(2)
+         << '\n';
+    if (!file.flush()) throw std::invalid_argument{"--json " + with.json_path + ": it cannot be written"};
+  }
+  return hazards == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  options with;
+  CLI::App app{"Trains a multi-layer perceptron whose device memory comes from gpumem.", "train_mlp"};
+  app.add_option("--device", with.device, "cuda, cuda:N or sim; by default a GPU where there is one");
+  app.add_option("--allocator", with.allocator, "gpumem, cuda_malloc or cuda_malloc_async")->capture_default_str();
+  app.add_option("--steps", with.steps)->check(CLI::Range(1, 1'000'000))->capture_default_str();
+  app.add_option("--seed", with.seed)->capture_default_str();
+  app.add_option("--hidden", with.hidden, "width of the hidden layers")->check(CLI::Range(1, 65536))->capture_default_str();
+  app.add_option("--json", with.json_path, "the figures, as JSON");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::Error& wrong) {
+    std::fprintf(stderr, "train_mlp: %s\n", wrong.what());
+    return 2;
+  }
+  try {
+    return run(with);
+  } catch (const std::invalid_argument& wrong) {
+    std::fprintf(stderr, "train_mlp: %s\n", wrong.what());
+    return 2;
+  } catch (const std::exception& failed) {
+    std::fprintf(stderr, "train_mlp: %s\n", failed.what());
+    return 1;
+  }
+}

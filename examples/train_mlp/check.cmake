@@ -1,0 +1,51 @@
+# The same losses under every policy and allocator, falling; no hazard; and every bad word refused with exit status 2.
+# cmake -DPROGRAM=train_mlp -P check.cmake
+
+function(train expect)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=GPUMEM_POLICY ${ARGN}
+                  RESULT_VARIABLE outcome OUTPUT_VARIABLE out ERROR_VARIABLE err)
+  if(NOT outcome EQUAL expect)
+    message(FATAL_ERROR "${ARGN}\nended with ${outcome}, expected ${expect}:\n${out}${err}")
+  endif()
+  set(out "${out}" PARENT_SCOPE)
+  set(err "${err}" PARENT_SCOPE)
+endfunction()
+
+set(words --device sim --steps 150 --hidden 64)
+set(known)
+foreach(settings "GPUMEM_POLICY=growth" "GPUMEM_POLICY=grab_all" "GPUMEM_POLICY=caching"
+                 "GPUMEM_POLICY=hard_cap;GPUMEM_LIMIT=64MiB" "GPUMEM_POLICY=multi_pool;GPUMEM_POOLS=1GiB,1GiB"
+                 "GPUMEM_STREAM_REUSE=poll" "GPUMEM_STREAM_IDS=notify" "cuda_malloc")
+  set(allocator gpumem)
+  if(settings STREQUAL "cuda_malloc")
+    set(allocator cuda_malloc)
+    set(settings)
+  endif()
+  train(0 ${settings} ${PROGRAM} ${words} --allocator ${allocator})
+  if(NOT out MATCHES "hazards 0\n" OR NOT out MATCHES "final loss (0x[^ ]*) \\(([0-9.]+)\\), first ([0-9.]+)")
+    message(FATAL_ERROR "${settings}: expected no hazards and a final loss:\n${out}")
+  endif()
+  set(bits ${CMAKE_MATCH_1})
+  set(final ${CMAKE_MATCH_2})
+  set(first ${CMAKE_MATCH_3})
+  message(STATUS "${allocator} ${settings}: first ${first}, final ${final}")
+  if(known AND NOT bits STREQUAL known)
+    message(FATAL_ERROR "${settings}: final loss ${bits}, expected ${known}, as under every other policy")
+  endif()
+  set(known ${bits})
+  if(NOT final LESS 1 OR NOT first GREATER 2)
+    message(FATAL_ERROR "${settings}: the loss went from ${first} to ${final}; expected it to fall from above 2 below 1")
+  endif()
+endforeach()
+
+foreach(bad "--device;gpu" "--device;cuda:x" "--allocator;rmm" "--steps;0" "--steps;x" "--nonsense"
+            "--device;sim;--allocator;cuda_malloc_async" "--json;/nowhere/x.json;--device;sim;--steps;1")
+  train(2 ${PROGRAM} ${bad})
+  if(NOT err MATCHES "^(train_mlp: [^\n]*\n)+$")
+    message(FATAL_ERROR "${bad}: expected a line that says what was expected, got:\n${err}")
+  endif()
+endforeach()
+train(1 GPUMEM_LIMIT=2MiB ${PROGRAM} --device sim --hidden 1024)
+if(NOT err MATCHES "limit")
+  message(FATAL_ERROR "a limit that is too small: expected an out-of-memory that names it, got:\n${err}")
+endif()
