@@ -5,11 +5,11 @@ include_guard(GLOBAL)
 set(simcuda_source ${CMAKE_CURRENT_LIST_DIR})
 set(simcuda_dir ${PROJECT_BINARY_DIR}/simcuda)
 
-# Beside cuda.h's own: the functions are defined as the driver exports them, without a per-thread variant.
 add_library(simcuda_driver OBJECT
-  ${simcuda_source}/driver/driver_device.cpp ${simcuda_source}/driver/driver_memory.cpp
-  ${simcuda_source}/driver/driver_streams.cpp ${simcuda_source}/driver/driver_table.cpp
-  ${simcuda_source}/driver/world.cpp)
+  ${simcuda_source}/driver/control.cpp ${simcuda_source}/driver/driver_device.cpp
+  ${simcuda_source}/driver/driver_memory.cpp ${simcuda_source}/driver/driver_per_thread.cpp
+  ${simcuda_source}/driver/driver_programs.cpp ${simcuda_source}/driver/driver_streams.cpp
+  ${simcuda_source}/driver/driver_table.cpp ${simcuda_source}/driver/world.cpp)
 target_include_directories(simcuda_driver PUBLIC ${simcuda_source} PRIVATE ${simcuda_source}/driver
   $<TARGET_PROPERTY:gpumem_device,INTERFACE_INCLUDE_DIRECTORIES>)
 target_link_libraries(simcuda_driver PRIVATE gpumem_build_flags PUBLIC CUDA::toolkit)
@@ -23,3 +23,5 @@ file(CONFIGURE OUTPUT ${simcuda_dir}/libcuda.map CONTENT "{ global: cu*; simcuda
 target_link_options(simcuda_shared PRIVATE LINKER:--version-script,${simcuda_dir}/libcuda.map)
 set_target_properties(simcuda_shared PROPERTIES OUTPUT_NAME cuda VERSION 1 SOVERSION 1
                                                 LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir})
+
+include(${simcuda_source}/runtime/runtime.cmake)

@@ -86,13 +86,13 @@ CUresult CUDAAPI cuGetErrorString(CUresult error, const char** text) {
   return e == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-// The per-thread variants are the same functions: whoever wants a thread's own stream names it.
-CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t /*flags*/,
+CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
                                      CUdriverProcAddressQueryResult* how) {
   const entered here{"cuGetProcAddress", false};
   if (here.refused() != CUDA_SUCCESS) return here.refused();
   if (symbol == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const found_function found = find_function(symbol, version, the_world().config.driver_version);
+  const found_function found = find_function(symbol, version, the_world().config.driver_version,
+                                             (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
   *function = found.function;
   if (found.function != nullptr) {
     if (how != nullptr) *how = CU_GET_PROC_ADDRESS_SUCCESS;
@@ -160,8 +160,29 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUde
       *value = 32;
       break;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
       *value = 1024;
       break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+      *value = 64;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+      *value = 0x7fff'ffff;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+      *value = 65'535;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      *value = 2048;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+      *value = 48 << 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:

@@ -13,17 +13,6 @@ constexpr std::uint64_t copy_ns = 10'000;  // that a copy or a fill keeps its st
 std::uint64_t rounded(std::uint64_t bytes) { return (bytes + granule - 1) / granule * granule; }
 std::uint64_t number_of(const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); }
 
-/// The device on which the address was allocated, whatever context is current.
-gpu* owner_of(CUdeviceptr at) {
-  for (const auto& g : the_world().gpus) {
-    auto found = g->allocations.upper_bound(at);
-    if (found == g->allocations.begin()) continue;
-    --found;
-    if (at < found->first + found->second) return g.get();
-  }
-  return nullptr;
-}
-
 CUresult allocate(gpu& g, CUdeviceptr* at, std::size_t bytes) {
   const auto got = bytes <= small_blocks::largest ? g.small->alloc(bytes) : g.sim->alloc(rounded(bytes));
   if (!got) return error_of(got.why());
@@ -36,6 +25,7 @@ CUresult release(gpu& g, CUdeviceptr at) {
   const gpumem::status done = g.small->owns(at) ? g.small->free(at) : g.sim->free(at);
   if (!done) return error_of(done);
   g.allocations.erase(at);
+  g.managed.erase(at);
   g.pool->synchronised();
   return CUDA_SUCCESS;
 }
@@ -126,7 +116,9 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* at, std::size_t bytes, unsigned 
   if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  return allocate(*on, at, bytes);
+  const CUresult made = allocate(*on, at, bytes);
+  if (made == CUDA_SUCCESS) on->managed.insert(*at);
+  return made;
 }
 
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr at) {
@@ -152,6 +144,7 @@ CUresult CUDAAPI cuMemHostAlloc(void** at, std::size_t bytes, unsigned int /*fla
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   const auto got = on->sim->alloc_host(bytes);
   if (!got) return error_of(got.why());
+  on->pinned[*got] = bytes;
   *at = pointer(*got);
   return CUDA_SUCCESS;
 }
@@ -161,7 +154,14 @@ CUresult CUDAAPI cuMemFreeHost(void* at) {
   gpu* on = nullptr;
   if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  return error_of(on->sim->free_host(number_of(at)));
+  for (const auto& g : the_world().gpus) {
+    const auto found = g->pinned.find(number_of(at));
+    if (found == g->pinned.end()) continue;
+    const CUresult freed = error_of(g->sim->free_host(found->first));
+    if (freed == CUDA_SUCCESS) g->pinned.erase(found);
+    return freed;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr at) {
@@ -172,27 +172,6 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, 
   if (base != nullptr) *base = found->first;
   if (bytes != nullptr) *bytes = found->second;
   return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute which, CUdeviceptr at) {
-  SIMCUDA_ENTER("cuPointerGetAttribute");
-  gpu* const whose = owner_of(at);
-  if (whose == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  switch (which) {
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: {
-      const CUmemorytype type = CU_MEMORYTYPE_DEVICE;
-      std::memcpy(data, &type, sizeof type);
-      return CUDA_SUCCESS;
-    }
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-      std::memcpy(data, &whose->ordinal, sizeof whose->ordinal);
-      return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      std::memcpy(data, &at, sizeof at);
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
-  }
 }
 
 // --- mapped pages -------------------------------------------------------------------------------------------------

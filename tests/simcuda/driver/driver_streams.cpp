@@ -29,13 +29,15 @@ void run_uses(gpu& on, gpumem::stream_ref s, const std::vector<captured_use>& us
 
 extern "C" {
 
-CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int /*priority*/) {
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
   SIMCUDA_ENTER("cuStreamCreateWithPriority");
   gpu* on = nullptr;
   CUcontext context = nullptr;
   if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
   if ((flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
   *out = new_stream(context);
+  (*out)->flags = flags;
+  (*out)->priority = priority;
   return CUDA_SUCCESS;
 }
 

@@ -17,22 +17,24 @@ struct row {
   int version;
   int since;
   void (*function)();
+  const char* symbol;
 };
 constexpr row rows[] = {
-#define FUNCTION(name, version, since, symbol) {#name, version, since, symbol},
+#define FUNCTION(name, version, since, symbol) {#name, version, since, symbol, #symbol},
 #include "functions.def"
 #undef FUNCTION
 };
 
 }  // namespace
 
-found_function find_function(const char* name, int version, int driver_version) {
+found_function find_function(const char* name, int version, int driver_version, bool per_thread) {
   found_function out;
   for (const row& r : rows) {
     if (std::strcmp(r.name, name) != 0) continue;
     out.known = true;
     if (r.version > version || r.since > driver_version) continue;
-    out.function = reinterpret_cast<void*>(r.function);
+    void* const variant = per_thread ? per_thread_variant(r.symbol) : nullptr;
+    out.function = variant != nullptr ? variant : reinterpret_cast<void*>(r.function);
   }
   return out;
 }

@@ -68,6 +68,8 @@ void make_gpu(gpu& g, const world_config& config) {
   g.small = std::make_unique<small_blocks>(*g.sim);
   g.pool = std::make_unique<async_pool>(*g.sim);
   g.allocations.clear();
+  g.pinned.clear();
+  g.managed.clear();
   g.runs.clear();
 }
 
@@ -182,6 +184,16 @@ CUresult current(gpu** on, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
+gpu* owner_of(CUdeviceptr at) {
+  for (const auto& g : the_world().gpus) {
+    auto found = g->allocations.upper_bound(at);
+    if (found == g->allocations.begin()) continue;
+    --found;
+    if (at < found->first + found->second) return g.get();
+  }
+  return nullptr;
+}
+
 CUstream new_stream(CUcontext context) {
   world& w = the_world();
   if (w.spare_streams.empty()) {
@@ -202,7 +214,7 @@ CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
     CUcontext context = nullptr;
     if (const CUresult e = current(on, &context); e != CUDA_SUCCESS) return e;
-    if (handle == CU_STREAM_PER_THREAD) {
+    if (handle == CU_STREAM_PER_THREAD || (handle == nullptr && this_thread().null_is_per_thread)) {
       CUstream& mine = this_thread().default_streams[context];
       if (mine == nullptr) mine = new_stream(context);
       *out = mine;

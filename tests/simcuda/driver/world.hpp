@@ -33,6 +33,8 @@ struct gpu {
   CUcontext primary = nullptr;  ///< null: never retained, or reset
   unsigned retained = 0;
   std::map<CUdeviceptr, std::size_t> allocations;  ///< of cuMemAlloc and its kin
+  std::map<CUdeviceptr, std::size_t> pinned;       ///< of cuMemHostAlloc
+  std::set<CUdeviceptr> managed;                   ///< those of `allocations` that cuMemAllocManaged made
   std::map<std::uint64_t, page_run> runs;          ///< by allocation handle
 };
 
@@ -54,6 +56,8 @@ struct CUstream_st {
   CUctx_st* context = nullptr;  ///< null: destroyed
   gpumem::stream_ref sim;
   unsigned long long id = 0;
+  unsigned int flags = 0;
+  int priority = 0;
   CUgraph graph = nullptr;  ///< while it captures
   std::uint64_t capture = 0;
   bool global_capture = false;
@@ -119,6 +123,7 @@ struct thread_state {
   std::uint64_t generation = 0;
   std::vector<CUcontext> contexts;  ///< the stack; the last is current
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  bool null_is_per_thread = false;  ///< while a per-thread variant runs (driver_per_thread.cpp)
   std::map<CUcontext, CUstream> default_streams;
 };
 thread_state& this_thread();
@@ -137,6 +142,8 @@ class entered {
 CUresult error_of(const status& s, CUresult otherwise = CUDA_ERROR_UNKNOWN);
 /// The current context's device, or why there is none.
 CUresult current(gpu** on, CUcontext* context = nullptr);
+/// The device on which the address was allocated, whatever context is current; null: on none.
+gpu* owner_of(CUdeviceptr at);
 /// A stream handle of the program's, the default ones included.
 CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on);
 /// Refuses what a capture in progress forbids to a thread that has not relaxed its mode, and invalidates the capture.

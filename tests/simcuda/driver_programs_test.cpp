@@ -1,0 +1,144 @@
+// What the double adds for programs: default streams of threads, pointers' properties, handles, the device's pool.
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "simcuda.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::size_t mib = std::size_t{1} << 20;
+
+class SimcudaPrograms : public testing::Test {
+ protected:
+  void SetUp() override {
+    simcuda::configure({.devices = 2, .bytes = 64 * mib, .host_memory = true});
+    ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+    CUcontext context = nullptr;
+    ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  }
+
+  template <typename Pointer>
+  static Pointer function(const char* name, int version, cuuint64_t flags) {
+    void* found = nullptr;
+    CUdriverProcAddressQueryResult how = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    EXPECT_EQ(cuGetProcAddress(name, &found, version, flags, &how), CUDA_SUCCESS);
+    EXPECT_EQ(how, CU_GET_PROC_ADDRESS_SUCCESS) << name;
+    return reinterpret_cast<Pointer>(found);
+  }
+};
+
+unsigned long long id_of(PFN_cuStreamGetId_v12000 get_id, CUstream s) {
+  unsigned long long id = 0;
+  EXPECT_EQ(get_id(s, &id), CUDA_SUCCESS);
+  return id;
+}
+
+TEST_F(SimcudaPrograms, TheNullStreamOfAPerThreadVariantIsTheThreadsOwn) {
+  const auto plain = function<PFN_cuStreamGetId_v12000>("cuStreamGetId", 12000, CU_GET_PROC_ADDRESS_DEFAULT);
+  const auto variant =
+      function<PFN_cuStreamGetId_v12000>("cuStreamGetId", 12000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+  EXPECT_EQ(id_of(plain, nullptr), id_of(plain, CU_STREAM_LEGACY));
+  EXPECT_EQ(id_of(variant, nullptr), id_of(plain, CU_STREAM_PER_THREAD));
+  EXPECT_NE(id_of(variant, nullptr), id_of(plain, nullptr));
+  EXPECT_EQ(id_of(variant, CU_STREAM_LEGACY), id_of(plain, nullptr));
+  const unsigned long long mine = id_of(variant, nullptr);
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuCtxGetCurrent(&context), CUDA_SUCCESS);
+  std::thread{[&] {
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    EXPECT_NE(id_of(variant, nullptr), mine);
+  }}.join();
+}
+
+TEST_F(SimcudaPrograms, AFunctionWithoutVariantIsTheSameUnderBothFlags) {
+  EXPECT_EQ(function<void*>("cuMemAlloc", 3020, CU_GET_PROC_ADDRESS_DEFAULT),
+            function<void*>("cuMemAlloc", 3020, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));
+}
+
+TEST_F(SimcudaPrograms, PointersAreKnownByWhatTheyPointInto) {
+  CUdeviceptr plain = 0;
+  CUdeviceptr managed = 0;
+  void* pinned = nullptr;
+  ASSERT_EQ(cuMemAlloc(&plain, 3 * mib), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAllocManaged(&managed, mib, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemHostAlloc(&pinned, mib, 0), CUDA_SUCCESS);
+  const auto type_of = [](CUdeviceptr at) {
+    unsigned int type = 99;
+    unsigned int is_managed = 99;
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED};
+    void* data[] = {&type, &is_managed};
+    EXPECT_EQ(cuPointerGetAttributes(2, which, data, at), CUDA_SUCCESS);
+    return std::pair{type, is_managed};
+  };
+  EXPECT_EQ(type_of(plain + mib), std::pair(unsigned{CU_MEMORYTYPE_DEVICE}, 0U));
+  EXPECT_EQ(type_of(managed), std::pair(unsigned{CU_MEMORYTYPE_DEVICE}, 1U));
+  EXPECT_EQ(type_of(reinterpret_cast<CUdeviceptr>(pinned) + 5), std::pair(unsigned{CU_MEMORYTYPE_HOST}, 0U));
+  int on_stack = 0;
+  EXPECT_EQ(type_of(reinterpret_cast<CUdeviceptr>(&on_stack)), std::pair(0U, 0U));
+  EXPECT_EQ(cuPointerGetAttribute(&on_stack, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 4096), CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr begin = 0;
+  EXPECT_EQ(cuPointerGetAttribute(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, plain + mib), CUDA_SUCCESS);
+  EXPECT_EQ(begin, plain);
+  EXPECT_EQ(cuMemFree(plain), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFree(managed), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeHost(pinned), CUDA_SUCCESS);
+  EXPECT_EQ(type_of(managed), std::pair(0U, 0U));
+}
+
+TEST_F(SimcudaPrograms, PinnedMemoryIsFreedFromAnyContext) {
+  void* pinned = nullptr;
+  ASSERT_EQ(cuMemHostAlloc(&pinned, mib, 0), CUDA_SUCCESS);
+  CUcontext other = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(other), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeHost(pinned), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(SimcudaPrograms, HandlesForOtherProcessesNameTheAllocation) {
+  CUdeviceptr plain = 0;
+  CUdeviceptr pooled = 0;
+  ASSERT_EQ(cuMemAlloc(&plain, 4 * mib), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemAllocAsync(&pooled, mib, nullptr), CUDA_SUCCESS);
+  CUipcMemHandle of_begin;
+  CUipcMemHandle of_middle;
+  EXPECT_EQ(cuIpcGetMemHandle(&of_begin, plain), CUDA_SUCCESS);
+  EXPECT_EQ(cuIpcGetMemHandle(&of_middle, plain + mib), CUDA_SUCCESS);
+  EXPECT_EQ(std::string_view(of_begin.reserved, sizeof of_begin),
+            std::string_view(of_middle.reserved, sizeof of_middle));
+  EXPECT_EQ(cuIpcGetMemHandle(&of_begin, pooled), CUDA_ERROR_INVALID_VALUE) << "memory of a pool has none";
+}
+
+TEST_F(SimcudaPrograms, ADeviceHasOnePool) {
+  CUmemoryPool mine = nullptr;
+  CUmemoryPool others = nullptr;
+  ASSERT_EQ(cuDeviceGetMemPool(&mine, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuDeviceGetMemPool(&others, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cuDeviceSetMemPool(0, mine), CUDA_SUCCESS);
+  EXPECT_EQ(cuDeviceSetMemPool(0, others), CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr at = 0;
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&at, mib, mine, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemFreeAsync(at, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&at, mib, others, nullptr), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(SimcudaPrograms, StreamsRememberHowTheyWereMade) {
+  CUstream s = nullptr;
+  ASSERT_EQ(cuStreamCreateWithPriority(&s, CU_STREAM_NON_BLOCKING, -3), CUDA_SUCCESS);
+  unsigned int flags = 0;
+  int priority = 0;
+  EXPECT_EQ(cuStreamGetFlags(s, &flags), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamGetPriority(s, &priority), CUDA_SUCCESS);
+  EXPECT_EQ(flags, unsigned{CU_STREAM_NON_BLOCKING});
+  EXPECT_EQ(priority, -3);
+  EXPECT_EQ(cuStreamDestroy(s), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamGetFlags(s, &flags), CUDA_ERROR_INVALID_HANDLE);
+}
+
+}  // namespace
+}  // namespace gpumem

@@ -1,0 +1,77 @@
+// The runtime double's ground: the driver underneath, the thread's device and its last error.
+//
+// The driver is found once, at the first call that needs it: dlopen("libcuda.so.1"), dlsym("cuGetProcAddress_v2") and
+// nothing else; every function comes out of that one, by name, version and flags. Whatever stands in between sees what
+// it would see of the real runtime. Nothing here is ever destroyed: programs call the runtime while they exit.
+#pragma once
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace gpumem::simcudart {
+
+struct driver_table {
+#define DRIVER(function, version, type) type function = nullptr;
+#define DRIVER_ON_STREAM DRIVER
+#include "driver.def"
+#undef DRIVER_ON_STREAM
+#undef DRIVER
+};
+
+/// The driver's functions, for legacy default streams or those of each thread; only after `initialise` succeeded.
+const driver_table& driver(bool per_thread = false);
+/// Finds the driver and initialises it, once.
+cudaError_t initialise();
+/// As `initialise`, and the thread has a current context: the program's own, else that of its device.
+cudaError_t enter();
+/// The primary context of a device, retained for good.
+cudaError_t context_of(int device, CUcontext* context);
+/// The device's context is gone; the next call makes another.
+void forget_contexts(int device);
+
+inline cudaError_t error_of(CUresult e) { return static_cast<cudaError_t>(e); }
+/// What cudaGetLastError says next, unless it is success. Returns it.
+cudaError_t remember(cudaError_t e);
+cudaError_t last_error(bool clear);
+/// The device that cudaSetDevice named on this thread.
+int& chosen_device();
+
+/// A runtime call with a context: `body` returns the driver's answer.
+template <typename Body>
+cudaError_t call(Body&& body) {
+  cudaError_t e = enter();
+  if (e == cudaSuccess) e = error_of(std::forward<Body>(body)());
+  return remember(e);
+}
+
+/// The same without a context.
+template <typename Body>
+cudaError_t call_without_context(Body&& body) {
+  cudaError_t e = initialise();
+  if (e == cudaSuccess) e = error_of(std::forward<Body>(body)());
+  return remember(e);
+}
+
+inline CUdeviceptr address_of(const void* p) { return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(p)); }
+
+}  // namespace gpumem::simcudart
+
+/// Defines a function of the runtime twice: as it is, and as programs compiled with --default-stream per-thread call
+/// it. The body uses `on`, the driver's functions for the one or the other.
+#define ON_STREAM(name, suffix, parameters, ...)                                    \
+  extern "C" cudaError_t CUDARTAPI name parameters {                                \
+    return gpumem::simcudart::call([&]() -> CUresult {                              \
+      const gpumem::simcudart::driver_table& on = gpumem::simcudart::driver(false); \
+      __VA_ARGS__                                                                   \
+    });                                                                             \
+  }                                                                                 \
+  extern "C" cudaError_t CUDARTAPI name##suffix parameters {                        \
+    return gpumem::simcudart::call([&]() -> CUresult {                              \
+      const gpumem::simcudart::driver_table& on = gpumem::simcudart::driver(true);  \
+      __VA_ARGS__                                                                   \
+    });                                                                             \
+  }

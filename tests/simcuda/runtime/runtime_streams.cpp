@@ -1,0 +1,143 @@
+// The runtime double: streams, events, captures, graphs and the objects that graphs hold.
+#include "runtime.hpp"
+
+using namespace gpumem::simcudart;  // NOLINT: the runtime's functions are global
+
+namespace {
+
+struct callback {
+  cudaStreamCallback_t function;
+  void* data;
+  cudaStream_t stream;
+};
+
+void run_callback(void* data) {
+  auto* const c = static_cast<callback*>(data);
+  c->function(c->stream, cudaSuccess, c->data);
+  delete c;
+}
+
+CUresult add_callback(const driver_table& on, cudaStream_t stream, cudaStreamCallback_t function, void* data) {
+  auto* const c = new callback{function, data, stream};
+  const CUresult e = on.cuLaunchHostFunc(stream, run_callback, c);
+  if (e != CUDA_SUCCESS) delete c;
+  return e;
+}
+
+CUresult capture_info(const driver_table& on, cudaStream_t stream, cudaStreamCaptureStatus* status,
+                      unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** dependencies,
+                      const cudaGraphEdgeData** edges, std::size_t* count) {
+  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
+  cuuint64_t capture = 0;
+  if (edges != nullptr) *edges = nullptr;
+  const CUresult e = on.cuStreamGetCaptureInfo(stream, &now, &capture, graph, dependencies, count);
+  *status = static_cast<cudaStreamCaptureStatus>(now);
+  if (id != nullptr) *id = capture;
+  return e;
+}
+
+}  // namespace
+
+extern "C" {
+
+// --- streams and events ---------------------------------------------------------------------------------------------
+
+cudaError_t CUDARTAPI cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
+  return call([&] { return driver().cuStreamCreateWithPriority(stream, flags, priority); });
+}
+cudaError_t CUDARTAPI cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+cudaError_t CUDARTAPI cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream) {
+  return call([&] { return driver().cuStreamDestroy(stream); });
+}
+
+cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+  return call([&] { return driver().cuEventCreate(event, flags); });
+}
+cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
+  return call([&] { return driver().cuEventDestroy(event); });
+}
+cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
+  return call([&] { return driver().cuEventQuery(event); });
+}
+cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
+  return call([&] { return driver().cuEventSynchronize(event); });
+}
+cudaError_t CUDARTAPI cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  return call([&] { return driver().cuEventElapsedTime(ms, begin, end); });
+}
+
+// --- captures and graphs --------------------------------------------------------------------------------------------
+
+cudaError_t CUDARTAPI cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return call_without_context([&] {
+    auto exchanged = static_cast<CUstreamCaptureMode>(*mode);
+    const CUresult e = driver().cuThreadExchangeStreamCaptureMode(&exchanged);
+    *mode = static_cast<cudaStreamCaptureMode>(exchanged);
+    return e;
+  });
+}
+cudaError_t CUDARTAPI cudaUserObjectCreate(cudaUserObject_t* object, void* data, cudaHostFn_t destroy,
+                                           unsigned int references, unsigned int flags) {
+  return call_without_context([&] { return driver().cuUserObjectCreate(object, data, destroy, references, flags); });
+}
+cudaError_t CUDARTAPI cudaUserObjectRelease(cudaUserObject_t object, unsigned int count) {
+  return call_without_context([&] { return driver().cuUserObjectRelease(object, count); });
+}
+cudaError_t CUDARTAPI cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned int count,
+                                                unsigned int flags) {
+  return call_without_context([&] { return driver().cuGraphRetainUserObject(graph, object, count, flags); });
+}
+cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph) {
+  return call_without_context([&] { return driver().cuGraphDestroy(graph); });
+}
+cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                                    unsigned long long flags) {
+  return call([&] { return driver().cuGraphInstantiateWithFlags(exec, graph, flags); });
+}
+cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+  return cudaGraphInstantiateWithFlags(exec, graph, flags);
+}
+cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  return call_without_context([&] { return driver().cuGraphExecDestroy(exec); });
+}
+
+}  // extern "C"
+
+ON_STREAM(cudaStreamSynchronize, _ptsz, (cudaStream_t stream), { return on.cuStreamSynchronize(stream); })
+ON_STREAM(cudaStreamQuery, _ptsz, (cudaStream_t stream), { return on.cuStreamQuery(stream); })
+ON_STREAM(cudaStreamWaitEvent, _ptsz, (cudaStream_t stream, cudaEvent_t event, unsigned int flags),
+          { return on.cuStreamWaitEvent(stream, event, flags); })
+ON_STREAM(cudaStreamGetId, _ptsz, (cudaStream_t stream, unsigned long long* id),
+          { return on.cuStreamGetId(stream, id); })
+ON_STREAM(cudaStreamGetFlags, _ptsz, (cudaStream_t stream, unsigned int* flags),
+          { return on.cuStreamGetFlags(stream, flags); })
+ON_STREAM(cudaStreamGetPriority, _ptsz, (cudaStream_t stream, int* priority),
+          { return on.cuStreamGetPriority(stream, priority); })
+ON_STREAM(cudaEventRecord, _ptsz, (cudaEvent_t event, cudaStream_t stream), { return on.cuEventRecord(event, stream); })
+ON_STREAM(cudaEventRecordWithFlags, _ptsz, (cudaEvent_t event, cudaStream_t stream, unsigned int flags),
+          { return flags == 0 ? on.cuEventRecord(event, stream) : CUDA_ERROR_NOT_SUPPORTED; })
+ON_STREAM(cudaStreamAddCallback, _ptsz,
+          (cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned int /*flags*/),
+          { return add_callback(on, stream, function, data); })
+ON_STREAM(cudaLaunchHostFunc, _ptsz, (cudaStream_t stream, cudaHostFn_t function, void* data),
+          { return on.cuLaunchHostFunc(stream, function, data); })
+ON_STREAM(cudaStreamBeginCapture, _ptsz, (cudaStream_t stream, cudaStreamCaptureMode mode),
+          { return on.cuStreamBeginCapture(stream, static_cast<CUstreamCaptureMode>(mode)); })
+ON_STREAM(cudaStreamEndCapture, _ptsz, (cudaStream_t stream, cudaGraph_t* graph),
+          { return on.cuStreamEndCapture(stream, graph); })
+ON_STREAM(cudaStreamIsCapturing, _ptsz, (cudaStream_t stream, cudaStreamCaptureStatus* status), {
+  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult e = on.cuStreamIsCapturing(stream, &now);
+  *status = static_cast<cudaStreamCaptureStatus>(now);
+  return e;
+})
+ON_STREAM(cudaStreamGetCaptureInfo, _ptsz,
+          (cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
+           const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges, std::size_t* count),
+          { return capture_info(on, stream, status, id, graph, dependencies, edges, count); })
+ON_STREAM(cudaGraphLaunch, _ptsz, (cudaGraphExec_t exec, cudaStream_t stream),
+          { return on.cuGraphLaunch(exec, stream); })

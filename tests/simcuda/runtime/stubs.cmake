@@ -1,0 +1,19 @@
+# Writes OUTPUT: one function that returns cudaErrorNotSupported for each that the REAL runtime exports and OBJECTS do not
+# define. Without a REAL one there are none.
+
+set(names "")
+if(REAL)
+  execute_process(COMMAND ${NM} -D --defined-only ${REAL} OUTPUT_VARIABLE real COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${NM} --defined-only ${OBJECTS} OUTPUT_VARIABLE ours COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL " T [A-Za-z0-9_]+" names "${real}")
+  string(REGEX MATCHALL " T [A-Za-z0-9_]+" have "${ours}")
+  list(REMOVE_ITEM names ${have})
+  list(SORT names)
+endif()
+
+set(text "// Generated: what the double of the CUDA runtime lacks.\nextern \"C\" {\nint simcudart_not_supported();\n")
+foreach(name IN LISTS names)
+  string(SUBSTRING ${name} 3 -1 name)
+  string(APPEND text "int ${name}() { return simcudart_not_supported(); }\n")
+endforeach()
+file(WRITE ${OUTPUT} "${text}}\n")
