@@ -46,9 +46,21 @@ status load_traces(const options& from, std::vector<trace>& into) {
   return {};
 }
 
+/// CUB has two rows: caching every size, as a program that cares would set it, and with its defaults.
+void add_baselines(const options& from, std::vector<policy_row>& rows) {
+  for (const std::string& each : from.baselines) {
+    for (const std::string& kind : each == "cub" ? std::vector<std::string>{"cub", "cub_default"} : std::vector{each}) {
+      policy_row& row = rows.emplace_back();
+      row.text = kind;
+      row.baseline = kind;
+    }
+  }
+}
+
 /// `compare` opens each row on the one device there is, `fit` with room to spare: there a capacity in which a policy
 /// cannot start is an answer, not a mistake.
 status try_to_open(const inputs& all, const policy_row& row, const options& from) {
+  if (from.setup.cuda || !row.baseline.empty()) return try_on_cuda(row, from.setup);
   std::vector<sim_config> devices;
   if (from.what == command::compare) {
     devices.push_back(from.setup.device);
@@ -88,6 +100,7 @@ result<inputs> gather_inputs(const options& from) {
     if (!row) return row.why();
     all.rows.push_back(*std::move(row));
   }
+  add_baselines(from, all.rows);
   if (status loaded = load_traces(from, all.traces); !loaded) return loaded;
   for (policy_row& row : all.rows) {
     if (status opened = try_to_open(all, row, from); !opened) return opened;

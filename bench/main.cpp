@@ -8,6 +8,7 @@
 #include <exception>
 #include <vector>
 
+#include "costs.hpp"
 #include "inputs.hpp"
 #include "output_file.hpp"
 #include "parallel.hpp"
@@ -112,6 +113,11 @@ struct report {
 };
 
 result<report> make_report(const inputs& all, const options& with) {
+  if (with.what == command::costs) {
+    const auto figures = measure_costs_of(with.setup);
+    if (!figures) return figures.why();
+    return report{costs_table(*figures, with.setup), costs_json(*figures, with.setup), ""};
+  }
   if (with.what == command::fit) {
     const auto results = fit(all, with);
     if (!results) return results.why();
@@ -119,8 +125,9 @@ result<report> make_report(const inputs& all, const options& with) {
   }
   const auto results = compare(all, with);
   if (!results) return results.why();
-  report out{compare_table(*results, with.setup), compare_json(*results, with.setup), compare_csv(*results)};
-  for (const compare_result& each : *results) out.hazards += each.figures.hazards;
+  report out{compare_table(*results, with.setup), compare_json(*results, with.setup),
+             compare_csv(*results, with.setup)};
+  for (const compare_result& each : *results) out.hazards += each.figures.hazards.value_or(0);
   return out;
 }
 

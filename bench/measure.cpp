@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <array>
 
+#include "baseline_allocator.hpp"
+#include "cuda_stage.hpp"
+#include "gpumem/cuda_device.hpp"
+
 namespace gpumem::bench {
 
 result<rig> open_rig(const sim_config& device_config, const settings& with) {
@@ -23,12 +27,104 @@ replay_plan plan_for(const trace& t, const policy_row& row, const replay_setup& 
           .lag_ns = setup.lag_ns};
 }
 
+namespace {
+
+/// An allocator on CUDA streams: gpumem over the driver, or a baseline over the runtime.
+struct cuda_rig {
+  std::unique_ptr<cuda_stage> stage;
+  std::unique_ptr<device> on;  ///< null under a baseline
+  std::unique_ptr<allocator> over;
+};
+
+bool simulated(const replay_setup& setup) { return !setup.cuda || setup.cuda->info.simulated; }
+
+result<cuda_rig> open_cuda_rig(const policy_row& row, const replay_setup& setup, bool checked) {
+  const int ordinal = setup.cuda ? setup.cuda->info.ordinal : 0;
+  const std::uint64_t bytes = setup.cuda ? setup.cuda->info.total_bytes : setup.device.capacity_bytes;
+  cuda_rig out;
+  auto stage = cuda_stage::open(
+      {.simulated = simulated(setup), .ordinal = ordinal, .bytes = bytes, .referee = checked, .works = checked});
+  if (!stage) return stage.why();
+  out.stage = *std::move(stage);
+  if (!row.baseline.empty()) {
+    auto opened = open_baseline(*out.stage, row.baseline);
+    if (!opened) return opened.why();
+    out.over = *std::move(opened);
+    return out;
+  }
+  auto on = open_cuda_device({.ordinal = ordinal});
+  if (!on) return on.why();
+  out.on = *std::move(on);
+  const std::array<device*, 1> devices{out.on.get()};
+  auto opened = allocator::open(devices, row.with);
+  if (!opened) return opened.why();
+  out.over = *std::move(opened);
+  out.stage->reserved_by([over = out.over.get()] {
+    std::uint64_t sum = 0;
+    for (const logical_device& each : over->devices()) {
+      if (const auto stats = over->stats(each.ordinal)) sum += stats->reserved_bytes;
+    }
+    return sum;
+  });
+  return out;
+}
+
+replay_plan cuda_plan_for(const trace& t, const policy_row& row, const replay_setup& setup) {
+  replay_plan plan = plan_for(t, row, setup);
+  if (row.baseline == "cuda_malloc" && !simulated(setup)) plan.most_ops = raw_prefix_ops;
+  return plan;
+}
+
+result<compare_figures> measure_checked_on_cuda(const trace& t, const policy_row& row, const replay_setup& setup) {
+  auto under_test = open_cuda_rig(row, setup, true);
+  if (!under_test) return under_test.why();
+  cuda_stage& stage = *under_test->stage;
+  const replay_plan plan = cuda_plan_for(t, row, setup);
+  const auto outcome = replay_checked(plan, *under_test->over, stage);
+  if (!outcome) return outcome.why();
+  compare_figures out{.outcome = *outcome,
+                      .peak_reserved_bytes = stage.peak_used_bytes(),
+                      .hazards = stage.hazards(),
+                      .in_device_calls_ns = stage.in_calls_ns(),
+                      .calls = stage.device_calls(),
+                      .prefix_ops = {},
+                      .host_ns_per_op = {}};
+  if (!out.calls && under_test->on != nullptr) out.calls = under_test->on->calls();
+  if (plan.most_ops < t.ops.size()) out.prefix_ops = plan.most_ops;
+  return out;
+}
+
+result<replay_outcome> replay_timed_on_cuda(const trace& t, const policy_row& row, const replay_setup& setup) {
+  auto under_test = open_cuda_rig(row, setup, false);
+  if (!under_test) return under_test.why();
+  return replay_timed(cuda_plan_for(t, row, setup), *under_test->over, *under_test->stage);
+}
+
+result<replay_outcome> replay_timed_on_sim(const replay_plan& plan, const policy_row& row,
+                                           const sim_config& device_config) {
+  auto under_test = open_rig(device_config, row.with);
+  if (!under_test) return under_test.why();
+  return replay_timed(plan, *under_test->over, *under_test->on);
+}
+
+bool on_cuda(const policy_row& row, const replay_setup& setup) { return setup.cuda || !row.baseline.empty(); }
+
+}  // namespace
+
+status try_on_cuda(const policy_row& row, const replay_setup& setup) {
+  const auto opened = open_cuda_rig(row, setup, false);
+  if (opened) return {};
+  return {opened.code(),
+          (row.baseline.empty() ? "policy '" : "baseline '") + row.text + "': " + opened.why().message()};
+}
+
 double compare_figures::utilization() const noexcept {
   if (peak_reserved_bytes == 0) return 0;
   return static_cast<double>(outcome.peak_live_bytes) / static_cast<double>(peak_reserved_bytes);
 }
 
 result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup) {
+  if (on_cuda(row, setup)) return measure_checked_on_cuda(t, row, setup);
   auto under_test = open_rig(setup.device, row.with);
   if (!under_test) return under_test.why();
   sim_device& on = *under_test->on;
@@ -39,6 +135,7 @@ result<compare_figures> measure_checked(const trace& t, const policy_row& row, c
                          .hazards = on.hazard_count(),
                          .in_device_calls_ns = on.in_calls_ns(),
                          .calls = on.calls(),
+                         .prefix_ops = {},
                          .host_ns_per_op = {}};
 }
 
@@ -48,9 +145,8 @@ result<std::optional<double>> measure_time(const trace& t, const policy_row& row
   const replay_plan plan = plan_for(t, row, setup);
   std::array<double, 3> ns{};
   for (double& each : ns) {
-    auto under_test = open_rig(device_config, row.with);
-    if (!under_test) return under_test.why();
-    const auto outcome = replay_timed(plan, *under_test->over, *under_test->on);
+    const auto outcome =
+        on_cuda(row, setup) ? replay_timed_on_cuda(t, row, setup) : replay_timed_on_sim(plan, row, device_config);
     if (!outcome) return outcome.why();
     if (outcome->ops == 0) return std::optional<double>{};
     each = static_cast<double>(outcome->elapsed_ns) / static_cast<double>(outcome->ops);

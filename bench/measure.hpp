@@ -15,9 +15,18 @@
 
 namespace gpumem::bench {
 
+/// A device of the CUDA driver's: a GPU, or one of the driver's double.
+struct cuda_target {
+  device_info info;
+};
+
+/// Of the baseline that calls the driver for each block, on a GPU: more would take hours and say nothing new.
+inline constexpr std::size_t raw_prefix_ops = 20'000;
+
 /// What the rows of a run have in common.
 struct replay_setup {
   sim_config device;
+  std::optional<cuda_target> cuda;  ///< else the simulated device, with baselines over the driver's double
   std::uint64_t lag_ns = 1'000'000;
   double shared_use = 0;  ///< share of the blocks that a second stream uses, 0 to 1
   std::uint64_t seed = 1;
@@ -33,14 +42,18 @@ result<rig> open_rig(const sim_config& device, const settings& with);
 replay_plan plan_for(const trace& t, const policy_row& row, const replay_setup& setup);
 
 struct compare_figures {
-  replay_outcome outcome;                 ///< of the checked pass
-  std::uint64_t peak_reserved_bytes = 0;  ///< on the device, of all pools at once
-  std::uint64_t hazards = 0;
-  std::uint64_t in_device_calls_ns = 0;  ///< virtual
-  call_counts calls{};
-  std::optional<double> host_ns_per_op;  ///< real; none where not a single operation succeeded
+  replay_outcome outcome;                           ///< of the checked pass
+  std::uint64_t peak_reserved_bytes = 0;            ///< on the device, of all pools at once
+  std::optional<std::uint64_t> hazards;             ///< none on a GPU
+  std::optional<std::uint64_t> in_device_calls_ns;  ///< virtual; none on a GPU
+  std::optional<call_counts> calls;                 ///< none for a baseline on a GPU
+  std::optional<std::size_t> prefix_ops;            ///< set where only so many of the trace's operations were done
+  std::optional<double> host_ns_per_op;             ///< real; none where not a single operation succeeded
   [[nodiscard]] double utilization() const noexcept;
 };
+
+/// Whether the row can be opened on CUDA streams; names the row where it cannot.
+status try_on_cuda(const policy_row& row, const replay_setup& setup);
 
 /// The checked pass: everything but `host_ns_per_op`.
 result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup);

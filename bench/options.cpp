@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bits.hpp"
+#include "gpumem/cuda_device.hpp"
 #include "gpumem/settings.hpp"
 #include "text.hpp"
 
@@ -54,9 +55,16 @@ std::optional<number> parse_whole(std::string_view text) {
 }
 
 status read_values(const option_texts& texts, options& into) {
-  const auto device = parse_device(texts.device);
-  if (!device) return device.why();
-  into.setup.device = *device;
+  if (status device = parse_device(texts.device, into.setup); !device) return device;
+  if (into.setup.cuda && into.what == command::fit) {
+    return {errc::unsupported, "fit looks for a capacity, which a GPU has one of; expected --device sim"};
+  }
+  for (const std::string& each : into.baselines) {
+    if (each != "cub" && each != "cuda_malloc" && each != "cuda_malloc_async") {
+      return refused("--baseline", each, "cub, cuda_malloc or cuda_malloc_async");
+    }
+    if (into.what == command::fit) return refused("--baseline", each, "none with fit, which varies a pool's capacity");
+  }
   const auto lag_ns = parse_lag(texts.lag);
   if (!lag_ns) return lag_ns.why();
   into.setup.lag_ns = *lag_ns;
@@ -73,6 +81,9 @@ status read_values(const option_texts& texts, options& into) {
       return refused("--jobs", texts.jobs, fmt::format("a whole number from 1 to {}", most_jobs));
     }
     into.jobs = *jobs;
+  }
+  if (into.what == command::costs && (!into.csv_path.empty() || !into.traces.empty() || !into.policies.empty())) {
+    return {errc::bad_setting, "costs takes --device and --json; --trace, --policy and --csv mean nothing to it"};
   }
   if (into.json_path == "-" && into.csv_path == "-") {
     return {errc::bad_setting, "--json - and --csv - cannot both have standard output"};
@@ -91,6 +102,12 @@ void add_options(CLI::App& app, option_texts& texts, options& into) {
       ->type_name("P");
   app.add_option("--limit", into.limit, "limit of the rows that name none: 4GiB, 30%, 80%free")->type_name("L");
   app.add_option("--device", texts.device, "sim[:BYTES] (sim is 80 GiB) or cuda[:N]")->type_name("D");
+  app.add_option(
+         "--baseline", into.baselines,
+         "a row for what others do: cub (its allocator caching every size, and with its defaults), cuda_malloc or "
+         "cuda_malloc_async; simulated where the device is")
+      ->allow_extra_args(false)
+      ->type_name("B");
   app.add_option("--json", into.json_path, "write the figures here as JSON; - is standard output")->type_name("FILE");
   app.add_option("--csv", into.csv_path, "the same as CSV")->type_name("FILE");
   app.add_option("--seed", texts.seed, "chooses the blocks of --shared-use; the same seed gives the same figures")
@@ -108,19 +125,43 @@ std::string first_line(std::string_view text) { return std::string{text.substr(0
 
 }  // namespace
 
-result<sim_config> parse_device(std::string_view text) {
-  constexpr std::string_view expected = "sim or sim:BYTES, from 2MiB to 64TiB";
-  sim_config out;
-  if (text == "cuda" || text.starts_with("cuda:")) {
-    return status{errc::unsupported, fmt::format("--device {}: this build has no CUDA device", printable(text))};
+namespace {
+
+status find_gpu(std::string_view text, replay_setup& into) {
+  int ordinal = 0;
+  if (text != "cuda") {
+    const auto named = parse_whole<int>(text.substr(5));
+    if (!named || *named < 0) return refused("--device", text, "cuda or cuda:N, N from 0");
+    ordinal = *named;
   }
-  if (text == "sim") return out;
+  const auto opened = open_cuda_device({.ordinal = ordinal});
+  if (!opened) {
+    return {opened.code(), fmt::format("--device {}: {}", printable(text), opened.why().message())};
+  }
+  const device_info& info = (*opened)->info();
+  into.device.name = info.name;
+  into.device.capacity_bytes = info.total_bytes;
+  into.device.granularity_bytes = info.granularity_bytes;
+  into.device.page_bytes = info.page_bytes;
+  into.device.compute_major = info.compute_major;
+  into.device.compute_minor = info.compute_minor;
+  into.cuda = cuda_target{info};
+  return {};
+}
+
+}  // namespace
+
+status parse_device(std::string_view text, replay_setup& into) {
+  constexpr std::string_view expected = "sim, sim:BYTES from 2MiB to 64TiB, cuda or cuda:N";
+  if (text == "cuda" || text.starts_with("cuda:")) return find_gpu(text, into);
+  into.device = {};
+  if (text == "sim") return {};
   if (!text.starts_with("sim:")) return refused("--device", text, expected);
   const auto bytes = parse_bytes(text.substr(4), "--device sim");
   if (!bytes) return bytes.why();
-  if (*bytes < out.granularity_bytes || *bytes > 64 * tib) return refused("--device", text, expected);
-  out.capacity_bytes = round_down(*bytes, out.granularity_bytes);
-  return out;
+  if (*bytes < into.device.granularity_bytes || *bytes > 64 * tib) return refused("--device", text, expected);
+  into.device.capacity_bytes = round_down(*bytes, into.device.granularity_bytes);
+  return {};
 }
 
 result<std::uint64_t> parse_lag(std::string_view text) {
@@ -159,6 +200,8 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   app.add_subcommand("compare", "every policy on every trace (the default)")->fallthrough();
   CLI::App* const fit = app.add_subcommand("fit", "the smallest capacity at which each policy runs each trace");
   fit->fallthrough();
+  CLI::App* const costs = app.add_subcommand("costs", "what each device call costs, by size");
+  costs->fallthrough();
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);
@@ -170,6 +213,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
     return status{errc::bad_setting, fmt::format("{} (--help lists what there is)", first_line(wrong.what()))};
   }
   if (fit->parsed()) into.what = command::fit;
+  if (costs->parsed()) into.what = command::costs;
   if (status read = read_values(texts, into); !read) return read;
   return std::optional<std::string>{};
 }

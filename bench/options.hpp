@@ -12,14 +12,15 @@
 
 namespace gpumem::bench {
 
-enum class command : std::uint8_t { compare, fit };
+enum class command : std::uint8_t { compare, fit, costs };
 
 struct options {
   command what = command::compare;
-  std::vector<std::string> traces;    ///< files and folders; empty: the bundled ones
-  std::vector<std::string> policies;  ///< as `parse_policy_row` reads them; empty: `default_rows`
-  std::string limit;                  ///< of rows that name none; may be empty
-  std::string json_path;              ///< `-`: standard output and nothing else there
+  std::vector<std::string> traces;     ///< files and folders; empty: the bundled ones
+  std::vector<std::string> policies;   ///< as `parse_policy_row` reads them; empty: `default_rows`
+  std::vector<std::string> baselines;  ///< cub, cuda_malloc, cuda_malloc_async
+  std::string limit;                   ///< of rows that name none; may be empty
+  std::string json_path;               ///< `-`: standard output and nothing else there
   std::string csv_path;
   bool quiet = false;  ///< no progress bar
   unsigned jobs = 1;
@@ -29,8 +30,8 @@ struct options {
 /// `into` is complete when nothing is returned; a text is to be printed as it is (`--help`, `--version`).
 result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into);
 
-/// `sim`, `sim:80GiB`; `cuda` is refused, because this build has none.
-result<sim_config> parse_device(std::string_view text);
+/// `sim`, `sim:80GiB`, `cuda` or `cuda:1`: what it is of the setup. A GPU is looked for at once.
+status parse_device(std::string_view text, replay_setup& into);
 /// `1ms`, `250us`, `2.5s`, `800ns` or `0`, at most 1000 s; in nanoseconds.
 result<std::uint64_t> parse_lag(std::string_view text);
 /// `10%` or `10`, from 0 to 100; as a share of 1.

@@ -14,7 +14,8 @@
 namespace gpumem::bench {
 
 struct policy_row {
-  std::string text;  ///< as given: the row's name in every output
+  std::string text;      ///< as given: the row's name in every output
+  std::string baseline;  ///< not a policy of gpumem, but one of bench/baselines/baseline.h; empty: gpumem
   settings with;
   unsigned tenants = 1;           ///< replays of the trace, half a trace out of step
   bool takes_everything = false;  ///< all the device allows, at once: its peak of reserved says little

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <ctime>
+#include <type_traits>
 
 #include "bits.hpp"
+#include "cuda_stage.hpp"
 
 namespace gpumem::bench {
 namespace {
@@ -28,19 +30,19 @@ struct tenant {
   std::size_t next_use = 0;        ///< of `replay_plan::second_uses`
 };
 
-/// Of this thread, so that a busy machine does not make an allocator look slow; nothing in a replay really waits.
-std::uint64_t cpu_time_ns() {
+/// Of this thread where nothing really waits, so that a busy machine does not make an allocator look slow.
+std::uint64_t time_ns(clockid_t clock) {
   std::timespec now{};
-  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  (void)clock_gettime(clock, &now);
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
 address at(const void* p) { return reinterpret_cast<address>(p); }
 
-template <bool checked>
+template <bool checked, typename ground>
 class replay_run {
  public:
-  replay_run(const replay_plan& plan, allocator& over, sim_device& on) : plan_{plan}, over_{over}, on_{on} {
+  replay_run(const replay_plan& plan, allocator& over, ground& on) : plan_{plan}, over_{over}, on_{on} {
     const trace& t = *plan.recorded;
     for (unsigned k = 0; k < plan.tenants; ++k) {
       tenant& each = tenants_.emplace_back();
@@ -56,9 +58,13 @@ class replay_run {
   }
 
   result<replay_outcome> run() {
-    const std::size_t ops = plan_.recorded->ops.size();
+    clockid_t clock = CLOCK_THREAD_CPUTIME_ID;
+    if constexpr (std::is_same_v<ground, cuda_stage>) {
+      if (!on_.simulated()) clock = CLOCK_MONOTONIC;
+    }
+    const std::size_t ops = std::min(plan_.recorded->ops.size(), plan_.most_ops);
     const std::size_t steps = ops + tenants_.back().first_step;
-    const std::uint64_t begin_ns = cpu_time_ns();
+    const std::uint64_t begin_ns = time_ns(clock);
     status went;
     for (std::size_t step = 0; step < steps && !out_.oom && went.ok(); ++step) {
       for (tenant& each : tenants_) {
@@ -69,7 +75,7 @@ class replay_run {
         ++out_.ops;
       }
     }
-    out_.elapsed_ns = cpu_time_ns() - begin_ns;
+    out_.elapsed_ns = time_ns(clock) - begin_ns;
     if constexpr (checked) {
       if (went.ok()) went = finish();
     }
@@ -185,7 +191,7 @@ class replay_run {
 
   const replay_plan& plan_;
   allocator& over_;
-  sim_device& on_;
+  ground& on_;
   std::vector<tenant> tenants_;
   std::uint64_t host_ns_ = 0;
   std::uint64_t live_bytes_ = 0;
@@ -198,11 +204,19 @@ class replay_run {
 }  // namespace
 
 result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, sim_device& on) {
-  return replay_run<true>{plan, over, on}.run();
+  return replay_run<true, sim_device>{plan, over, on}.run();
 }
 
 result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, sim_device& on) {
-  return replay_run<false>{plan, over, on}.run();
+  return replay_run<false, sim_device>{plan, over, on}.run();
+}
+
+result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, cuda_stage& on) {
+  return replay_run<true, cuda_stage>{plan, over, on}.run();
+}
+
+result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, cuda_stage& on) {
+  return replay_run<false, cuda_stage>{plan, over, on}.run();
 }
 
 }  // namespace gpumem::bench

@@ -1,4 +1,4 @@
-/// Replays a trace through an allocator over the simulated device.
+/// Replays a trace through an allocator over the simulated device, or over CUDA streams (cuda_stage.hpp).
 ///
 /// Each operation takes the host 5 us of virtual time, or until the trace's own time. An allocation enqueues work on
 /// its block, and so does a free just before it: the device lags behind the host, and a block that comes back is
@@ -18,6 +18,8 @@
 
 namespace gpumem::bench {
 
+class cuda_stage;
+
 /// What to replay. Tenant k starts k * ops / 2 operations after the first and has streams of its own; it allocates
 /// from logical device k, or from the only one there is.
 struct replay_plan {
@@ -25,6 +27,7 @@ struct replay_plan {
   std::vector<second_use> second_uses;
   unsigned tenants = 1;
   std::uint64_t lag_ns = 1'000'000;
+  std::size_t most_ops = SIZE_MAX;  ///< of the trace; the rest is left out
 };
 
 /// Of all pools together, at the moment when, with reserved at its peak, most was live.
@@ -49,5 +52,9 @@ result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, 
 
 /// The same operations and nothing else; `elapsed_ns` is what they took.
 result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, sim_device& on);
+
+/// The same on CUDA streams. What is timed there is wall-clock time: a driver call may really wait.
+result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, cuda_stage& on);
+result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, cuda_stage& on);
 
 }  // namespace gpumem::bench

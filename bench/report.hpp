@@ -31,7 +31,7 @@ std::string fit_table(const std::vector<fit_result>& results, const replay_setup
 std::string compare_json(const std::vector<compare_result>& results, const replay_setup& setup);
 std::string fit_json(const std::vector<fit_result>& results, const replay_setup& setup);
 
-std::string compare_csv(const std::vector<compare_result>& results);
+std::string compare_csv(const std::vector<compare_result>& results, const replay_setup& setup);
 std::string fit_csv(const std::vector<fit_result>& results);
 
 }  // namespace gpumem::bench

@@ -16,15 +16,18 @@ json or_null(const std::optional<value>& of) {
   return of ? json(*of) : json(nullptr);
 }
 
+bool is_simulated(const replay_setup& setup) { return !setup.cuda || setup.cuda->info.simulated; }
+
 json header(std::string_view command, const replay_setup& setup) {
   const sim_config& device = setup.device;
+  const bool simulated = is_simulated(setup);
   return {{"schema", 1},
           {"command", command},
-          {"simulated", true},
+          {"simulated", simulated},
           {"device",
-           {{"kind", "sim"},
+           {{"kind", setup.cuda ? "cuda" : "sim"},
             {"name", device.name},
-            {"simulated", true},
+            {"simulated", simulated},
             {"total_bytes", device.capacity_bytes},
             {"granularity_bytes", device.granularity_bytes},
             {"page_bytes", device.page_bytes},
@@ -35,31 +38,41 @@ json header(std::string_view command, const replay_setup& setup) {
           {"results", json::array()}};
 }
 
-json call_figures(const call_counts& calls) {
-  const auto count = [&](device_call kind) { return calls[static_cast<std::size_t>(kind)]; };
+json call_figures(const std::optional<call_counts>& known) {
+  const auto count = [&](device_call kind) -> json {
+    if (!known) return nullptr;
+    return (*known)[static_cast<std::size_t>(kind)];
+  };
+  const auto both = [&](device_call one, device_call other) -> json {
+    if (!known) return nullptr;
+    return (*known)[static_cast<std::size_t>(one)] + (*known)[static_cast<std::size_t>(other)];
+  };
   return {{"alloc", count(device_call::alloc)},
           {"free", count(device_call::free)},
           {"map", count(device_call::map)},
           {"unmap", count(device_call::unmap)},
           {"synchronize", count(device_call::synchronize)},
-          {"record", count(device_call::record) + count(device_call::record_context)},
+          {"record", both(device_call::record, device_call::record_context)},
           {"query", count(device_call::query)},
           {"wait_host", count(device_call::wait_host)},
           {"wait_stream", count(device_call::wait_stream)}};
 }
 
 /// A call maps any number of pages and the device does not tell how many, so they are known only where there is none.
-json pages_of(const call_counts& calls) {
-  return calls[static_cast<std::size_t>(device_call::map)] == 0 ? json(0) : json(nullptr);
+json pages_of(const std::optional<call_counts>& calls) {
+  return calls && (*calls)[static_cast<std::size_t>(device_call::map)] == 0 ? json(0) : json(nullptr);
 }
 
-json compare_row(const compare_result& each) {
+json compare_row(const compare_result& each, const replay_setup& setup) {
   const compare_figures& figures = each.figures;
   const replay_outcome& outcome = figures.outcome;
+  const bool baseline = !each.row->baseline.empty();  // which does not tell what it has free
   json row{{"trace", each.recorded->name},
            {"policy", each.row->text},
-           {"simulated", true},
+           {"simulated", is_simulated(setup)},
+           {"model", each.row->baseline == "cuda_malloc_async" && is_simulated(setup)},
            {"tenants", each.row->tenants},
+           {"prefix_ops", or_null(figures.prefix_ops)},
            {"ops", each.recorded->ops.size() * each.row->tenants},
            {"peak_live_bytes", outcome.peak_live_bytes},
            {"peak_reserved_bytes", figures.peak_reserved_bytes},
@@ -69,11 +82,12 @@ json compare_row(const compare_result& each) {
            {"mapped_pages", pages_of(figures.calls)},
            {"remapped_pages", pages_of(figures.calls)},
            {"internal_fragmentation", outcome.at_peak.internal},
-           {"external_fragmentation", outcome.at_peak.external},
-           {"largest_free_bytes", outcome.at_peak.largest_free_bytes},
-           {"hazards", figures.hazards},
+           {"external_fragmentation", baseline ? json(nullptr) : json(outcome.at_peak.external)},
+           {"largest_free_bytes", baseline ? json(nullptr) : json(outcome.at_peak.largest_free_bytes)},
+           {"hazards", or_null(figures.hazards)},
            {"host_ns_per_op", or_null(figures.host_ns_per_op)},
-           {"modelled_device_ms", static_cast<double>(figures.in_device_calls_ns) / 1e6},
+           {"modelled_device_ms",
+            figures.in_device_calls_ns ? json(static_cast<double>(*figures.in_device_calls_ns) / 1e6) : json(nullptr)},
            {"oom", outcome.oom},
            {"oom_at_op", outcome.oom ? json(outcome.ops) : json(nullptr)},
            {"oom_cause", outcome.oom ? json(to_string(outcome.cause)) : json(nullptr)}};
@@ -90,9 +104,9 @@ json fit_row_of(const fit_result& each) {
           {"utilization", or_null(each.figures.utilization())}};
 }
 
-json compare_rows(const std::vector<compare_result>& results) {
+json compare_rows(const std::vector<compare_result>& results, const replay_setup& setup) {
   json rows = json::array();
-  for (const compare_result& each : results) rows.push_back(compare_row(each));
+  for (const compare_result& each : results) rows.push_back(compare_row(each, setup));
   return rows;
 }
 
@@ -148,12 +162,14 @@ std::string document(json head, json rows) {
 }  // namespace
 
 std::string compare_json(const std::vector<compare_result>& results, const replay_setup& setup) {
-  return document(header("compare", setup), compare_rows(results));
+  return document(header("compare", setup), compare_rows(results, setup));
 }
 std::string fit_json(const std::vector<fit_result>& results, const replay_setup& setup) {
   return document(header("fit", setup), fit_rows(results));
 }
-std::string compare_csv(const std::vector<compare_result>& results) { return csv_of(compare_rows(results)); }
+std::string compare_csv(const std::vector<compare_result>& results, const replay_setup& setup) {
+  return csv_of(compare_rows(results, setup));
+}
 std::string fit_csv(const std::vector<fit_result>& results) { return csv_of(fit_rows(results)); }
 
 }  // namespace gpumem::bench

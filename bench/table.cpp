@@ -60,13 +60,15 @@ std::string fixed(const std::optional<double>& value, int digits) {
 
 std::string percent(double share) { return fmt::format("{:.1f}%", share * 100); }
 
-std::uint64_t memory_calls(const call_counts& calls) {
+std::string memory_calls(const std::optional<call_counts>& known) {
+  if (!known) return "-";
+  const call_counts& calls = *known;
   std::uint64_t sum = 0;
   for (const device_call kind :
        {device_call::alloc, device_call::free, device_call::map, device_call::unmap, device_call::synchronize}) {
     sum += calls[static_cast<std::size_t>(kind)];
   }
-  return sum;
+  return fmt::format("{}", sum);
 }
 
 /// Million operations a second of `growth` over all traces, and which trace is slowest.
@@ -86,7 +88,42 @@ std::string speed_line(const std::vector<compare_result>& results) {
                      ops / ns * 1e3, slowest->recorded->name, 1e3 / *slowest->figures.host_ns_per_op);
 }
 
-std::string device_line(const sim_config& device) {
+std::optional<double> modelled_ms(const compare_figures& figures) {
+  if (!figures.in_device_calls_ns) return std::nullopt;
+  return static_cast<double>(*figures.in_device_calls_ns) / 1e6;
+}
+
+/// What the rows that are no policies are, where there are any.
+std::string baseline_line(const std::vector<compare_result>& results, const replay_setup& setup) {
+  const auto has = [&](std::string_view kind) {
+    return std::any_of(results.begin(), results.end(), [&](const auto& each) { return each.row->baseline == kind; });
+  };
+  const bool simulated = !setup.cuda || setup.cuda->info.simulated;
+  std::string out;
+  if (has("cub")) {
+    out += "cub is cub::CachingDeviceAllocator with settings that cache every size, cub_default with its own; ";
+  }
+  if (simulated && has("cuda_malloc_async")) {
+    out += "cuda_malloc_async is a model of the driver's pool; ";
+  }
+  if (!simulated && has("cuda_malloc")) {
+    out += fmt::format("cuda_malloc does the first {} operations of a trace; ", raw_prefix_ops);
+  }
+  if (simulated &&
+      std::any_of(results.begin(), results.end(), [](const auto& e) { return !e.row->baseline.empty(); })) {
+    out += "baselines run over a double of the CUDA driver, simulated, too; ";
+  }
+  if (out.empty()) return out;
+  out.replace(out.size() - 2, 2, ".\n");
+  return out;
+}
+
+std::string device_line(const replay_setup& setup) {
+  const sim_config& device = setup.device;
+  if (setup.cuda && !setup.cuda->info.simulated) {
+    return fmt::format("Measured on {} ({}, compute capability {}.{}); ns/op is wall-clock time, on idle streams.",
+                       device.name, format_bytes(device.capacity_bytes), device.compute_major, device.compute_minor);
+  }
   return fmt::format("Simulated, on a device of {}, compute capability {}.{}; only ns/op is measured (processor time).",
                      format_bytes(device.capacity_bytes), device.compute_major, device.compute_minor);
 }
@@ -102,13 +139,14 @@ std::string compare_table(const std::vector<compare_result>& results, const repl
     table.add(*each.recorded,
               {each.row->text, format_bytes(outcome.peak_live_bytes), format_bytes(figures.peak_reserved_bytes),
                fixed(figures.utilization(), 3), fixed(each.fit ? each.fit->utilization() : std::nullopt, 3),
-               fmt::format("{}", memory_calls(figures.calls)),
-               fixed(static_cast<double>(figures.in_device_calls_ns) / 1e6, 2), percent(outcome.at_peak.external),
-               percent(outcome.at_peak.internal), fmt::format("{}", figures.hazards), fixed(figures.host_ns_per_op, 0),
+               memory_calls(figures.calls), fixed(modelled_ms(figures), 2),
+               each.row->baseline.empty() ? percent(outcome.at_peak.external) : "-", percent(outcome.at_peak.internal),
+               figures.hazards ? fmt::format("{}", *figures.hazards) : "-", fixed(figures.host_ns_per_op, 0),
                outcome.oom ? fmt::format("{} at {}", to_string(outcome.cause), outcome.ops) : "-"});
   }
-  return fmt::format("{}\n{} Lag {:g} ms, {:g}% shared use, seed {}.\n{}", table.text(), device_line(setup.device),
-                     static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed, speed_line(results));
+  return fmt::format("{}\n{} Lag {:g} ms, {:g}% shared use, seed {}.\n{}", table.text(), device_line(setup),
+                     static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed,
+                     speed_line(results) + baseline_line(results, setup));
 }
 
 std::string fit_table(const std::vector<fit_result>& results, const replay_setup& setup) {

@@ -57,8 +57,8 @@ class cli : public testing::Test {
 TEST_F(cli, refuses_bad_words) {
   expect_refused("--nonsense", "--nonsense");
   expect_refused("latency", "latency");
-  expect_refused("--device cuda", "this build has no CUDA device");
-  expect_refused("--device sim:0", "expected sim or sim:BYTES");
+  expect_refused("--device cuda:1000", "--device cuda:1000: ");
+  expect_refused("--device sim:0", "expected sim, sim:BYTES");
   expect_refused("--lag soon", "--lag soon: expected a time");
   expect_refused("--shared-use 101%", "expected a share from 0% to 100%");
   expect_refused("--shared-use nan", "expected a share from 0% to 100%");
@@ -131,6 +131,76 @@ TEST_F(cli, leaves_no_file_behind_a_refusal) {
       "absent/b.csv");
   EXPECT_FALSE(std::filesystem::exists(folder_.path("a.json")));
 }
+
+#ifdef GPUMEM_TEST_DRIVER
+const std::string with_driver = "GPUMEM_CUDA_DRIVER='" GPUMEM_TEST_DRIVER "'";
+
+std::vector<std::string> policies_of(const json& all) {
+  std::vector<std::string> out;
+  for (const json& row : all["results"]) out.push_back(row["policy"]);
+  return out;
+}
+
+TEST_F(cli, compares_with_every_baseline_over_the_double) {
+  const outcome got =
+      run("--policy growth --baseline cub --baseline cuda_malloc --baseline cuda_malloc_async --json - --trace " +
+          good_trace());
+  ASSERT_EQ(got.exit_status, 0) << got.err;
+  const json all = json::parse(got.out);
+  EXPECT_THAT(policies_of(all),
+              testing::ElementsAre("growth", "cub", "cub_default", "cuda_malloc", "cuda_malloc_async"));
+  for (const json& row : all["results"]) {
+    EXPECT_EQ(row["simulated"], true) << row;
+    EXPECT_EQ(row["hazards"], 0) << row;
+    EXPECT_EQ(row["oom"], false) << row;
+    EXPECT_EQ(row["peak_live_bytes"], all["results"][0]["peak_live_bytes"]) << row;
+    EXPECT_GE(row["peak_reserved_bytes"], row["peak_live_bytes"]) << row;
+    EXPECT_GT(row["host_ns_per_op"], 0) << row;
+  }
+  EXPECT_EQ(all["results"][4]["model"], true);
+  EXPECT_GT(all["results"][3]["device_calls"]["alloc"], all["results"][1]["device_calls"]["alloc"])
+      << "CUB caches, cudaMalloc does not";
+}
+
+// The same traces through cuda_device give what the simulated device gives: the same calls, memory and virtual time.
+TEST_F(cli, replays_through_the_driver_as_through_the_simulated_device) {
+  const std::string words =
+      "--policy growth --policy caching --policy grab_all --shared-use 20% --json - --trace " + good_trace();
+  const outcome plain = run(words);
+  const outcome driven = run("--device cuda:0 " + words, with_driver);
+  ASSERT_EQ(plain.exit_status, 0) << plain.err;
+  ASSERT_EQ(driven.exit_status, 0) << driven.err;
+  const json expected = json::parse(plain.out);
+  const json all = json::parse(driven.out);
+  EXPECT_EQ(all["device"]["kind"], "cuda");
+  EXPECT_EQ(all["device"]["simulated"], true) << "the double says what it is";
+  ASSERT_EQ(all["results"].size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (const char* key : {"policy", "ops", "peak_live_bytes", "peak_reserved_bytes", "hazards", "oom"}) {
+      EXPECT_EQ(all["results"][i][key], expected["results"][i][key]) << i << ' ' << key;
+    }
+    EXPECT_EQ(all["results"][i]["device_calls"]["alloc"], expected["results"][i]["device_calls"]["alloc"]);
+  }
+}
+
+TEST_F(cli, refuses_gpus_that_are_not_there) {
+  expect_refused("--device cuda:1", "CUDA device 1 does not exist: expected 0 to 0", with_driver);
+  expect_refused("--device cuda:0", "CUDA_ERROR_NO_DEVICE", with_driver + " SIMCUDA_DEVICES=0");
+  expect_refused("--device cuda:0", "11.4", with_driver + " SIMCUDA_DRIVER_VERSION=11040");
+  expect_refused("--device cuda:0", "no CUDA driver in /nowhere/libcuda.so.1",
+                 "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1");
+  expect_refused("fit --device cuda:0", "expected --device sim", with_driver);
+}
+
+TEST_F(cli, measures_what_device_calls_cost) {
+  const outcome got = run("costs --device cuda --json -", with_driver);
+  ASSERT_EQ(got.exit_status, 0) << got.err;
+  const json all = json::parse(got.out);
+  EXPECT_EQ(all["simulated"], true);
+  EXPECT_EQ(all["fitted"].size(), 20U);
+  expect_refused("costs --trace x.csv", "costs takes --device");
+}
+#endif
 
 TEST_F(cli, prints_help_and_version) {
   EXPECT_EQ(run("--help").exit_status, 0);

@@ -85,14 +85,24 @@ TEST(options, read_shares) {
 }
 
 TEST(options, read_devices) {
-  EXPECT_EQ(parse_device("sim:4GiB")->capacity_bytes, 4 * gib);
-  EXPECT_EQ(parse_device("sim:4194305")->capacity_bytes, 4 * mib) << "whole segments";
-  EXPECT_EQ(parse_device("cuda:1").why().message(), "--device cuda:1: this build has no CUDA device");
-  EXPECT_EQ(parse_device("cuda").code(), errc::unsupported);
-  for (const char* bad :
-       {"", "sim:", "sim:0", "sim:-1", "sim:nan", "sim:4XB", "sim:1KiB", "sim:65TiB", "gpu", "simx"}) {
-    EXPECT_EQ(parse_device(bad).code(), errc::bad_setting) << bad;
+  replay_setup setup;
+  ASSERT_TRUE(parse_device("sim:4GiB", setup).ok());
+  EXPECT_EQ(setup.device.capacity_bytes, 4 * gib);
+  ASSERT_TRUE(parse_device("sim:4194305", setup).ok());
+  EXPECT_EQ(setup.device.capacity_bytes, 4 * mib) << "whole segments";
+  EXPECT_FALSE(setup.cuda);
+  for (const char* bad : {"", "sim:", "sim:0", "sim:-1", "sim:nan", "sim:4XB", "sim:1KiB", "sim:65TiB", "gpu", "simx",
+                          "cuda:", "cuda:-1", "cuda:x", "cuda:1x", "cuda:99999999999"}) {
+    EXPECT_EQ(parse_device(bad, setup).code(), errc::bad_setting) << bad;
   }
+}
+
+TEST(options, know_the_baselines) {
+  EXPECT_TRUE(parsed({"--baseline", "cub", "--baseline", "cuda_malloc", "--baseline", "cuda_malloc_async"}).ok());
+  for (const char* bad : {"", "CUB", "rmm", "cub,cuda_malloc"}) {
+    EXPECT_EQ(parsed({"--baseline", bad}).code(), errc::bad_setting) << bad;
+  }
+  EXPECT_EQ(parsed({"fit", "--baseline", "cub"}).code(), errc::bad_setting);
 }
 
 TEST(options, refuse_what_they_do_not_know) {

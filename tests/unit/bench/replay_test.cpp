@@ -40,8 +40,8 @@ TEST(replay, measures_live_reserved_and_device_calls) {
   EXPECT_EQ(figures.outcome.peak_live_bytes, 512U + 1024U);
   EXPECT_EQ(figures.peak_reserved_bytes, 64 * mib);
   EXPECT_DOUBLE_EQ(figures.utilization(), 1536.0 / static_cast<double>(64 * mib));
-  EXPECT_EQ(figures.calls[static_cast<std::size_t>(device_call::alloc)], 1U);
-  EXPECT_EQ(figures.calls[static_cast<std::size_t>(device_call::free)], 0U);
+  EXPECT_EQ(figures.calls->at(static_cast<std::size_t>(device_call::alloc)), 1U);
+  EXPECT_EQ(figures.calls->at(static_cast<std::size_t>(device_call::free)), 0U);
   EXPECT_GT(figures.in_device_calls_ns, 0U);
   EXPECT_EQ(figures.hazards, 0U);
   EXPECT_FALSE(figures.outcome.oom);

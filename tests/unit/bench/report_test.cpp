@@ -31,11 +31,15 @@ class report : public testing::Test {
     good.figures.peak_reserved_bytes = 4096;
     good.figures.hazards = 3;
     good.figures.in_device_calls_ns = 1'500'000;
-    good.figures.calls[static_cast<std::size_t>(device_call::alloc)] = 7;
-    good.figures.calls[static_cast<std::size_t>(device_call::synchronize)] = 1;
+    good.figures.calls.emplace();
+    good.figures.calls->at(static_cast<std::size_t>(device_call::alloc)) = 7;
+    good.figures.calls->at(static_cast<std::size_t>(device_call::synchronize)) = 1;
     good.figures.host_ns_per_op = 100.0;
     good.fit = fit_figures{.peak_live_bytes = 1024, .min_capacity_bytes = 2048};
     compare_result stopped{.recorded = &recorded_, .row = &stopped_row_, .figures = {}, .fit = {}};
+    stopped.figures.calls.emplace();
+    stopped.figures.hazards = 0;
+    stopped.figures.in_device_calls_ns = 0;
     stopped.figures.outcome.ops = 1;
     stopped.figures.outcome.oom = true;
     stopped.figures.outcome.cause = oom_cause::fragmentation;
@@ -105,8 +109,30 @@ TEST_F(report, compare_json_has_the_agreed_keys) {
 
 TEST_F(report, pages_are_not_invented_where_they_are_not_counted) {
   EXPECT_EQ(json::parse(compare_json(compared_, setup_))["results"][0]["mapped_pages"], 0);
-  compared_[0].figures.calls[static_cast<std::size_t>(device_call::map)] = 2;
+  compared_[0].figures.calls->at(static_cast<std::size_t>(device_call::map)) = 2;
   EXPECT_TRUE(json::parse(compare_json(compared_, setup_))["results"][0]["mapped_pages"].is_null());
+}
+
+TEST_F(report, what_nobody_can_know_on_a_gpu_is_null) {
+  setup_.cuda.emplace();
+  setup_.device.name = "some GPU";
+  row_.baseline = "cub";
+  compared_[0].figures.calls.reset();
+  compared_[0].figures.hazards.reset();
+  compared_[0].figures.in_device_calls_ns.reset();
+  const json all = json::parse(compare_json(compared_, setup_));
+  EXPECT_EQ(all["simulated"], false);
+  EXPECT_EQ(all["device"]["kind"], "cuda");
+  const json& row = all["results"][0];
+  for (const char* key : {"hazards", "modelled_device_ms", "external_fragmentation", "largest_free_bytes"}) {
+    EXPECT_TRUE(row[key].is_null()) << key;
+  }
+  EXPECT_TRUE(row["device_calls"]["alloc"].is_null());
+  EXPECT_TRUE(row["device_calls"]["record"].is_null());
+  EXPECT_EQ(row["simulated"], false);
+  const std::string table = compare_table(compared_, setup_);
+  EXPECT_THAT(table, testing::HasSubstr("Measured on some GPU"));
+  EXPECT_THAT(table, testing::HasSubstr("cub is cub::CachingDeviceAllocator"));
 }
 
 TEST_F(report, fit_json_has_the_agreed_keys) {
@@ -125,7 +151,7 @@ TEST_F(report, csv_is_the_json_flattened) {
             "trace,policy,simulated,tenants,peak_live_bytes,min_capacity_bytes,utilization\n"
             "\"a \"\"b\"\"\",\"growth,limit=4GiB\",true,1,1024,2048,0.5\n"
             "\"a \"\"b\"\"\",growth,true,1,1024,,\n");
-  EXPECT_THAT(compare_csv(compared_), testing::HasSubstr("device_calls_alloc,device_calls_free,"));
+  EXPECT_THAT(compare_csv(compared_, setup_), testing::HasSubstr("device_calls_alloc,device_calls_free,"));
 }
 
 TEST_F(report, names_that_are_no_utf8_do_not_break_json) {

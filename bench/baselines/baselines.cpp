@@ -1,0 +1,152 @@
+// The baselines over the CUDA runtime. CUB is a host-only header here, so no nvcc is needed.
+#include <cuda_runtime_api.h>
+
+#include <cub/util_allocator.cuh>
+#include <map>
+#include <memory>
+#include <string_view>
+
+#include "baseline.h"
+
+struct gpumem_baseline {
+  gpumem_baseline() = default;
+  gpumem_baseline(const gpumem_baseline&) = delete;
+  gpumem_baseline& operator=(const gpumem_baseline&) = delete;
+  virtual ~gpumem_baseline() = default;
+  virtual cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) = 0;
+  virtual cudaError_t release(void* p, cudaStream_t s) = 0;
+  virtual std::uint64_t reserved_bytes() = 0;
+};
+
+namespace {
+
+cudaStream_t stream_of(void* s) { return static_cast<cudaStream_t>(s); }
+
+/// CUB's allocator. With `every_size` its settings cache whatever comes: powers of two from 512 bytes up, no bound.
+class cub_baseline final : public gpumem_baseline {
+ public:
+  explicit cub_baseline(int device, bool every_size)
+      : device_{device},
+        allocator_{every_size ? std::make_unique<cub::CachingDeviceAllocator>(2, 9, 40)
+                              : std::make_unique<cub::CachingDeviceAllocator>()} {}
+  cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) override {
+    return allocator_->DeviceAllocate(device_, p, bytes, s);
+  }
+  cudaError_t release(void* p, cudaStream_t /*s*/) override { return allocator_->DeviceFree(device_, p); }
+  std::uint64_t reserved_bytes() override {
+    const auto found = allocator_->cached_bytes.find(device_);
+    return found == allocator_->cached_bytes.end() ? 0 : found->second.free + found->second.live;
+  }
+
+ private:
+  int device_;
+  std::unique_ptr<cub::CachingDeviceAllocator> allocator_;
+};
+
+/// cudaFree waits for the device, so a block may go to any stream.
+class malloc_baseline final : public gpumem_baseline {
+ public:
+  cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t /*s*/) override {
+    const cudaError_t done = cudaMalloc(p, bytes);
+    if (done == cudaSuccess) reserved_ += sizes_[*p] = bytes;
+    return done;
+  }
+  cudaError_t release(void* p, cudaStream_t /*s*/) override {
+    const cudaError_t done = cudaFree(p);
+    if (done != cudaSuccess) return done;
+    reserved_ -= sizes_[p];
+    sizes_.erase(p);
+    return done;
+  }
+  std::uint64_t reserved_bytes() override { return reserved_; }
+
+ private:
+  std::map<void*, std::size_t> sizes_;
+  std::uint64_t reserved_ = 0;
+};
+
+/// The driver's own pool, which keeps what it has (as every user of it is told to set it).
+class async_baseline final : public gpumem_baseline {
+ public:
+  static std::unique_ptr<async_baseline> open(int device) {
+    auto made = std::make_unique<async_baseline>();
+    std::uint64_t keep = UINT64_MAX;
+    if (cudaDeviceGetDefaultMemPool(&made->pool_, device) != cudaSuccess) return nullptr;
+    if (cudaMemPoolSetAttribute(made->pool_, cudaMemPoolAttrReleaseThreshold, &keep) != cudaSuccess) return nullptr;
+    return made;
+  }
+  ~async_baseline() override {
+    cudaDeviceSynchronize();
+    cudaMemPoolTrimTo(pool_, 0);
+  }
+  async_baseline() = default;
+  cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) override { return cudaMallocAsync(p, bytes, s); }
+  cudaError_t release(void* p, cudaStream_t s) override { return cudaFreeAsync(p, s); }
+  std::uint64_t reserved_bytes() override {
+    std::uint64_t bytes = 0;
+    return cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &bytes) == cudaSuccess ? bytes : 0;
+  }
+
+ private:
+  cudaMemPool_t pool_ = nullptr;
+};
+
+gpumem_baseline* open_baseline(const char* kind, int device) {
+  const std::string_view name{kind};
+  if (cudaSetDevice(device) != cudaSuccess) return nullptr;
+  if (name == "cub") return new cub_baseline{device, true};
+  if (name == "cub_default") return new cub_baseline{device, false};
+  if (name == "cuda_malloc") return new malloc_baseline;
+  if (name == "cuda_malloc_async") return async_baseline::open(device).release();
+  return nullptr;
+}
+
+int order(void* first, void* second) {
+  cudaEvent_t e = nullptr;
+  cudaError_t done = cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+  if (done != cudaSuccess) return done;
+  done = cudaEventRecord(e, stream_of(first));
+  if (done == cudaSuccess) done = cudaStreamWaitEvent(stream_of(second), e, 0);
+  cudaEventDestroy(e);
+  return done;
+}
+
+constexpr std::size_t most_touched = 256;
+
+int touch(void* p, std::size_t bytes, void* s) {
+  return cudaMemsetAsync(p, 1, bytes < most_touched ? bytes : most_touched, stream_of(s));
+}
+
+int create_stream(void** s) {
+  cudaStream_t made = nullptr;
+  const cudaError_t done = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
+  *s = made;
+  return done;
+}
+
+// The last error is taken away with the answer, so that it does not come up in somebody else's call.
+int answered(cudaError_t done) {
+  if (done != cudaSuccess) cudaGetLastError();
+  return done;
+}
+
+constexpr gpumem_baseline_api api{
+    .open = open_baseline,
+    .close = [](gpumem_baseline* of) { delete of; },
+    .allocate = [](gpumem_baseline* of, void** p, std::size_t bytes,
+                   void* s) { return answered(of->allocate(p, bytes, stream_of(s))); },
+    .release = [](gpumem_baseline* of, void* p, void* s) { return answered(of->release(p, stream_of(s))); },
+    .reserved_bytes = [](gpumem_baseline* of) { return of->reserved_bytes(); },
+    .set_device = [](int device) { return static_cast<int>(cudaSetDevice(device)); },
+    .stream_create = create_stream,
+    .stream_destroy = [](void* s) { return static_cast<int>(cudaStreamDestroy(stream_of(s))); },
+    .synchronize = [] { return static_cast<int>(cudaDeviceSynchronize()); },
+    .order = order,
+    .touch = touch,
+    .reset = [] { return static_cast<int>(cudaDeviceReset()); },
+    .error_text = [](int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); },
+};
+
+}  // namespace
+
+extern "C" const gpumem_baseline_api* gpumem_baselines(void) { return &api; }

@@ -1,0 +1,206 @@
+#include "costs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "bits.hpp"
+#include "gpumem/cuda_device.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+constexpr std::uint64_t page = 2 * mib;
+constexpr unsigned rounds = 20;         // of a call with a size
+constexpr unsigned rounds_small = 200;  // of one without
+constexpr std::uint64_t most_pinned = 64 * mib;
+
+/// Collects the times of one call at one size.
+class stopwatch {
+ public:
+  explicit stopwatch(const std::function<std::uint64_t()>& now_ns) : now_ns_{now_ns} {}
+
+  /// The call's own outcome; its time counts only where it succeeded.
+  template <typename Call>
+  auto time(device_call call, std::uint64_t bytes, Call&& make) {
+    const std::uint64_t begin = now_ns_();
+    auto outcome = make();
+    const std::uint64_t end = now_ns_();
+    if (outcome.ok()) samples_for(call, bytes).push_back(static_cast<double>(end - begin));
+    return outcome;
+  }
+
+  [[nodiscard]] std::vector<call_time> times() {
+    std::vector<call_time> out;
+    for (sample_set& s : sets_) {
+      std::sort(s.ns.begin(), s.ns.end());
+      out.push_back({.call = s.call,
+                     .bytes = s.bytes,
+                     .median_ns = s.ns[s.ns.size() / 2],
+                     .p90_ns = s.ns[s.ns.size() * 9 / 10],
+                     .times = static_cast<unsigned>(s.ns.size())});
+    }
+    std::stable_sort(out.begin(), out.end(), [](const call_time& a, const call_time& b) { return a.call < b.call; });
+    return out;
+  }
+
+ private:
+  struct sample_set {
+    device_call call;
+    std::uint64_t bytes;
+    std::vector<double> ns;
+  };
+  std::vector<double>& samples_for(device_call call, std::uint64_t bytes) {
+    for (sample_set& s : sets_) {
+      if (s.call == call && s.bytes == bytes) return s.ns;
+    }
+    return sets_.emplace_back(sample_set{call, bytes, {}}).ns;
+  }
+  const std::function<std::uint64_t()>& now_ns_;
+  std::vector<sample_set> sets_;
+};
+
+status plain_round(device& on, stopwatch& watch, std::uint64_t bytes) {
+  const auto at = watch.time(device_call::alloc, bytes, [&] { return on.alloc(bytes); });
+  if (!at) return at.why();
+  return watch.time(device_call::free, bytes, [&] { return on.free(*at); });
+}
+
+status pinned_round(device& on, stopwatch& watch, std::uint64_t bytes) {
+  const auto at = watch.time(device_call::alloc_host, bytes, [&] { return on.alloc_host(bytes); });
+  if (!at) return at.why();
+  return watch.time(device_call::free_host, bytes, [&] { return on.free_host(*at); });
+}
+
+status mapped_round(device& on, stopwatch& watch, std::uint64_t bytes) {
+  const auto range = watch.time(device_call::reserve, bytes, [&] { return on.reserve(bytes); });
+  if (!range) return range.why();
+  const auto run = watch.time(device_call::create, bytes, [&] { return on.create(bytes); });
+  if (!run) return run.why();
+  status went = watch.time(device_call::map, bytes, [&] { return on.map(*range, bytes, *run); });
+  if (went.ok()) went = watch.time(device_call::set_access, bytes, [&] { return on.set_access(*range, bytes); });
+  if (went.ok()) went = watch.time(device_call::unmap, bytes, [&] { return on.unmap(*range, bytes); });
+  if (went.ok()) went = watch.time(device_call::destroy, bytes, [&] { return on.destroy(*run); });
+  if (went.ok()) went = watch.time(device_call::release_range, bytes, [&] { return on.release_range(*range, bytes); });
+  return went;
+}
+
+status small_round(device& on, stopwatch& watch) {
+  status went = watch.time(device_call::memory, 0, [&] { return on.memory(); }).why();
+  if (!went) return went;
+  const auto f = watch.time(device_call::record, 0, [&] { return on.record({}); });
+  if (!f) return f.why();
+  went = watch.time(device_call::wait_stream, 0, [&] { return on.wait_stream({}, *f); });
+  if (went.ok()) went = watch.time(device_call::wait_host, 0, [&] { return on.wait_host(*f); });
+  if (went.ok()) went = watch.time(device_call::query, 0, [&] { return on.query(*f); }).why();
+  on.drop(*f);
+  if (!went) return went;
+  const auto all = watch.time(device_call::record_context, 0, [&] { return on.record_context(); });
+  if (!all) return all.why();
+  on.drop(*all);
+  went = watch.time(device_call::synchronize, 0, [&] { return on.synchronize(); });
+  if (went.ok()) went = watch.time(device_call::stream_id, 0, [&] { return on.stream_id({}); }).why();
+  if (went.ok()) went = watch.time(device_call::capture_id, 0, [&] { return on.capture_id({}); }).why();
+  return went;
+}
+
+fitted_cost fit_of(device_call call, const std::vector<call_time>& times) {
+  double n = 0;
+  double sum_x = 0;
+  double sum_y = 0;
+  double sum_xx = 0;
+  double sum_xy = 0;
+  for (const call_time& t : times) {
+    if (t.call != call) continue;
+    const double x = t.bytes == 0 ? 0 : static_cast<double>(t.bytes / page - 1);
+    n += 1;
+    sum_x += x;
+    sum_y += t.median_ns;
+    sum_xx += x * x;
+    sum_xy += x * t.median_ns;
+  }
+  const double spread = n * sum_xx - sum_x * sum_x;
+  const double slope = spread == 0 ? 0 : (n * sum_xy - sum_x * sum_y) / spread;
+  return {call, n == 0 ? 0 : (sum_y - slope * sum_x) / n, slope};
+}
+
+}  // namespace
+
+result<cost_figures> measure_costs(device& on, const std::function<std::uint64_t()>& now_ns) {
+  stopwatch watch{now_ns};
+  // The first call of all makes the context, which is no part of any other's cost.
+  if (status ready = on.synchronize(); !ready) return ready;
+  const std::uint64_t most = on.info().total_bytes / 4;
+  for (std::uint64_t bytes = page; bytes <= gib && bytes <= most; bytes *= 2) {
+    for (unsigned i = 0; i < rounds; ++i) {
+      if (status went = plain_round(on, watch, bytes); !went) return went;
+      if (on.info().page_bytes != 0) {
+        if (status went = mapped_round(on, watch, bytes); !went) return went;
+      }
+      if (bytes > most_pinned) continue;
+      if (status went = pinned_round(on, watch, bytes); !went) return went;
+    }
+  }
+  for (unsigned i = 0; i < rounds_small; ++i) {
+    if (status went = small_round(on, watch); !went) return went;
+  }
+  cost_figures out{.times = watch.times(), .fitted = {}};
+  for (const call_time& t : out.times) {
+    if (out.fitted.empty() || out.fitted.back().call != t.call) out.fitted.push_back(fit_of(t.call, out.times));
+  }
+  return out;
+}
+
+result<cost_figures> measure_costs_of(const replay_setup& setup) {
+  if (!setup.cuda) {
+    sim_device on{setup.device};
+    return measure_costs(on, [&on] { return on.now_ns(); });
+  }
+  const auto opened = open_cuda_device({.ordinal = setup.cuda->info.ordinal});
+  if (!opened) return opened.why();
+  return measure_costs(**opened, [] {
+    return static_cast<std::uint64_t>(
+        std::chrono::nanoseconds{std::chrono::steady_clock::now().time_since_epoch()}.count());
+  });
+}
+
+std::string costs_table(const cost_figures& figures, const replay_setup& setup) {
+  std::string out = fmt::format("{:<16}{:>14}{:>24}\n", "call", "fixed ns", "per further 2 MiB ns");
+  for (const fitted_cost& f : figures.fitted) {
+    out += fmt::format("{:<16}{:>14.0f}{:>24.0f}\n", to_string(f.call), f.fixed_ns, f.per_page_ns);
+  }
+  const bool real = setup.cuda && !setup.cuda->info.simulated;
+  return out + fmt::format("\n{} {}: medians, a line through the sizes from 2 MiB up.\n",
+                           real         ? "Measured on"
+                           : setup.cuda ? "Host time of gpumem and the driver's double, not of a GPU:"
+                                        : "Simulated, the virtual clock of",
+                           setup.device.name);
+}
+
+std::string costs_json(const cost_figures& figures, const replay_setup& setup) {
+  using json = nlohmann::ordered_json;
+  json all{{"schema", 1},
+           {"command", "costs"},
+           {"simulated", !setup.cuda || setup.cuda->info.simulated},
+           {"device",
+            {{"kind", setup.cuda ? "cuda" : "sim"},
+             {"name", setup.device.name},
+             {"total_bytes", setup.device.capacity_bytes}}},
+           {"costs", json::array()},
+           {"fitted", json::array()}};
+  for (const call_time& t : figures.times) {
+    all["costs"].push_back({{"call", to_string(t.call)},
+                            {"bytes", t.bytes},
+                            {"median_ns", t.median_ns},
+                            {"p90_ns", t.p90_ns},
+                            {"n", t.times}});
+  }
+  for (const fitted_cost& f : figures.fitted) {
+    all["fitted"].push_back({{"call", to_string(f.call)}, {"fixed_ns", f.fixed_ns}, {"per_page_ns", f.per_page_ns}});
+  }
+  return all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,48 @@
+/// What each device call costs the host, by size: on a GPU measured, on the simulated device read off its clock.
+///
+/// The table has the shape of sim_device's (src/device/README.md), so that the figures of a real GPU can take their
+/// place. One thread, an idle device; what a call that waits has to wait for comes on top in a program.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpumem/device.hpp"
+#include "gpumem/sim_device.hpp"
+#include "gpumem/status.hpp"
+#include "measure.hpp"
+
+namespace gpumem::bench {
+
+struct call_time {
+  device_call call = device_call::alloc;
+  std::uint64_t bytes = 0;  ///< 0: the call has no size
+  double median_ns = 0;
+  double p90_ns = 0;
+  unsigned times = 0;
+};
+
+/// `fixed + per_page * further 2 MiB`, by least squares over a call's medians.
+struct fitted_cost {
+  device_call call = device_call::alloc;
+  double fixed_ns = 0;
+  double per_page_ns = 0;
+};
+
+struct cost_figures {
+  std::vector<call_time> times;
+  std::vector<fitted_cost> fitted;
+};
+
+/// `now_ns` is the clock of the device: the host's, or the simulated one's.
+result<cost_figures> measure_costs(device& on, const std::function<std::uint64_t()>& now_ns);
+
+/// On the device of the setup.
+result<cost_figures> measure_costs_of(const replay_setup& setup);
+
+std::string costs_table(const cost_figures& figures, const replay_setup& setup);
+std::string costs_json(const cost_figures& figures, const replay_setup& setup);
+
+}  // namespace gpumem::bench

@@ -1,0 +1,196 @@
+#include "cuda_stage.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+
+#include "control.h"
+#include "gpumem/cuda_device.hpp"
+
+#ifndef GPUMEM_BENCH_SIMCUDA_FOLDER
+#error "bench/CMakeLists.txt defines GPUMEM_BENCH_SIMCUDA_FOLDER"
+#endif
+
+namespace gpumem::bench {
+
+struct simcuda_functions {
+  decltype(&simcuda_configure) configure;
+  decltype(&simcuda_use) use;
+  decltype(&simcuda_handed_out) handed_out;
+  decltype(&simcuda_given_back) given_back;
+  decltype(&simcuda_advance_by) advance_by;
+  decltype(&simcuda_advance_to) advance_to;
+  decltype(&simcuda_used_bytes) used_bytes;
+  decltype(&simcuda_peak_used_bytes) peak_used_bytes;
+  decltype(&simcuda_hazards) hazards;
+  decltype(&simcuda_in_calls_ns) in_calls_ns;
+  decltype(&simcuda_device_calls) device_calls;
+};
+
+namespace {
+
+constexpr const char* driver_name = "libcuda.so.1";
+constexpr const char* simulated_plug_in = "libgpumem_baselines_simulated.so";
+constexpr const char* gpu_plug_in = "libgpumem_baselines.so";
+
+/// Beside the program, where it is installed, where it was built.
+std::string find_library(const std::string& name) {
+  std::error_code why;
+  const auto here = std::filesystem::read_symlink("/proc/self/exe", why).parent_path();
+  for (const std::filesystem::path& folder : {here / "simcuda", here, here.parent_path() / "lib/gpumem",
+                                              std::filesystem::path{GPUMEM_BENCH_SIMCUDA_FOLDER}}) {
+    if (std::filesystem::exists(folder / name, why)) return (folder / name).string();
+  }
+  return {};
+}
+
+result<void*> load(const std::string& name) {
+  const std::string path = find_library(name);
+  if (path.empty()) {
+    return status{errc::unsupported,
+                  fmt::format("{} is not here; expected it beside gpumem_bench, in ../lib/gpumem or in {} (it is built "
+                              "where a CUDA Toolkit is installed)",
+                              name, GPUMEM_BENCH_SIMCUDA_FOLDER)};
+  }
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return status{errc::unsupported, fmt::format("{}: {}", path, dlerror())};
+  return library;
+}
+
+template <typename Pointer>
+bool find(void* library, Pointer& into, const char* name) {
+  into = reinterpret_cast<Pointer>(dlsym(library, name));
+  return into != nullptr;
+}
+
+/// Of the driver that the process has loaded as libcuda.so.1.
+result<const simcuda_functions*> simulated_driver() {
+  static const result<const simcuda_functions*> loaded = []() -> result<const simcuda_functions*> {
+    const char* const named = std::getenv("GPUMEM_CUDA_DRIVER");
+    void* library = nullptr;
+    if (named != nullptr && *named != '\0') {
+      library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+    } else {
+      const result<void*> found = load(driver_name);
+      if (!found) return found.why();
+      library = *found;
+    }
+    static simcuda_functions f;
+    const bool all =
+        library != nullptr && find(library, f.configure, "simcuda_configure") && find(library, f.use, "simcuda_use") &&
+        find(library, f.handed_out, "simcuda_handed_out") && find(library, f.given_back, "simcuda_given_back") &&
+        find(library, f.advance_by, "simcuda_advance_by") && find(library, f.advance_to, "simcuda_advance_to") &&
+        find(library, f.used_bytes, "simcuda_used_bytes") &&
+        find(library, f.peak_used_bytes, "simcuda_peak_used_bytes") && find(library, f.hazards, "simcuda_hazards") &&
+        find(library, f.in_calls_ns, "simcuda_in_calls_ns") && find(library, f.device_calls, "simcuda_device_calls");
+    if (!all) return status{errc::unsupported, "the driver that is loaded is not the double that was built with this"};
+    return static_cast<const simcuda_functions*>(&f);
+  }();
+  return loaded;
+}
+
+result<const gpumem_baseline_api*> plug_in(bool simulated) {
+  const result<void*> library = load(simulated ? simulated_plug_in : gpu_plug_in);
+  if (!library) return library.why();
+  const gpumem_baseline_api* (*baselines)() = nullptr;
+  if (!find(*library, baselines, "gpumem_baselines")) return status{errc::unsupported, "no plug-in with baselines"};
+  return baselines();
+}
+
+std::mutex& one_at_a_time() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+void* pointer(address at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
+
+}  // namespace
+
+status load_simulated_driver() { return simulated_driver().why(); }
+
+result<std::unique_ptr<cuda_stage>> cuda_stage::open(const stage_config& with) {
+  std::unique_ptr<cuda_stage> out{new cuda_stage{with}};
+  out->only_ = std::unique_lock{one_at_a_time()};
+  if (with.simulated) {
+    const auto sim = simulated_driver();
+    if (!sim) return sim.why();
+    out->sim_ = *sim;
+    out->sim_->configure(1, with.bytes, 0, with.referee ? 1 : 0);
+  }
+  const auto api = plug_in(with.simulated);
+  if (!api) return api.why();
+  out->api_ = *api;
+  if (const int code = out->api_->set_device(with.ordinal); code != 0) {
+    return status{errc::device_error,
+                  fmt::format("cudaSetDevice({}) failed: {}", with.ordinal, out->api_->error_text(code))};
+  }
+  return out;
+}
+
+cuda_stage::~cuda_stage() {
+  if (api_ == nullptr) return;
+  api_->synchronize();
+  for (void* s : streams_) api_->stream_destroy(s);
+  if (sim_ != nullptr) api_->reset();  // the runtime forgets the context of a world that is about to end
+}
+
+stream_ref cuda_stage::create_stream() {
+  void* s = nullptr;
+  if (api_->stream_create(&s) != 0) return {};
+  streams_.push_back(s);
+  return {s};
+}
+
+void cuda_stage::advance_by(std::uint64_t ns) {
+  if (sim_ != nullptr) sim_->advance_by(ns);
+}
+
+void cuda_stage::advance_to(std::uint64_t ns) {
+  if (sim_ != nullptr) sim_->advance_to(ns);
+}
+
+void cuda_stage::enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes) {
+  if (!with_.works) return;
+  if (sim_ != nullptr) {
+    sim_->use(s.handle, lag_ns, at, bytes);
+  } else {
+    api_->touch(pointer(at), bytes, s.handle);
+  }
+}
+
+void cuda_stage::handed_out(address at, std::uint64_t bytes, stream_ref to) {
+  if (sim_ != nullptr) sim_->handed_out(at, bytes, to.handle);
+}
+
+void cuda_stage::given_back(address at) {
+  if (sim_ != nullptr) sim_->given_back(at);
+}
+
+std::uint64_t cuda_stage::used_bytes() {
+  const std::uint64_t now = sim_ != nullptr ? sim_->used_bytes() : asks_reserved_ ? asks_reserved_() : 0;
+  peak_used_ = std::max(peak_used_, now);
+  return now;
+}
+
+std::uint64_t cuda_stage::peak_used_bytes() { return sim_ != nullptr ? sim_->peak_used_bytes() : peak_used_; }
+
+std::optional<std::uint64_t> cuda_stage::hazards() {
+  return sim_ != nullptr ? std::optional{sim_->hazards()} : std::nullopt;
+}
+
+std::optional<std::uint64_t> cuda_stage::in_calls_ns() {
+  return sim_ != nullptr ? std::optional{sim_->in_calls_ns()} : std::nullopt;
+}
+
+std::optional<call_counts> cuda_stage::device_calls() {
+  if (sim_ == nullptr) return std::nullopt;
+  call_counts out{};
+  sim_->device_calls(out.data(), static_cast<int>(out.size()));
+  return out;
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,76 @@
+/// CUDA streams and memory under a replay: a real GPU, or the double of the driver with its clock and referee.
+///
+/// Its functions have the names of sim_device's that a replay calls, so that one loop serves both. The plug-in with the
+/// baselines makes the streams and the work, through the CUDA runtime. A process has one driver, so one stage is open
+/// at a time: opening the next waits for it. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "baselines/baseline.h"
+#include "gpumem/device.hpp"
+#include "gpumem/sim_device.hpp"
+#include "gpumem/status.hpp"
+
+namespace gpumem::bench {
+
+struct simcuda_functions;
+
+struct stage_config {
+  bool simulated = true;  ///< the double; else a GPU
+  int ordinal = 0;
+  std::uint64_t bytes = 0;  ///< of the double's device
+  bool referee = true;
+  bool works = true;  ///< off: streams get no work, so that only the allocator's own calls take time
+};
+
+class cuda_stage {
+ public:
+  /// `unsupported` where this build or installation lacks the plug-in or the double.
+  static result<std::unique_ptr<cuda_stage>> open(const stage_config& with);
+  ~cuda_stage();
+  cuda_stage(const cuda_stage&) = delete;
+  cuda_stage& operator=(const cuda_stage&) = delete;
+
+  // --- as sim_device, for a replay ------------------------------------------------------------------------
+  stream_ref create_stream();
+  void advance_by(std::uint64_t ns);
+  void advance_to(std::uint64_t ns);
+  void enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes);
+  void handed_out(address at, std::uint64_t bytes, stream_ref to);
+  void given_back(address at);
+  /// Taken from the device: what the double counts, or what `reserved_by` says.
+  [[nodiscard]] std::uint64_t used_bytes();
+
+  // --- and what only a stage has --------------------------------------------------------------------------
+  [[nodiscard]] const gpumem_baseline_api& api() const noexcept { return *api_; }
+  [[nodiscard]] int ordinal() const noexcept { return with_.ordinal; }
+  [[nodiscard]] bool simulated() const noexcept { return with_.simulated; }
+  /// On a GPU nobody but the allocator knows what it took.
+  void reserved_by(std::function<std::uint64_t()> asks) { asks_reserved_ = std::move(asks); }
+  [[nodiscard]] std::uint64_t peak_used_bytes();
+  [[nodiscard]] std::optional<std::uint64_t> hazards();      ///< none on a GPU
+  [[nodiscard]] std::optional<call_counts> device_calls();   ///< none on a GPU
+  [[nodiscard]] std::optional<std::uint64_t> in_calls_ns();  ///< virtual; none on a GPU
+
+ private:
+  explicit cuda_stage(const stage_config& with) : with_{with} {}
+
+  stage_config with_;
+  std::unique_lock<std::mutex> only_;
+  const gpumem_baseline_api* api_ = nullptr;
+  const simcuda_functions* sim_ = nullptr;  ///< null on a GPU
+  std::vector<void*> streams_;
+  std::function<std::uint64_t()> asks_reserved_;
+  std::uint64_t peak_used_ = 0;
+};
+
+/// Loads the double as this process's driver, so that `open_cuda_device` finds it; once, before any other driver.
+status load_simulated_driver();
+
+}  // namespace gpumem::bench

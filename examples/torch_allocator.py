@@ -1,0 +1,25 @@
+#!/usr/bin/env python3
+"""PyTorch with gpumem underneath: the two lines that a training script adds, and a small training to prove it.
+
+    GPUMEM_POLICY=growth GPUMEM_STATS=exit python3 examples/torch_allocator.py build/release/src/libgpumem.so
+"""
+import sys
+
+import torch
+
+# The two lines: before the first use of the GPU.
+gpumem = torch.cuda.memory.CUDAPluggableAllocator(sys.argv[1], "gpumem_torch_alloc", "gpumem_torch_free")
+torch.cuda.memory.change_current_allocator(gpumem)
+
+torch.manual_seed(1)
+x = torch.randn(4096, 256, device="cuda")
+y = x @ torch.randn(256, 1, device="cuda")
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1)).cuda()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+for step in range(200):
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step in (0, 199):
+        print(f"step {step} loss {loss.item():.4f}")

@@ -1,0 +1,62 @@
+// Entry points for PyTorch: torch.cuda.memory.CUDAPluggableAllocator(path, "gpumem_torch_alloc", "gpumem_torch_free").
+//
+// PyTorch looks the two functions up by name and calls them with a size, an ordinal as it counts devices and a stream;
+// both may be called from any thread. It does not look at a null answer, so an out-of-memory is thrown, and arrives in
+// Python as an exception with the whole report.
+#include <cstddef>
+#include <stdexcept>
+
+#include "gpumem/default_allocator.hpp"
+#include "log.hpp"
+
+namespace {
+
+gpumem::allocator& opened() {
+  const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
+  if (!found) throw std::runtime_error{"gpumem: " + found.why().message()};
+  return **found;
+}
+
+/// With several pools a device, PyTorch's tensors live in the first one of theirs.
+int logical_of(const gpumem::allocator& in, int physical) {
+  for (const gpumem::logical_device& d : in.devices()) {
+    if (d.physical_ordinal == physical) return d.ordinal;
+  }
+  return physical;  // which the request then names as a device that does not exist
+}
+
+}  // namespace
+
+extern "C" {
+
+/// `cudaStream_t` is passed as a pointer, so that this needs no CUDA header.
+void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stream) {
+  if (bytes <= 0) return nullptr;
+  gpumem::allocator& from = opened();
+  return from.allocate(
+      {.bytes = static_cast<std::size_t>(bytes), .stream = {stream}, .device = logical_of(from, device)});
+}
+
+// The block goes back in the order of the stream that it was allocated for, which is the one that PyTorch names here; a
+// use by another stream comes through gpumem_torch_record_stream.
+void gpumem_torch_free(void* p, std::ptrdiff_t /*bytes*/, int /*device*/, void* /*stream*/) {
+  if (p == nullptr) return;
+  const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
+  if (found) (*found)->deallocate(p);
+}
+
+/// For `set_record_stream_fn`: a tensor is used by work on another stream, too.
+void gpumem_torch_record_stream(void* p, void* stream) {
+  if (p == nullptr) return;
+  if (const gpumem::status noted = opened().record_use(p, {stream}); !noted) {
+    gpumem::log_line("record_stream: " + noted.message());
+  }
+}
+
+/// For `set_reset_fn`: torch.cuda.empty_cache().
+void gpumem_torch_empty_cache() {
+  gpumem::allocator& all = opened();
+  for (const gpumem::logical_device& d : all.devices()) static_cast<void>(all.trim(d.ordinal));
+}
+
+}  // extern "C"
