@@ -90,6 +90,8 @@ class sim_device final : public device {
   void enqueue(stream_ref s, std::uint64_t lag_ns);
   /// The same, and the work touches the bytes: the referee remembers it.
   void enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes);
+  /// When all work before the fence is done, on the host's clock: to come, or past. No device call, no cost.
+  [[nodiscard]] result<std::uint64_t> done_ns(fence f) const;
 
   // --- the referee ---------------------------------------------------------------------------------------
   /// The allocator gave `[at, at + bytes)` to work on `to`. Checks, then counts as a use by `to`.

@@ -271,6 +271,11 @@ std::uint64_t sim_device::in_calls_ns() const noexcept {
   return state_->streams.in_calls_ns();
 }
 
+result<std::uint64_t> sim_device::done_ns(fence f) const {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->streams.done_ns(f);
+}
+
 // Work given to a stream that does not exist is a launch that failed: nothing runs.
 void sim_device::enqueue(stream_ref s, std::uint64_t lag_ns) {
   const std::scoped_lock lock{state_->mutex};

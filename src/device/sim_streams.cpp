@@ -180,6 +180,12 @@ result<bool> sim_streams::query(fence f) {
   return true;
 }
 
+result<std::uint64_t> sim_streams::done_ns(fence f) {
+  const fence_state* state = find(f);
+  if (state == nullptr) return unknown(device_call::query, f);
+  return state->done_ns;
+}
+
 status sim_streams::wait_host(fence f) {
   fence_state* state = find(f);
   if (state == nullptr) return unknown(device_call::wait_host, f);

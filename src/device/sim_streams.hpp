@@ -61,6 +61,8 @@ class sim_streams {
   result<fence> record(stream_ref on);
   result<fence> record_context();
   result<bool> query(fence f);
+  /// When what it lies behind is done.
+  result<std::uint64_t> done_ns(fence f);
   status wait_host(fence f);
   status wait_stream(stream_ref waiter, fence f);
   void drop(fence f) noexcept;

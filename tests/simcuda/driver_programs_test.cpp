@@ -140,5 +140,110 @@ TEST_F(SimcudaPrograms, StreamsRememberHowTheyWereMade) {
   EXPECT_EQ(cuStreamGetFlags(s, &flags), CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_F(SimcudaPrograms, EventsMeasureTheWorkBetweenThem) {
+  CUdeviceptr at = 0;
+  CUstream s = nullptr;
+  CUevent begin = nullptr;
+  CUevent end = nullptr;
+  CUevent untimed = nullptr;
+  ASSERT_EQ(cuMemAlloc(&at, 4 * mib), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&begin, CU_EVENT_DEFAULT), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&end, CU_EVENT_DEFAULT), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&untimed, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  float ms = -1;
+  EXPECT_EQ(cuEventElapsedTime(&ms, begin, end), CUDA_ERROR_INVALID_HANDLE) << "not recorded";
+  ASSERT_EQ(cuEventRecord(begin, s), CUDA_SUCCESS);
+  simcuda::use(s, 2'000'000, at, 4 * mib);
+  ASSERT_EQ(cuEventRecord(end, s), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(untimed, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventElapsedTime(&ms, begin, end), CUDA_ERROR_NOT_READY);
+  ASSERT_EQ(cuEventSynchronize(end), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventElapsedTime(&ms, begin, end), CUDA_SUCCESS);
+  EXPECT_NEAR(ms, 2.0F, 0.01F);
+  EXPECT_EQ(cuEventElapsedTime(&ms, begin, untimed), CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(SimcudaPrograms, AGraphCopiesAndCallsAtEachLaunch) {
+  CUdeviceptr at = 0;
+  CUstream s = nullptr;
+  ASSERT_EQ(cuMemAlloc(&at, mib), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemsetD8(at, 1, 16), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  unsigned char there = 0;
+  int called = 0;
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  ASSERT_EQ(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyDtoHAsync(&there, at, 1, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemsetD8Async(at, 2, 16, s), CUDA_SUCCESS);
+  EXPECT_EQ(cuLaunchHostFunc(
+                s, [](void* p) { ++*static_cast<int*>(p); }, &called),
+            CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamEndCapture(s, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(there, 0) << "nothing ran yet";
+  EXPECT_EQ(called, 0);
+  ASSERT_EQ(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphLaunch(exec, s), CUDA_SUCCESS);
+  EXPECT_EQ(there, 1);
+  EXPECT_EQ(cuGraphLaunch(exec, s), CUDA_SUCCESS);
+  EXPECT_EQ(there, 2);
+  EXPECT_EQ(called, 2);
+  EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+}
+
+TEST_F(SimcudaPrograms, AStreamJoinsACaptureByWaitingForIt) {
+  CUstream origin = nullptr;
+  CUstream joined = nullptr;
+  CUevent fork = nullptr;
+  CUevent join = nullptr;
+  CUgraph graph = nullptr;
+  ASSERT_EQ(cuStreamCreate(&origin, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&joined, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  const auto status = [&] {
+    CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
+    EXPECT_EQ(cuStreamIsCapturing(joined, &now), CUDA_SUCCESS);
+    return now;
+  };
+  for (const bool comes_back : {true, false}) {
+    ASSERT_EQ(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    EXPECT_EQ(cuEventRecord(fork, origin), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamWaitEvent(joined, fork, 0), CUDA_SUCCESS);
+    EXPECT_EQ(status(), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    EXPECT_EQ(cuStreamEndCapture(joined, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+    if (comes_back) {
+      EXPECT_EQ(cuEventRecord(join, joined), CUDA_SUCCESS);
+      EXPECT_EQ(cuStreamWaitEvent(origin, join, 0), CUDA_SUCCESS);
+    }
+    EXPECT_EQ(cuStreamEndCapture(origin, &graph), comes_back ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    EXPECT_EQ(graph != nullptr, comes_back);
+    EXPECT_EQ(status(), CU_STREAM_CAPTURE_STATUS_NONE);
+    if (graph != nullptr) {
+      EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+    }
+  }
+  EXPECT_EQ(cuEventQuery(fork), CUDA_ERROR_CAPTURED_EVENT);
+  EXPECT_EQ(cuStreamWaitEvent(joined, fork, 0), CUDA_ERROR_CAPTURED_EVENT) << "its capture is over";
+}
+
+TEST_F(SimcudaPrograms, TheRefereeSeesCopiesOfFreedMemory) {
+  simcuda::configure({.devices = 1, .bytes = 64 * mib});
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+  CUdeviceptr at = 0;
+  ASSERT_EQ(cuMemAlloc(&at, 4 * mib), CUDA_SUCCESS);
+  const char text[] = "text";
+  EXPECT_EQ(cuMemcpyHtoD(at, text, sizeof text), CUDA_SUCCESS);
+  EXPECT_EQ(simcuda::device(0).hazard_count(), 0U);
+  ASSERT_EQ(cuMemFree(at), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemcpyHtoD(at, text, sizeof text), CUDA_SUCCESS);
+  EXPECT_EQ(simcuda::device(0).hazard_count(), 1U);
+}
+
 }  // namespace
 }  // namespace gpumem

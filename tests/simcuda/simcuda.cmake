@@ -6,8 +6,10 @@ set(simcuda_source ${CMAKE_CURRENT_LIST_DIR})
 set(simcuda_dir ${PROJECT_BINARY_DIR}/simcuda)
 
 add_library(simcuda_driver OBJECT
-  ${simcuda_source}/driver/control.cpp ${simcuda_source}/driver/driver_device.cpp
-  ${simcuda_source}/driver/driver_memory.cpp ${simcuda_source}/driver/driver_per_thread.cpp
+  ${simcuda_source}/driver/control.cpp ${simcuda_source}/driver/driver_captures.cpp
+  ${simcuda_source}/driver/driver_copies.cpp ${simcuda_source}/driver/driver_device.cpp
+  ${simcuda_source}/driver/driver_errors.cpp ${simcuda_source}/driver/driver_memory.cpp
+  ${simcuda_source}/driver/driver_per_thread.cpp ${simcuda_source}/driver/driver_pool.cpp
   ${simcuda_source}/driver/driver_programs.cpp ${simcuda_source}/driver/driver_streams.cpp
   ${simcuda_source}/driver/driver_table.cpp ${simcuda_source}/driver/world.cpp)
 target_include_directories(simcuda_driver PUBLIC ${simcuda_source} PRIVATE ${simcuda_source}/driver

@@ -1,4 +1,4 @@
-// The double's functions about memory: plain, pinned, mapped, stream-ordered, and what copies and sets it.
+// The double's functions about memory: plain, pinned, mapped.
 #include <cstring>
 
 #include "world.hpp"
@@ -8,7 +8,6 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 namespace {
 
 constexpr std::uint64_t granule = std::uint64_t{2} << 20;
-constexpr std::uint64_t copy_ns = 10'000;  // that a copy or a fill keeps its stream busy
 
 std::uint64_t rounded(std::uint64_t bytes) { return (bytes + granule - 1) / granule * granule; }
 std::uint64_t number_of(const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); }
@@ -21,8 +20,21 @@ CUresult allocate(gpu& g, CUdeviceptr* at, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+void* pointer(CUdeviceptr at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
+
+/// Where the range is; a new one belongs to the current device, and without one to the first.
+gpu* range_device(CUdeviceptr at) {
+  gpu* on = at != 0 ? holder_of(at) : nullptr;
+  if (on == nullptr && current(&on) != CUDA_SUCCESS) on = the_world().gpus.front().get();
+  return on;
+}
+
+}  // namespace
+
+namespace gpumem::simcuda {
+
 CUresult release(gpu& g, CUdeviceptr at) {
-  const gpumem::status done = g.small->owns(at) ? g.small->free(at) : g.sim->free(at);
+  const status done = g.small->owns(at) ? g.small->free(at) : g.sim->free(at);
   if (!done) return error_of(done);
   g.allocations.erase(at);
   g.managed.erase(at);
@@ -30,52 +42,7 @@ CUresult release(gpu& g, CUdeviceptr at) {
   return CUDA_SUCCESS;
 }
 
-/// The work of a copy or a fill: its bytes are touched on the device side of it, and moved where there are any.
-CUresult touch(CUstream handle, std::uint64_t at, std::uint64_t bytes) {
-  CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  gpu* const whose = owner_of(at);
-  if (whose == on) {
-    on->sim->enqueue_use(s->sim, copy_ns, at, bytes);
-    if (s->graph != nullptr) s->graph->uses.push_back({at, bytes, copy_ns});
-  }
-  return CUDA_SUCCESS;
-}
-
-void* pointer(CUdeviceptr at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
-
-CUresult copy(void* to, const void* from, std::size_t bytes, CUstream s, bool to_device, bool from_device) {
-  if (to_device) {
-    if (const CUresult e = touch(s, number_of(to), bytes); e != CUDA_SUCCESS) return e;
-  }
-  if (from_device) {
-    if (const CUresult e = touch(s, number_of(from), bytes); e != CUDA_SUCCESS) return e;
-  }
-  if (the_world().config.host_memory) std::memmove(to, from, bytes);
-  return CUDA_SUCCESS;
-}
-
-CUresult synchronise_stream(CUstream handle) {
-  CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  const auto f = on->sim->record(s->sim);
-  if (!f) return error_of(f.why());
-  const gpumem::status done = on->sim->wait_host(*f);
-  on->sim->drop(*f);
-  return error_of(done);
-}
-
-template <typename Unit>
-CUresult fill(CUdeviceptr at, Unit value, std::size_t count, CUstream s) {
-  if (const CUresult e = touch(s, at, count * sizeof(Unit)); e != CUDA_SUCCESS) return e;
-  if (!the_world().config.host_memory) return CUDA_SUCCESS;
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(static_cast<Unit*>(pointer(at)) + i, &value, sizeof value);
-  return CUDA_SUCCESS;
-}
-
-}  // namespace
+}  // namespace gpumem::simcuda
 
 extern "C" {
 
@@ -183,30 +150,24 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAl
   return CUDA_SUCCESS;
 }
 
-/// Address ranges and page runs know their device by the access that is set; here all are of the current one.
-static CUresult current_or_first(gpu** on) {
-  if (current(on) == CUDA_SUCCESS) return CUDA_SUCCESS;
-  *on = the_world().gpus.front().get();
-  return CUDA_SUCCESS;
-}
-
 CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* at, std::size_t bytes, std::size_t /*alignment*/,
                                      CUdeviceptr /*hint*/, unsigned long long flags) {
   SIMCUDA_ENTER("cuMemAddressReserve");
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  gpu* on = nullptr;
-  if (const CUresult e = current_or_first(&on); e != CUDA_SUCCESS) return e;
+  gpu* const on = range_device(0);
   const auto got = on->sim->reserve(bytes);
   if (!got) return error_of(got.why());
+  on->ranges[*got] = bytes;
   *at = *got;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemAddressFree(CUdeviceptr at, std::size_t bytes) {
   SIMCUDA_ENTER("cuMemAddressFree");
-  gpu* on = nullptr;
-  if (const CUresult e = current_or_first(&on); e != CUDA_SUCCESS) return e;
-  return error_of(on->sim->release_range(at, bytes));
+  gpu* const on = range_device(at);
+  const CUresult done = error_of(on->sim->release_range(at, bytes));
+  if (done == CUDA_SUCCESS) on->ranges.erase(at);
+  return done;
 }
 
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop,
@@ -251,9 +212,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr at, std::size_t bytes, std::size_t offset,
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr at, std::size_t bytes) {
   SIMCUDA_ENTER("cuMemUnmap");
-  gpu* on = nullptr;
-  if (const CUresult e = current_or_first(&on); e != CUDA_SUCCESS) return e;
-  return error_of(on->sim->unmap(at, bytes));
+  return error_of(range_device(at)->sim->unmap(at, bytes));
 }
 
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count) {
@@ -266,125 +225,6 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr at, std::size_t bytes, const CUmemAc
     }
   }
   return error_of(w.gpus[static_cast<std::size_t>(access[0].location.id)]->sim->set_access(at, bytes));
-}
-
-// --- the stream-ordered pool ----------------------------------------------------------------------------------------
-
-CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* at, std::size_t bytes, CUstream handle) {
-  SIMCUDA_ENTER("cuMemAllocAsync");
-  CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  if (s->graph != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // memory nodes are not modelled
-  if (bytes == 0) return *at = 0, CUDA_SUCCESS;
-  const auto got = on->pool->alloc(bytes, s->sim);
-  if (!got) return error_of(got.why());
-  on->allocations[*got] = bytes;
-  *at = *got;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
-  SIMCUDA_ENTER("cuMemFreeAsync");
-  if (at == 0) return CUDA_SUCCESS;
-  CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  gpu* const whose = owner_of(at);
-  if (whose == nullptr || whose->allocations.count(at) == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!whose->pool->owns(at)) return release(*whose, at);
-  whose->allocations.erase(at);
-  return error_of(whose->pool->free(at, s->sim));
-}
-
-CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
-  SIMCUDA_ENTER("cuDeviceGetDefaultMemPool");
-  world& w = the_world();
-  if (device < 0 || static_cast<std::size_t>(device) >= w.gpus.size()) return CUDA_ERROR_INVALID_DEVICE;
-  *pool = reinterpret_cast<CUmemoryPool>(w.gpus[static_cast<std::size_t>(device)]->pool.get());
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void* value) {
-  SIMCUDA_ENTER("cuMemPoolSetAttribute");
-  if (which == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
-    std::memcpy(&reinterpret_cast<async_pool*>(pool)->threshold, value, sizeof(std::uint64_t));
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void* value) {
-  SIMCUDA_ENTER("cuMemPoolGetAttribute");
-  const auto* const p = reinterpret_cast<async_pool*>(pool);
-  std::uint64_t figure = 0;
-  switch (which) {
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      figure = p->threshold;
-      break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-      figure = p->reserved();
-      break;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      figure = p->used();
-      break;
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  std::memcpy(value, &figure, sizeof figure);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, std::size_t keep) {
-  SIMCUDA_ENTER("cuMemPoolTrimTo");
-  reinterpret_cast<async_pool*>(pool)->trim(keep);
-  return CUDA_SUCCESS;
-}
-
-// --- copies and fills -----------------------------------------------------------------------------------------------
-
-CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes, CUstream s) {
-  SIMCUDA_ENTER("cuMemcpyHtoDAsync");
-  return copy(pointer(to), from, bytes, s, true, false);
-}
-CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUstream s) {
-  SIMCUDA_ENTER("cuMemcpyDtoHAsync");
-  return copy(to, pointer(from), bytes, s, false, true);
-}
-CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream s) {
-  SIMCUDA_ENTER("cuMemcpyDtoDAsync");
-  return copy(pointer(to), pointer(from), bytes, s, true, true);
-}
-CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream s) {
-  SIMCUDA_ENTER("cuMemcpyAsync");
-  return copy(pointer(to), pointer(from), bytes, s, owner_of(to) != nullptr, owner_of(from) != nullptr);
-}
-CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t bytes) {
-  SIMCUDA_ENTER("cuMemcpyHtoD");
-  if (const CUresult e = copy(pointer(to), from, bytes, nullptr, true, false); e != CUDA_SUCCESS) return e;
-  return synchronise_stream(nullptr);
-}
-CUresult CUDAAPI cuMemcpyDtoH_v2(void* to, CUdeviceptr from, std::size_t bytes) {
-  SIMCUDA_ENTER("cuMemcpyDtoH");
-  if (const CUresult e = copy(to, pointer(from), bytes, nullptr, false, true); e != CUDA_SUCCESS) return e;
-  return synchronise_stream(nullptr);
-}
-CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  SIMCUDA_ENTER("cuMemcpy");
-  const CUresult e =
-      copy(pointer(to), pointer(from), bytes, nullptr, owner_of(to) != nullptr, owner_of(from) != nullptr);
-  return e != CUDA_SUCCESS ? e : synchronise_stream(nullptr);
-}
-CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr at, unsigned char value, std::size_t count, CUstream s) {
-  SIMCUDA_ENTER("cuMemsetD8Async");
-  return fill(at, value, count, s);
-}
-CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr at, unsigned int value, std::size_t count, CUstream s) {
-  SIMCUDA_ENTER("cuMemsetD32Async");
-  return fill(at, value, count, s);
-}
-CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr at, unsigned char value, std::size_t count) {
-  SIMCUDA_ENTER("cuMemsetD8");
-  return fill(at, value, count, nullptr);
 }
 
 }  // extern "C"

@@ -1,5 +1,5 @@
-// The double's functions that programs need and gpumem does not: what a pointer is, handles for other processes, the
-// pool of a device, and libraries of kernels (none of which ever runs).
+// The double's functions that programs need and gpumem does not: what a pointer is, handles for other processes, and
+// libraries of kernels (none of which ever runs).
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -74,13 +74,6 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr at, const 
   }
 }
 
-gpu* device_of(CUdevice d) {
-  const world& w = the_world();
-  return d >= 0 && static_cast<std::size_t>(d) < w.gpus.size() ? w.gpus[static_cast<std::size_t>(d)].get() : nullptr;
-}
-
-CUmemoryPool pool_of(const gpu& g) { return reinterpret_cast<CUmemoryPool>(g.pool.get()); }
-
 }  // namespace
 
 extern "C" {
@@ -113,32 +106,6 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) {
   std::memcpy(handle->reserved, &there.begin, sizeof there.begin);
   std::memcpy(handle->reserved + sizeof there.begin, &there.bytes, sizeof there.bytes);
   return CUDA_SUCCESS;
-}
-
-// --- the pool of a device: the only one there is
-// ----------------------------------------------------------------------
-
-CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
-  SIMCUDA_ENTER("cuDeviceGetMemPool");
-  const gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  *pool = pool_of(*g);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-  SIMCUDA_ENTER("cuDeviceSetMemPool");
-  const gpu* const g = device_of(device);
-  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  return pool == pool_of(*g) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* at, std::size_t bytes, CUmemoryPool pool, CUstream handle) {
-  SIMCUDA_ENTER("cuMemAllocFromPoolAsync");
-  CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  return pool == pool_of(*on) ? cuMemAllocAsync(at, bytes, handle) : CUDA_ERROR_INVALID_VALUE;
 }
 
 // --- streams' properties

@@ -1,4 +1,4 @@
-// The double's functions about streams, events, captures, graphs and launches.
+// The double's functions about streams, events and launches.
 #include <algorithm>
 
 #include "world.hpp"
@@ -15,14 +15,28 @@ CUresult check_event(CUevent e) {
   return e->alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+/// The stream waits for an event of a capture, and is part of that one from now on.
+CUresult join_capture(CUstream_st& s, const CUevent_st& e) {
+  CUstream_st& from = *e.capturing;
+  if (from.graph == nullptr || from.capture != e.capture) return CUDA_ERROR_CAPTURED_EVENT;  // that capture is over
+  if (s.graph != nullptr && s.capture != from.capture) return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  if (s.graph == nullptr) {
+    if (s.sim.handle == nullptr) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    if (const gpumem::status begun = s.context->on->sim->begin_capture(s.sim); !begun) return error_of(begun);
+    s.graph = from.graph;
+    s.capture = from.capture;
+    s.global_capture = from.global_capture;
+    s.joined_capture = true;
+    s.awaited = false;
+  }
+  from.awaited = true;
+  return CUDA_SUCCESS;
+}
+
 void forget_fence(CUevent_st& e) {
   if (e.fence && e.context->alive) e.context->on->sim->drop(e.fence);
   e.fence = {};
   e.captured = false;
-}
-
-void run_uses(gpu& on, gpumem::stream_ref s, const std::vector<captured_use>& uses) {
-  for (const captured_use& u : uses) on.sim->enqueue_use(s, u.lag_ns, u.at, u.bytes);
 }
 
 }  // namespace
@@ -104,7 +118,7 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle) {
 
 // --- events ---------------------------------------------------------------------------------------------------------
 
-CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned int /*flags*/) {
+CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned int flags) {
   SIMCUDA_ENTER("cuEventCreate");
   gpu* on = nullptr;
   CUcontext context = nullptr;
@@ -118,6 +132,7 @@ CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned int /*flags*/) {
   w.spare_events.pop_back();
   **out = CUevent_st{};
   (*out)->context = context;
+  (*out)->timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
   return CUDA_SUCCESS;
 }
 
@@ -140,12 +155,15 @@ CUresult CUDAAPI cuEventRecord(CUevent e, CUstream handle) {
   if (s->graph != nullptr) {
     forget_fence(*e);
     e->captured = true;
+    e->capturing = s;
+    e->capture = s->capture;
     return CUDA_SUCCESS;
   }
   const auto f = on->sim->record(s->sim);
   if (!f) return error_of(f.why());
   forget_fence(*e);
   e->fence = *f;
+  e->recorded_ns = e->context->on->sim->now_ns();
   return CUDA_SUCCESS;
 }
 
@@ -158,6 +176,7 @@ CUresult CUDAAPI cuCtxRecordEvent(CUcontext context, CUevent e) {
   if (!f) return error_of(f.why());
   forget_fence(*e);
   e->fence = *f;
+  e->recorded_ns = e->context->on->sim->now_ns();
   return CUDA_SUCCESS;
 }
 
@@ -187,7 +206,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent e, unsigned int /*fl
   CUstream_st* s = nullptr;
   gpu* on = nullptr;
   if (const CUresult bad = find_stream(handle, &s, &on); bad != CUDA_SUCCESS) return bad;
-  if (e->captured) return s->graph != nullptr ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  if (e->captured) return join_capture(*s, *e);
   if (!e->fence) return CUDA_SUCCESS;
   if (e->context->on != on) return error_of(e->context->on->sim->wait_host(e->fence));  // clocks are not shared
   return error_of(on->sim->wait_stream(s->sim, e->fence));
@@ -195,149 +214,19 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent e, unsigned int /*fl
 
 CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
   SIMCUDA_ENTER("cuEventElapsedTime");
-  if (const CUresult bad = check_event(begin); bad != CUDA_SUCCESS) return bad;
-  if (const CUresult bad = check_event(end); bad != CUDA_SUCCESS) return bad;
-  *ms = 0;  // the sim_device does not tell when a fence was passed
-  return CUDA_SUCCESS;
-}
-
-// --- captures and graphs --------------------------------------------------------------------------------------------
-
-CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  SIMCUDA_ENTER("cuThreadExchangeStreamCaptureMode");
-  std::swap(*mode, this_thread().mode);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
-  SIMCUDA_ENTER("cuStreamBeginCapture");
-  CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  if (s->sim.handle == nullptr) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (const gpumem::status begun = on->sim->begin_capture(s->sim); !begun) return error_of(begun);
-  world& w = the_world();
-  w.graphs.push_back(std::make_unique<CUgraph_st>());
-  s->graph = w.graphs.back().get();
-  s->capture = w.next_id++;
-  s->global_capture = mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* graph) {
-  CUresult done = CUDA_SUCCESS;
-  {
-    SIMCUDA_ENTER("cuStreamEndCapture");
-    *graph = nullptr;
-    CUstream_st* s = nullptr;
-    gpu* on = nullptr;
-    if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-    if (s->graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    CUgraph made = s->graph;
-    s->graph = nullptr;
-    s->capture = 0;
-    if (on->sim->end_capture(s->sim)) {
-      *graph = made;
-    } else {
-      made->alive = false;
-      release_objects(made->objects);
-      done = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
+  std::uint64_t passed_ns[2] = {};
+  const CUevent both[] = {begin, end};
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (const CUresult bad = check_event(both[i]); bad != CUDA_SUCCESS) return bad;
+    const CUevent_st& e = *both[i];
+    if (e.captured) return CUDA_ERROR_CAPTURED_EVENT;
+    if (!e.timed || !e.fence) return CUDA_ERROR_INVALID_HANDLE;
+    const auto done = e.context->on->sim->done_ns(e.fence);
+    if (!done) return error_of(done.why());
+    if (*done > e.context->on->sim->now_ns()) return CUDA_ERROR_NOT_READY;
+    passed_ns[i] = std::max(*done, e.recorded_ns);  // an idle stream passes it when it is recorded
   }
-  run_destructors();
-  return done;
-}
-
-CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-  SIMCUDA_ENTER("cuStreamIsCapturing");
-  CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  *status = s->graph != nullptr ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                           CUgraph* graph, const CUgraphNode** dependencies, std::size_t* count) {
-  SIMCUDA_ENTER("cuStreamGetCaptureInfo");
-  CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  *status = s->graph != nullptr ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  if (id != nullptr) *id = s->capture;
-  if (graph != nullptr) *graph = s->graph;
-  if (dependencies != nullptr) *dependencies = nullptr;
-  if (count != nullptr) *count = 0;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuUserObjectCreate(CUuserObject* out, void* data, CUhostFn destroy, unsigned int references,
-                                    unsigned int flags) {
-  SIMCUDA_ENTER("cuUserObjectCreate");
-  if (flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC || references == 0) return CUDA_ERROR_INVALID_VALUE;
-  *out = new CUuserObject_st{data, destroy, references};
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuUserObjectRelease(CUuserObject object, unsigned int count) {
-  {
-    SIMCUDA_ENTER("cuUserObjectRelease");
-    std::vector<CUuserObject> references(count, object);
-    release_objects(references);
-  }
-  run_destructors();
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags) {
-  SIMCUDA_ENTER("cuGraphRetainUserObject");
-  if (graph == nullptr || !graph->alive) return CUDA_ERROR_INVALID_VALUE;
-  if (flags != CU_GRAPH_USER_OBJECT_MOVE) object->references += count;
-  graph->objects.insert(graph->objects.end(), count, object);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphDestroy(CUgraph graph) {
-  {
-    SIMCUDA_ENTER("cuGraphDestroy");
-    if (graph == nullptr || !graph->alive) return CUDA_ERROR_INVALID_VALUE;
-    graph->alive = false;
-    release_objects(graph->objects);
-  }
-  run_destructors();
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long /*flags*/) {
-  SIMCUDA_ENTER("cuGraphInstantiate");
-  if (graph == nullptr || !graph->alive) return CUDA_ERROR_INVALID_VALUE;
-  world& w = the_world();
-  w.execs.push_back(std::make_unique<CUgraphExec_st>());
-  *out = w.execs.back().get();
-  (*out)->objects = graph->objects;
-  (*out)->uses = graph->uses;
-  for (CUuserObject o : (*out)->objects) ++o->references;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle) {
-  SIMCUDA_ENTER("cuGraphLaunch");
-  if (exec == nullptr || !exec->alive) return CUDA_ERROR_INVALID_VALUE;
-  CUstream_st* s = nullptr;
-  gpu* on = nullptr;
-  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  run_uses(*on, s->sim, exec->uses);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec) {
-  {
-    SIMCUDA_ENTER("cuGraphExecDestroy");
-    if (exec == nullptr || !exec->alive) return CUDA_ERROR_INVALID_VALUE;
-    exec->alive = false;
-    release_objects(exec->objects);
-  }
-  run_destructors();
+  *ms = (static_cast<float>(passed_ns[1]) - static_cast<float>(passed_ns[0])) * 1e-6F;
   return CUDA_SUCCESS;
 }
 
@@ -351,6 +240,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction /*f*/, unsigned int, unsigned int, un
   gpu* on = nullptr;
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
   on->sim->enqueue(s->sim, kernel_ns);
+  if (s->graph != nullptr) s->graph->uses.push_back({0, 0, kernel_ns});
   return CUDA_SUCCESS;
 }
 
@@ -361,6 +251,10 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
     gpu* on = nullptr;
     if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
     on->sim->enqueue(s->sim, 0);
+    if (s->graph != nullptr) {
+      s->graph->uses.push_back({0, 0, 0, [function, data] { function(data); }});
+      return CUDA_SUCCESS;
+    }
   }
   function(data);  // at once: the host's work here never waits for a device
   return CUDA_SUCCESS;

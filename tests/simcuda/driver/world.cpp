@@ -69,6 +69,7 @@ void make_gpu(gpu& g, const world_config& config) {
   g.pool = std::make_unique<async_pool>(*g.sim);
   g.allocations.clear();
   g.pinned.clear();
+  g.ranges.clear();
   g.managed.clear();
   g.runs.clear();
 }
@@ -184,12 +185,28 @@ CUresult current(gpu** on, CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+using blocks = std::map<CUdeviceptr, std::size_t>;
+bool holds(const blocks& those, CUdeviceptr at) {
+  auto found = those.upper_bound(at);
+  if (found == those.begin()) return false;
+  --found;
+  return at - found->first < found->second;
+}
+
+}  // namespace
+
 gpu* owner_of(CUdeviceptr at) {
   for (const auto& g : the_world().gpus) {
-    auto found = g->allocations.upper_bound(at);
-    if (found == g->allocations.begin()) continue;
-    --found;
-    if (at < found->first + found->second) return g.get();
+    if (holds(g->allocations, at)) return g.get();
+  }
+  return nullptr;
+}
+
+gpu* holder_of(CUdeviceptr at) {
+  for (const auto& g : the_world().gpus) {
+    if (holds(g->allocations, at) || holds(g->ranges, at)) return g.get();
   }
   return nullptr;
 }

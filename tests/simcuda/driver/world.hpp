@@ -35,13 +35,16 @@ struct gpu {
   std::map<CUdeviceptr, std::size_t> allocations;  ///< of cuMemAlloc and its kin
   std::map<CUdeviceptr, std::size_t> pinned;       ///< of cuMemHostAlloc
   std::set<CUdeviceptr> managed;                   ///< those of `allocations` that cuMemAllocManaged made
+  std::map<CUdeviceptr, std::size_t> ranges;       ///< of cuMemAddressReserve
   std::map<std::uint64_t, page_run> runs;          ///< by allocation handle
 };
 
+/// A piece of work that a graph does at each launch.
 struct captured_use {
   std::uint64_t at;
-  std::uint64_t bytes;
+  std::uint64_t bytes;  ///< 0: it touches none
   std::uint64_t lag_ns;
+  std::function<void()> action{};  ///< what it does on the host
 };
 
 }  // namespace gpumem::simcuda
@@ -61,12 +64,18 @@ struct CUstream_st {
   CUgraph graph = nullptr;  ///< while it captures
   std::uint64_t capture = 0;
   bool global_capture = false;
+  bool joined_capture = false;  ///< by waiting for an event of the capture
+  bool awaited = false;         ///< and another stream of the capture waits for it
 };
 
 struct CUevent_st {
   CUctx_st* context = nullptr;
   gpumem::fence fence;
+  std::uint64_t recorded_ns = 0;
+  bool timed = true;
   bool captured = false;
+  CUstream capturing = nullptr;  ///< where it was captured
+  std::uint64_t capture = 0;     ///< and in which capture
   bool alive = true;
 };
 
@@ -144,6 +153,10 @@ CUresult error_of(const status& s, CUresult otherwise = CUDA_ERROR_UNKNOWN);
 CUresult current(gpu** on, CUcontext* context = nullptr);
 /// The device on which the address was allocated, whatever context is current; null: on none.
 gpu* owner_of(CUdeviceptr at);
+/// The same, for reserved ranges, too.
+gpu* holder_of(CUdeviceptr at);
+/// Returns what cuMemAlloc and its kin made.
+CUresult release(gpu& g, CUdeviceptr at);
 /// A stream handle of the program's, the default ones included.
 CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on);
 /// Refuses what a capture in progress forbids to a thread that has not relaxed its mode, and invalidates the capture.

@@ -56,6 +56,18 @@ TEST_F(SimStreams, FenceCoversOnlyWhatWasEnqueuedBefore) {
   EXPECT_EQ(device.now_ns(), 100U);
 }
 
+TEST_F(SimStreams, AFenceTellsWhenItsWorkIsDone) {
+  device.advance_to(1'000);
+  device.enqueue(a, 500);
+  const fence f = *device.record(a);
+  EXPECT_EQ(*device.done_ns(f), 1'500U);
+  EXPECT_EQ(device.now_ns(), 1'000U) << "asking waits for nothing";
+  ASSERT_TRUE(device.wait_host(f));
+  EXPECT_EQ(*device.done_ns(f), 1'500U);
+  device.drop(f);
+  EXPECT_EQ(device.done_ns(f).code(), errc::device_error);
+}
+
 TEST_F(SimStreams, FenceOnAnIdleStreamIsDone) { EXPECT_TRUE(*device.query(*device.record(a))); }
 
 TEST_F(SimStreams, WaitHostCountsAsTimeInCalls) {
