@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct ground {
   std::mutex mutex;                 ///< guards the contexts
   std::vector<CUcontext> contexts;  ///< by device; null: not retained yet, or reset
   std::vector<CUcontext> gone;
+  std::atomic<bool> any_gone = false;
 };
 
 // The driver names no function twice with one signature, so what is missing in the table is a name of a newer driver:
@@ -104,6 +106,7 @@ void forget_contexts(int device) {
   const std::lock_guard lock{g.mutex};
   CUcontext& kept = g.contexts[static_cast<std::size_t>(device)];
   if (kept != nullptr) g.gone.push_back(kept);
+  g.any_gone = true;
   kept = nullptr;
 }
 
@@ -111,8 +114,8 @@ cudaError_t enter() {
   if (const cudaError_t e = initialise(); e != cudaSuccess) return e;
   CUcontext now = nullptr;
   if (const CUresult e = driver().cuCtxGetCurrent(&now); e != CUDA_SUCCESS) return error_of(e);
-  if (now != nullptr) {
-    ground& g = the_ground();
+  ground& g = the_ground();
+  if (now != nullptr && g.any_gone) {
     const std::lock_guard lock{g.mutex};
     for (const CUcontext old : g.gone) {
       if (old == now) now = nullptr;  // another thread has reset the device
