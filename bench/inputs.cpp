@@ -62,7 +62,7 @@ void add_baselines(const options& from, std::vector<policy_row>& rows) {
 status try_to_open(const inputs& all, const policy_row& row, const options& from) {
   if (from.setup.cuda || !row.baseline.empty()) return try_on_cuda(row, from.setup);
   std::vector<sim_config> devices;
-  if (from.what == command::compare) {
+  if (from.what != command::fit) {
     devices.push_back(from.setup.device);
   } else {
     for (const trace& each : all.traces) {
@@ -90,18 +90,27 @@ std::string bundled_traces_folder() {
 
 result<inputs> gather_inputs(const options& from) {
   inputs all;
+  if (from.what == command::costs) return all;  // which needs neither
   const auto defaults = settings_from(process_environment());
   if (!defaults) return defaults.why();
   // A share of the device is a limit for compare; for fit, which looks for the device, it would be a handicap.
   const std::string_view share = from.what == command::compare ? "50%" : "100%";
-  for (const std::string& text : from.policies.empty() ? default_rows(*defaults, from.limit, share) : from.policies) {
+  std::vector<std::string> texts = from.policies;
+  if (texts.empty()) {
+    // What a pair costs hardly depends on the policy, but on who tells that a stream has ended.
+    texts = from.what == command::latency ? std::vector<std::string>{"growth", "growth,stream_ids=notify"}
+                                          : default_rows(*defaults, from.limit, share);
+  }
+  for (const std::string& text : texts) {
     auto row = parse_policy_row(text, *defaults, from.limit);
     if (row && from.what == command::fit) row = fit_row(*row);
     if (!row) return row.why();
     all.rows.push_back(*std::move(row));
   }
   add_baselines(from, all.rows);
-  if (status loaded = load_traces(from, all.traces); !loaded) return loaded;
+  if (from.what != command::latency) {
+    if (status loaded = load_traces(from, all.traces); !loaded) return loaded;
+  }
   for (policy_row& row : all.rows) {
     if (status opened = try_to_open(all, row, from); !opened) return opened;
     row.with.verbose = false;  // said once

@@ -10,6 +10,7 @@
 
 #include "costs.hpp"
 #include "inputs.hpp"
+#include "latency.hpp"
 #include "output_file.hpp"
 #include "parallel.hpp"
 #include "progress.hpp"
@@ -113,6 +114,11 @@ struct report {
 };
 
 result<report> make_report(const inputs& all, const options& with) {
+  if (with.what == command::latency) {
+    const auto figures = measure_latency(all.rows, with);
+    if (!figures) return figures.why();
+    return report{latency_table(*figures, with.setup), latency_json(*figures, with.setup), ""};
+  }
   if (with.what == command::costs) {
     const auto figures = measure_costs_of(with.setup);
     if (!figures) return figures.why();

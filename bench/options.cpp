@@ -22,6 +22,7 @@ namespace {
 
 constexpr double longest_lag_ns = 1e12;
 constexpr unsigned most_jobs = 1024;
+constexpr unsigned most_threads = 64;
 
 /// The texts of the options whose values are read below.
 struct option_texts {
@@ -30,6 +31,7 @@ struct option_texts {
   std::string shared_use = "0%";
   std::string seed = "1";
   std::string jobs;
+  std::vector<std::string> threads;
 };
 
 status refused(std::string_view option, std::string_view value, std::string_view expected) {
@@ -81,6 +83,16 @@ status read_values(const option_texts& texts, options& into) {
       return refused("--jobs", texts.jobs, fmt::format("a whole number from 1 to {}", most_jobs));
     }
     into.jobs = *jobs;
+  }
+  for (const std::string& each : texts.threads) {
+    const auto threads = parse_whole<unsigned>(each);
+    if (!threads || *threads == 0 || *threads > most_threads) {
+      return refused("--threads", each, fmt::format("a whole number from 1 to {}", most_threads));
+    }
+    into.threads.push_back(*threads);
+  }
+  if (into.what == command::latency && (!into.csv_path.empty() || !into.traces.empty())) {
+    return {errc::bad_setting, "latency replays nothing; --trace and --csv mean nothing to it"};
   }
   if (into.what == command::costs && (!into.csv_path.empty() || !into.traces.empty() || !into.policies.empty())) {
     return {errc::bad_setting, "costs takes --device and --json; --trace, --policy and --csv mean nothing to it"};
@@ -202,6 +214,12 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   fit->fallthrough();
   CLI::App* const costs = app.add_subcommand("costs", "what each device call costs, by size");
   costs->fallthrough();
+  CLI::App* const latency =
+      app.add_subcommand("latency", "what a cached allocate and free cost, beside the machine's floor");
+  latency->fallthrough();
+  latency->add_option("--threads", texts.threads, "threads, each on a stream of its own: 1 to 64, may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("N");
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);
@@ -214,6 +232,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   }
   if (fit->parsed()) into.what = command::fit;
   if (costs->parsed()) into.what = command::costs;
+  if (latency->parsed()) into.what = command::latency;
   if (status read = read_values(texts, into); !read) return read;
   return std::optional<std::string>{};
 }

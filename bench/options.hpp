@@ -12,7 +12,7 @@
 
 namespace gpumem::bench {
 
-enum class command : std::uint8_t { compare, fit, costs };
+enum class command : std::uint8_t { compare, fit, costs, latency };
 
 struct options {
   command what = command::compare;
@@ -24,6 +24,7 @@ struct options {
   std::string csv_path;
   bool quiet = false;  ///< no progress bar
   unsigned jobs = 1;
+  std::vector<unsigned> threads;  ///< of latency; empty: 1, 2, 4, 8
   replay_setup setup;
 };
 

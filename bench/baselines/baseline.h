@@ -30,6 +30,9 @@ typedef struct gpumem_baseline_api {
   int (*synchronize)(void);
   /* `second` runs behind what `first` was given so far. */
   int (*order)(void* first, void* second);
+  /* The runtime calls that one allocate and free of a cached block consist of, and nothing of the allocator; -1 where
+     the baseline caches nothing. */
+  int (*runtime_calls_of_a_pair)(gpumem_baseline* of, void* stream);
   /* Work on a stream that writes some bytes of a block. */
   int (*touch)(void* p, size_t bytes, void* stream);
   /* Forgets everything on the device. */

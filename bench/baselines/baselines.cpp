@@ -16,6 +16,7 @@ struct gpumem_baseline {
   virtual cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) = 0;
   virtual cudaError_t release(void* p, cudaStream_t s) = 0;
   virtual std::uint64_t reserved_bytes() = 0;
+  virtual int runtime_calls_of_a_pair(cudaStream_t /*s*/) { return -1; }
 };
 
 namespace {
@@ -37,9 +38,18 @@ class cub_baseline final : public gpumem_baseline {
     const auto found = allocator_->cached_bytes.find(device_);
     return found == allocator_->cached_bytes.end() ? 0 : found->second.free + found->second.live;
   }
+  // DeviceAllocate asks which device is current; DeviceFree does, too, and records the block's event.
+  int runtime_calls_of_a_pair(cudaStream_t s) override {
+    int device = 0;
+    if (event_ == nullptr) cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+    cudaGetDevice(&device);
+    cudaGetDevice(&device);
+    return cudaEventRecord(event_, s);
+  }
 
  private:
   int device_;
+  cudaEvent_t event_ = nullptr;  // of `runtime_calls_of_a_pair`; it lives as long as the process
   std::unique_ptr<cub::CachingDeviceAllocator> allocator_;
 };
 
@@ -142,6 +152,7 @@ constexpr gpumem_baseline_api api{
     .stream_destroy = [](void* s) { return static_cast<int>(cudaStreamDestroy(stream_of(s))); },
     .synchronize = [] { return static_cast<int>(cudaDeviceSynchronize()); },
     .order = order,
+    .runtime_calls_of_a_pair = [](gpumem_baseline* of, void* s) { return of->runtime_calls_of_a_pair(stream_of(s)); },
     .touch = touch,
     .reset = [] { return static_cast<int>(cudaDeviceReset()); },
     .error_text = [](int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); },

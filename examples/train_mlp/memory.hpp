@@ -55,7 +55,8 @@ class gpumem_memory final : public memory {
   void also_used_on(void* p, gpumem::stream_ref s) override { require(allocator_->record_use(p, s)); }
   std::uint64_t peak_bytes() override {
     std::uint64_t sum = 0;
-    for (const gpumem::logical_device& d : allocator_->devices()) sum += allocator_->stats(d.ordinal)->peak_reserved_bytes;
+    for (const gpumem::logical_device& d : allocator_->devices())
+      sum += allocator_->stats(d.ordinal)->peak_reserved_bytes;
     return sum;
   }
   [[nodiscard]] std::string name() const override { return "gpumem, policy " + allocator_->devices().front().policy; }
@@ -144,7 +145,8 @@ class array {
  public:
   array(memory& from, std::size_t count, gpumem::stream_ref s)
       : from_{&from}, data_{static_cast<T*>(from.take(count * sizeof(T), s))}, count_{count} {}
-  array(array&& other) noexcept : from_{other.from_}, data_{std::exchange(other.data_, nullptr)}, count_{other.count_} {}
+  array(array&& other) noexcept
+      : from_{other.from_}, data_{std::exchange(other.data_, nullptr)}, count_{other.count_} {}
   array& operator=(array&& other) noexcept {
     std::swap(from_, other.from_);
     std::swap(data_, other.data_);

@@ -1,7 +1,8 @@
 // A multi-layer perceptron: forward, backward and Adam, as kernels whose bodies run on the GPU and on the CPU alike.
 //
-// Every sum is taken in one fixed order and nothing is added atomically, so the same device gives the same bits whatever
-// memory the arrays lie in. Activations, gradients and workspace live for one step, weights and moments for the run.
+// Every sum is taken in one fixed order and nothing is added atomically, so the same device gives the same bits
+// whatever memory the arrays lie in. Activations, gradients and workspace live for one step, weights and moments for
+// the run.
 #pragma once
 
 #include <cmath>

@@ -56,7 +56,6 @@ class cli : public testing::Test {
 
 TEST_F(cli, refuses_bad_words) {
   expect_refused("--nonsense", "--nonsense");
-  expect_refused("latency", "latency");
   expect_refused("--device cuda:1000", "--device cuda:1000: ");
   expect_refused("--device sim:0", "expected sim, sim:BYTES");
   expect_refused("--lag soon", "--lag soon: expected a time");
@@ -158,7 +157,7 @@ TEST_F(cli, compares_with_every_baseline_over_the_double) {
     EXPECT_GT(row["host_ns_per_op"], 0) << row;
   }
   EXPECT_EQ(all["results"][4]["model"], true);
-  EXPECT_GT(all["results"][3]["device_calls"]["alloc"], all["results"][1]["device_calls"]["alloc"])
+  EXPECT_GT(all["results"][3]["modelled_device_ms"], all["results"][1]["modelled_device_ms"])
       << "CUB caches, cudaMalloc does not";
 }
 
@@ -190,6 +189,14 @@ TEST_F(cli, refuses_gpus_that_are_not_there) {
   expect_refused("--device cuda:0", "no CUDA driver in /nowhere/libcuda.so.1",
                  "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1");
   expect_refused("fit --device cuda:0", "expected --device sim", with_driver);
+}
+
+TEST_F(cli, refuses_what_means_nothing_to_latency) {
+  expect_refused("latency --threads 0", "--threads 0: expected a whole number from 1 to 64");
+  expect_refused("latency --threads 65", "--threads 65");
+  expect_refused("latency --threads x", "--threads x");
+  expect_refused("latency --trace x.csv", "latency replays nothing");
+  expect_refused("latency --baseline rmm", "--baseline rmm: expected cub");
 }
 
 TEST_F(cli, measures_what_device_calls_cost) {

@@ -107,7 +107,6 @@ TEST(options, know_the_baselines) {
 
 TEST(options, refuse_what_they_do_not_know) {
   EXPECT_EQ(parsed({"--nonsense"}).code(), errc::bad_setting);
-  EXPECT_EQ(parsed({"latency"}).code(), errc::bad_setting);
   EXPECT_EQ(parsed({"compare", "fit"}).code(), errc::bad_setting);
   EXPECT_EQ(parsed({"--trace"}).code(), errc::bad_setting);
   EXPECT_EQ(parsed({"--seed", "-1"}).code(), errc::bad_setting);
