@@ -15,7 +15,7 @@ TEST_F(Gpu, TheLimitHoldsOnTheDevice) {
   CUDA_OK(cudaMemGetInfo(&before, &total));
   const std::uint64_t reserved = allocator_->stats(0)->reserved_bytes;
   std::vector<void*> all;
-  for (result<void*> got = take(8 * mib, nullptr); got.ok(); got = take(8 * mib, nullptr)) all.push_back(*got);
+  while (const result<void*> got = take(8 * mib, nullptr)) all.push_back(*got);
   CUDA_OK(cudaMemGetInfo(&after, &total));
   EXPECT_LE(allocator_->stats(0)->reserved_bytes, 512 * mib);
   EXPECT_GE(all.size(), 60U);

@@ -61,7 +61,7 @@ TEST_F(Gpu, ThePerThreadStreamIsAnotherInEachThread) {
 }
 
 TEST_F(Gpu, ThreadsOnTheirPerThreadStreams) {
-  open({{"limit", "512MiB"}});
+  open({{"policy", "caching"}, {"limit", "512MiB"}});
   cudaStream_t shared = stream();
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 3; ++t) {
@@ -94,7 +94,7 @@ TEST_F(Gpu, AStreamThatIsGoneLeavesNothingToTheNextOneWithItsHandle) {
 }
 
 TEST_F(Gpu, ACapturedGraphKeepsItsMemoryToItself) {
-  open({{"limit", "256MiB"}});
+  open({{"policy", "caching"}, {"limit", "256MiB"}});
   cudaStream_t s = stream();
   cudaStream_t other = stream();
   cudaGraph_t graph = nullptr;

@@ -50,6 +50,20 @@ TEST(readme_figures, are_what_compare_prints) {
   }
 }
 
+#ifdef GPUMEM_TEST_DRIVER
+// The smallest trace; the others are rows of the same command.
+TEST(readme_figures, of_the_baselines_are_what_compare_prints) {
+  const test_folder folder;
+  const json results = results_of(folder, "compare --policy growth --baseline cub --baseline cuda_malloc --baseline "
+                                          "cuda_malloc_async --trace bench/traces/serve.csv.gz");
+  std::string row = "\n| serve |";
+  for (const json& r : results) {
+    row += fmt::format(" {:.3f} ({:.0f}) |", r["utilization"].get<double>(), r["modelled_device_ms"].get<double>());
+  }
+  EXPECT_THAT(content_of("README.md"), testing::HasSubstr(row + "\n"));
+}
+#endif
+
 TEST(readme_figures, are_what_fit_prints) {
   const test_folder folder;
   const json results = results_of(folder, "fit --policy grab_all --trace bench/traces/serve.csv.gz");
