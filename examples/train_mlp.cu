@@ -3,10 +3,12 @@
 //   train_mlp [--device cuda:N|sim] [--allocator gpumem|cuda_malloc|cuda_malloc_async] [--steps N] [--seed N]
 //             [--hidden N] [--json FILE]
 //
-// gpumem takes its settings from GPUMEM_* (try GPUMEM_POLICY=caching, GPUMEM_LIMIT=64MiB, GPUMEM_VERBOSE=1). Batches vary
-// in size, so that the allocator has something to do. One stream brings the next batch while another one computes. The
-// losses of a device are the same bits whatever the allocator: it only says where the arrays lie.
+// gpumem takes its settings from GPUMEM_* (try GPUMEM_POLICY=caching, GPUMEM_LIMIT=64MiB, GPUMEM_VERBOSE=1). Batches
+// vary in size, so that the allocator has something to do. One stream brings the next batch while another one computes,
+// and the host is up to two steps ahead of both, so that blocks are freed while work that uses them is still to come.
+// The losses of a device are the same bits whatever the allocator: it only says where the arrays lie.
 #include <CLI/CLI.hpp>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -62,7 +64,7 @@ struct data_set {
 /// Pinned host memory, so that a copy really goes on beside the computation.
 class staging {
  public:
-  explicit staging(machine& on) : on_{on} {
+  explicit staging(machine& on) : copied{on}, on_{on} {
     const auto at = on.edge().alloc_host(bytes);
     require(at.why());
     at_ = *at;
@@ -72,6 +74,8 @@ class staging {
   staging& operator=(const staging&) = delete;
   [[nodiscard]] float* x() const { return reinterpret_cast<float*>(static_cast<std::uintptr_t>(at_)); }
   [[nodiscard]] int* label() const { return reinterpret_cast<int*>(x() + most_batch * inputs); }
+  /// Until the copy out of it is done, it must not be filled again.
+  moment copied;
 
  private:
   static constexpr std::size_t bytes = most_batch * (inputs * sizeof(float) + sizeof(int));
@@ -86,11 +90,11 @@ struct batch {
 };
 
 /// The next batch, on its way to the device on the prefetch stream.
-batch fetch(machine& on, memory& from, gpumem::stream_ref prefetch, const staging& host, const data_set& data,
+batch fetch(machine& on, memory& from, gpumem::stream_ref prefetch, staging& host, const data_set& data,
             std::mt19937& random) {
   const std::size_t size = std::uniform_int_distribution<std::size_t>{most_batch / 4, most_batch}(random);
   std::uniform_int_distribution<std::size_t> pick{0, samples - 1};
-  on.wait_for(prefetch);  // the copy before this one has left the staging memory
+  host.copied.wait();
   for (std::size_t b = 0; b < size; ++b) {
     const std::size_t n = pick(random);
     std::copy_n(data.x.begin() + static_cast<std::ptrdiff_t>(n * inputs), inputs, host.x() + b * inputs);
@@ -99,12 +103,13 @@ batch fetch(machine& on, memory& from, gpumem::stream_ref prefetch, const stagin
   batch out{size, {from, size * inputs, prefetch}, {from, size, prefetch}};
   on.copy(out.x.data(), host.x(), size * inputs * sizeof(float), prefetch, out.x.all());
   on.copy(out.label.data(), host.label(), size * sizeof(int), prefetch, out.label.all());
+  host.copied.mark(prefetch);
   return out;
 }
 
-/// One step; the mean loss of the batch before it.
-float train_step(machine& on, memory& from, gpumem::stream_ref compute, std::vector<layer>& layers, const batch& now,
-                 int step) {
+/// Enqueues one step. The sum of the batch's losses before it goes to `totals[step]`.
+void train_step(machine& on, memory& from, gpumem::stream_ref compute, std::vector<layer>& layers, const batch& now,
+                int step, const array<float>& totals) {
   std::vector<array<float>> activations;
   const array<float>* x = &now.x;
   activations.reserve(layers.size());
@@ -117,18 +122,22 @@ float train_step(machine& on, memory& from, gpumem::stream_ref compute, std::vec
   on.launch(compute, now.size,
             loss_kernel{x->data(), now.label.data(), losses.data(), gradient.data(), classes, now.size},
             {x->all(), now.label.all(), losses.all(), gradient.all()});
-  array<float> total{from, 1, compute};
   on.sum(
-      losses.data(), total.data(), now.size, compute, [&](std::size_t bytes) { return from.take(bytes, compute); },
+      losses.data(), totals.data() + step, now.size, compute,
+      [&](std::size_t bytes) { return from.take(bytes, compute); },
       [&](void* p, std::size_t /*bytes*/) { from.give(p); });
   for (std::size_t l = layers.size(); l-- > 0;) {
     const array<float>& in = l == 0 ? now.x : activations[l - 1];
     gradient = layers[l].backward(on, from, compute, in, gradient, now.size, l == 0, step);
   }
-  float loss = 0;
-  on.copy(&loss, total.data(), sizeof loss, compute, total.all());
+}
+
+/// Of the batch that a step saw; waits for it.
+float loss_of(machine& on, gpumem::stream_ref compute, const array<float>& totals, std::size_t step, std::size_t size) {
+  float total = 0;
+  on.copy(&total, totals.data() + step, sizeof total, compute, {totals.data() + step, sizeof total});
   on.wait_for(compute);
-  return loss / static_cast<float>(now.size);
+  return total / static_cast<float>(size);
 }
 
 std::unique_ptr<machine> open_machine(const std::string& named) {
@@ -155,8 +164,9 @@ std::unique_ptr<memory> open_memory(const std::string& named, machine& on) {
   if (named == "cuda_malloc_async" && on.sim() == nullptr) return std::make_unique<async_memory>(on);
 #endif
   if (named == "cuda_malloc_async") {
-    throw std::invalid_argument{"--allocator cuda_malloc_async: the driver's pool needs a GPU; expected gpumem or "
-                                "cuda_malloc with --device sim"};
+    throw std::invalid_argument{
+        "--allocator cuda_malloc_async: the driver's pool needs a GPU; expected gpumem or "
+        "cuda_malloc with --device sim"};
   }
   throw std::invalid_argument{"--allocator " + named + ": expected gpumem, cuda_malloc or cuda_malloc_async"};
 }
@@ -175,36 +185,57 @@ int run(const options& with) {
   }
   std::printf("train_mlp on %s, allocator %s\n", on->edge().info().name.c_str(), from->name().c_str());
 
-  const staging host{*on};
-  std::vector<float> losses;
+  std::array<staging, 2> host{staging{*on}, staging{*on}};
+  std::array<moment, 2> done{moment{*on}, moment{*on}};
+  const array<float> totals{*from, static_cast<std::size_t>(with.steps), compute};
+  std::vector<std::size_t> sizes;
+  std::uint64_t device_used = 0;
   std::optional<batch> next;
-  next.emplace(fetch(*on, *from, prefetch, host, data, random));
+  next.emplace(fetch(*on, *from, prefetch, host[0], data, random));
   const auto begin = std::chrono::steady_clock::now();
   for (int step = 0; step < with.steps; ++step) {
+    const auto turn = static_cast<std::size_t>(step % 2);
+    done[turn].wait();  // the step before the last one
     const batch now = *std::move(next);
     on->order(prefetch, compute);
     from->also_used_on(now.x.data(), compute);
     from->also_used_on(now.label.data(), compute);
-    next.emplace(fetch(*on, *from, prefetch, host, data, random));
-    losses.push_back(train_step(*on, *from, compute, layers, now, step));
-    if (step % 50 == 0) std::printf("step %d loss %.6f\n", step, static_cast<double>(losses.back()));
+    next.emplace(fetch(*on, *from, prefetch, host[1 - turn], data, random));
+    train_step(*on, *from, compute, layers, now, step, totals);
+    done[turn].mark(compute);
+    sizes.push_back(now.size);
+    if (step % 50 != 0) continue;
+    std::printf("step %d loss %.6f\n", step,
+                static_cast<double>(loss_of(*on, compute, totals, sizes.size() - 1, now.size)));
+    device_used = std::max(device_used, on->used_bytes());
   }
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   on->wait_for_all();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  device_used = std::max(device_used, on->used_bytes());
+  const float first_loss = loss_of(*on, compute, totals, 0, sizes.front());
+  const float final_loss = loss_of(*on, compute, totals, sizes.size() - 1, sizes.back());
   const double steps_per_s = with.steps / took.count();
-  std::printf("final loss %a (%.6f), first %.6f\n", static_cast<double>(losses.back()),
-              static_cast<double>(losses.back()), static_cast<double>(losses.front()));
-  std::printf("%.1f steps/s, peak device memory %s\n", steps_per_s, gpumem::format_bytes(from->peak_bytes()).c_str());
+  std::printf("final loss %a (%.6f), first %.6f\n", static_cast<double>(final_loss), static_cast<double>(final_loss),
+              static_cast<double>(first_loss));
+  std::printf("%.1f steps/s, peak device memory %s, in use on the device %s\n", steps_per_s,
+              gpumem::format_bytes(from->peak_bytes()).c_str(), gpumem::format_bytes(device_used).c_str());
   const std::uint64_t hazards = on->sim() != nullptr ? on->sim()->hazard_count() : 0;
   if (on->sim() != nullptr) std::printf("simulated device: hazards %llu\n", static_cast<unsigned long long>(hazards));
   if (!with.json_path.empty()) {
     std::ofstream file{with.json_path};
-    file << nlohmann::json{{"device", on->edge().info().name}, {"simulated", on->edge().info().simulated},
-                           {"allocator", with.allocator},      {"description", from->name()},
-                           {"steps", with.steps},              {"seed", with.seed},
-                           {"hidden", with.hidden},            {"first_loss", losses.front()},
-                           {"final_loss", losses.back()},      {"steps_per_s", steps_per_s},
-                           {"peak_device_bytes", from->peak_bytes()}}
+    file << nlohmann::json{{"device", on->edge().info().name},
+                           {"simulated", on->edge().info().simulated},
+                           {"allocator", with.allocator},
+                           {"description", from->name()},
+                           {"steps", with.steps},
+                           {"seed", with.seed},
+                           {"hidden", with.hidden},
+                           {"first_loss", first_loss},
+                           {"final_loss", final_loss},
+                           {"steps_per_s", steps_per_s},
+                           {"peak_device_bytes", from->peak_bytes()},
+                           {"device_used_bytes", device_used},
+                           {"hazards", hazards}}
                 .dump(2)
          << '\n';
     if (!file.flush()) throw std::invalid_argument{"--json " + with.json_path + ": it cannot be written"};
@@ -221,7 +252,9 @@ int main(int argc, char** argv) {
   app.add_option("--allocator", with.allocator, "gpumem, cuda_malloc or cuda_malloc_async")->capture_default_str();
   app.add_option("--steps", with.steps)->check(CLI::Range(1, 1'000'000))->capture_default_str();
   app.add_option("--seed", with.seed)->capture_default_str();
-  app.add_option("--hidden", with.hidden, "width of the hidden layers")->check(CLI::Range(1, 65536))->capture_default_str();
+  app.add_option("--hidden", with.hidden, "width of the hidden layers")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
   app.add_option("--json", with.json_path, "the figures, as JSON");
   try {
     app.parse(argc, argv);

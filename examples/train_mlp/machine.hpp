@@ -9,6 +9,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "gpumem/cuda_device.hpp"
 #include "gpumem/sim_device.hpp"
@@ -88,6 +89,12 @@ class machine {
     edge().drop(*f);
   }
   void wait_for_all() { require(edge().synchronize()); }
+  /// Of the whole device, by every process.
+  std::uint64_t used_bytes() {
+    const auto now = edge().memory();
+    require(now.why());
+    return now->total_bytes - now->free_bytes;
+  }
   /// The host waits for what the stream was given so far.
   void wait_for(gpumem::stream_ref s) {
     const auto f = edge().record(s);
@@ -159,6 +166,29 @@ class machine {
 
   std::unique_ptr<gpumem::sim_device> sim_;
   std::unique_ptr<gpumem::device> gpu_;
+};
+
+/// A point in a stream's work that the host can wait for; none at first.
+class moment {
+ public:
+  explicit moment(machine& on) : on_{&on} {}
+  moment(const moment&) = delete;
+  moment& operator=(const moment&) = delete;
+  ~moment() { on_->edge().drop(reached_); }
+  /// What the stream was given so far.
+  void mark(gpumem::stream_ref s) {
+    on_->edge().drop(std::exchange(reached_, {}));
+    const auto f = on_->edge().record(s);
+    require(f.why());
+    reached_ = *f;
+  }
+  void wait() {
+    if (reached_) require(on_->edge().wait_host(reached_));
+  }
+
+ private:
+  machine* on_;
+  gpumem::fence reached_;
 };
 
 }  // namespace train

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <string>
@@ -156,7 +157,12 @@ class array {
   array(const array&) = delete;
   array& operator=(const array&) = delete;
   ~array() {
-    if (data_ != nullptr) from_->give(data_);
+    if (data_ == nullptr) return;
+    try {
+      from_->give(data_);
+    } catch (const std::exception& failed) {  // on a device that failed before, which is what is reported
+      std::fprintf(stderr, "train_mlp: %s\n", failed.what());
+    }
   }
   [[nodiscard]] T* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
