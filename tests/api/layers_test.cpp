@@ -79,7 +79,8 @@ TEST_P(layer, includes_only_what_stands_below_it) {
   expect_only_allowed(files, GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(every, layer, testing::Values("base", "device", "policies", "heap", "pool", "front", "adapters"),
+INSTANTIATE_TEST_SUITE_P(every, layer,
+                         testing::Values("base", "device", "policies", "heap", "pool", "front", "adapters"),
                          [](const auto& instance) { return instance.param; });
 
 TEST(public_headers, include_only_what_stands_below_them) {

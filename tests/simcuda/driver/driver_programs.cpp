@@ -141,6 +141,23 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_o
   return CUDA_SUCCESS;
 }
 
+// A program's own code, which does not run here: a function is whatever it was loaded under.
+CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* code) {
+  SIMCUDA_ENTER("cuModuleLoadData");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  if (code == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *module = reinterpret_cast<CUmodule>(new CUlib_st);  // as long as the process, as above
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  SIMCUDA_ENTER("cuModuleGetFunction");
+  if (module == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *function = reinterpret_cast<CUfunction>(module);
+  return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
   SIMCUDA_ENTER("cuLibraryGetKernel");
   if (library == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;

@@ -54,10 +54,9 @@ problem_list problems_of(const environment& variables) {
 TEST(OptionTable, HasTheOptionsInOrder) {
   std::vector<std::string_view> variables;
   for (const option_row& row : option_table()) variables.push_back(row.variable);
-  EXPECT_THAT(variables,
-              ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_RESERVE", "GPUMEM_POOLS", "GPUMEM_STREAM_IDS",
-                          "GPUMEM_STREAM_REUSE", "GPUMEM_CUDA_DRIVER", "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_VERBOSE",
-                          "GPUMEM_STRICT"));
+  EXPECT_THAT(variables, ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_RESERVE", "GPUMEM_POOLS",
+                                     "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_CUDA_DRIVER", "GPUMEM_TRACE",
+                                     "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(OptionTable, OptionIsTheVariableInSmallLetters) {

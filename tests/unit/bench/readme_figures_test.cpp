@@ -54,8 +54,9 @@ TEST(readme_figures, are_what_compare_prints) {
 // The smallest trace; the others are rows of the same command.
 TEST(readme_figures, of_the_baselines_are_what_compare_prints) {
   const test_folder folder;
-  const json results = results_of(folder, "compare --policy growth --baseline cub --baseline cuda_malloc --baseline "
-                                          "cuda_malloc_async --trace bench/traces/serve.csv.gz");
+  const json results = results_of(folder,
+                                  "compare --policy growth --baseline cub --baseline cuda_malloc --baseline "
+                                  "cuda_malloc_async --trace bench/traces/serve.csv.gz");
   std::string row = "\n| serve |";
   for (const json& r : results) {
     row += fmt::format(" {:.3f} ({:.0f}) |", r["utilization"].get<double>(), r["modelled_device_ms"].get<double>());

@@ -130,8 +130,8 @@ TEST_P(CudaErrors, InTheMiddleOfAProgram) {
 }
 
 TEST(CudaErrorsOfOpening, NameTheFunctionAndLeaveNothingBehind) {
-  for (const char* function : {"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetUuid", "cuDeviceTotalMem",
-                               "cuDeviceGetAttribute", "cuDeviceCanAccessPeer"}) {
+  for (const char* function : {"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetUuid",
+                               "cuDeviceTotalMem", "cuDeviceGetAttribute", "cuDeviceCanAccessPeer"}) {
     simcuda::configure({.devices = 2, .bytes = 256 * mib});
     const cuda_driver* const table = driver();
     simcuda::fail(function, 1, CUDA_ERROR_UNKNOWN);
