@@ -16,10 +16,12 @@ x = torch.randn(4096, 256, device="cuda")
 y = x @ torch.randn(256, 1, device="cuda")
 model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1)).cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+losses = []
 for step in range(200):
     loss = torch.nn.functional.mse_loss(model(x), y)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    if step in (0, 199):
-        print(f"step {step} loss {loss.item():.4f}")
+    losses.append(loss.item())
+print(f"loss from {losses[0]:.4f} to {losses[-1]:.4f}")
+sys.exit(0 if losses[-1] < losses[0] / 2 else 1)
