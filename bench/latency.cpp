@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "bits.hpp"
@@ -148,11 +149,15 @@ class collector final : public benchmark::BenchmarkReporter {
   bool ReportContext(const Context& /*context*/) override { return true; }
   void ReportRuns(const std::vector<Run>& runs) override {
     for (const Run& r : runs) {
-      if (r.run_type != Run::RT_Iteration || r.error_occurred) continue;
+      if (r.run_type != Run::RT_Iteration) continue;
       const std::string& name = r.run_name.function_name;
       const std::size_t bar = name.find('|');
       const std::size_t second = name.find('|', bar + 1);
       key k{name.substr(0, bar), name.substr(bar + 1, second - bar - 1), static_cast<unsigned>(r.threads)};
+      if (r.error_occurred) {
+        failed_.insert(k);
+        continue;
+      }
       const auto turns = static_cast<double>(r.iterations);
       double ns = r.real_accumulated_time / turns * 1e9;
       if (k.name == "handoff") ns /= static_cast<double>(handoff_batch);
@@ -161,11 +166,20 @@ class collector final : public benchmark::BenchmarkReporter {
   }
   [[nodiscard]] std::vector<latency_row> rows() {
     std::vector<latency_row> out;
+    for (const key& k : failed_) {
+      if (times_.count(k) != 0) continue;
+      latency_row& row = out.emplace_back();
+      row.allocator = k.allocator;
+      row.name = k.name;
+      row.threads = k.threads;
+      row.oom = true;
+    }
     for (auto& [k, ns] : times_) {
       std::sort(ns.begin(), ns.end());
       out.push_back({.allocator = k.allocator,
                      .name = k.name,
                      .threads = k.threads,
+                     .oom = false,
                      .median_ns = ns[ns.size() / 2],
                      .least_ns = ns.front(),
                      .most_ns = ns.back(),
@@ -176,6 +190,7 @@ class collector final : public benchmark::BenchmarkReporter {
 
  private:
   std::map<key, std::vector<double>> times_;
+  std::set<key> failed_;
 };
 
 /// The order in which cases were added, which interleaving loses.
@@ -323,6 +338,10 @@ std::string latency_table(const std::vector<latency_row>& rows, const replay_set
   std::string out = fmt::format("{:<34}{:<14}{:>8}{:>12}{:>12}{:>12}{:>14}\n", "allocator", "case", "threads",
                                 "ns/pair", "least", "most", "double's part");
   for (const latency_row& r : rows) {
+    if (r.oom) {
+      out += fmt::format("{:<34}{:<14}{:>8}  out of memory\n", r.allocator, r.name, r.threads);
+      continue;
+    }
     out +=
         fmt::format("{:<34}{:<14}{:>8}{:>12.1f}{:>12.1f}{:>12.1f}{:>14}\n", r.allocator, r.name, r.threads, r.median_ns,
                     r.least_ns, r.most_ns, r.double_share_ns ? fmt::format("{:.1f}", *r.double_share_ns) : "-");
@@ -345,9 +364,10 @@ std::string latency_json(const std::vector<latency_row>& rows, const replay_setu
     all["results"].push_back({{"allocator", r.allocator},
                               {"case", r.name},
                               {"threads", r.threads},
-                              {"ns_per_pair", r.median_ns},
-                              {"least_ns", r.least_ns},
-                              {"most_ns", r.most_ns},
+                              {"ns_per_pair", r.oom ? json(nullptr) : json(r.median_ns)},
+                              {"least_ns", r.oom ? json(nullptr) : json(r.least_ns)},
+                              {"most_ns", r.oom ? json(nullptr) : json(r.most_ns)},
+                              {"oom", r.oom},
                               {"double_share_ns", r.double_share_ns ? json(*r.double_share_ns) : json(nullptr)}});
   }
   return all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";

@@ -17,6 +17,7 @@ struct latency_row {
   std::string allocator;  ///< `gpumem/<policy>`, a baseline, or `floor`
   std::string name;  ///< the case: pair_4KiB, live_1e4, handoff, and of the floor empty_call, mutex, chase_1e4, spin
   unsigned threads = 1;
+  bool oom = false;      ///< memory ran out, and there is no time
   double median_ns = 0;  ///< a pair, or one turn of the floor
   double least_ns = 0;
   double most_ns = 0;

@@ -7,6 +7,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace gpumem {
 namespace {
@@ -94,6 +96,18 @@ bool resolve(PFN_cuGetProcAddress_v12000 ask, Function& into, const char* name, 
   return true;
 }
 
+/// Tables live as long as the process. The same functions give the same table, so that asking again costs nothing.
+const cuda_driver* kept(std::unique_ptr<const cuda_driver> table) {
+  static std::mutex mutex;
+  static auto* const all = new std::vector<std::unique_ptr<const cuda_driver>>;
+  const std::lock_guard lock{mutex};
+  for (const auto& known : *all) {
+    if (known->same_as(*table)) return known.get();
+  }
+  all->push_back(std::move(table));
+  return all->back().get();
+}
+
 result<const cuda_driver*> load_from(const std::string& path) {
   const auto failed = [&path](std::string why) {
     return status{errc::device_error, fmt::format("no CUDA driver in {}: {}", path, why)};
@@ -157,7 +171,7 @@ result<const cuda_driver*> resolve_cuda_driver(void* get_proc_address_v2) {
   if (const CUresult failed = table->init(0); failed != CUDA_SUCCESS) {
     return driver_status(*table, table->init.name, failed);
   }
-  return static_cast<const cuda_driver*>(table.release());  // lives as long as the driver: for the whole process
+  return kept(std::move(table));
 }
 
 result<const cuda_driver*> load_cuda_driver() {

@@ -36,6 +36,14 @@ struct cuda_driver {
 #include "cuda_driver.def"
 #undef DRIVER
   int version = 0;  ///< as cuDriverGetVersion gives it: 12040 is 12.4
+
+  [[nodiscard]] bool same_as(const cuda_driver& other) const noexcept {
+#define DRIVER(member, name, version, type, since) \
+  if (member.call != other.member.call) return false;
+#include "cuda_driver.def"
+#undef DRIVER
+    return version == other.version;
+  }
 };
 
 /// `12.4` from 12040.

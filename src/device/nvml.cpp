@@ -5,6 +5,8 @@
 
 #include <array>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 namespace gpumem {
 namespace {
@@ -74,7 +76,11 @@ result<const nvml_table*> resolve_nvml(const std::function<void*(const char* nam
     return status{errc::device_error, fmt::format("nvmlInit_v2 failed: {} (NVML error {}); does nvidia-smi work?",
                                                   text != nullptr ? text : "unknown", code)};
   }
-  return static_cast<const nvml_table*>(table.release());
+  static std::mutex mutex;
+  static auto* const all = new std::vector<std::unique_ptr<const nvml_table>>;  // for the whole process
+  const std::lock_guard lock{mutex};
+  all->push_back(std::move(table));
+  return static_cast<const nvml_table*>(all->back().get());
 }
 
 result<const nvml_table*> load_nvml() {

@@ -13,6 +13,7 @@ TEST(latency, json_has_the_agreed_keys) {
   const std::vector<latency_row> rows{{.allocator = "gpumem/growth",
                                        .name = "pair_4KiB",
                                        .threads = 2,
+                                       .oom = false,
                                        .median_ns = 20,
                                        .least_ns = 10,
                                        .most_ns = 30,
@@ -20,6 +21,7 @@ TEST(latency, json_has_the_agreed_keys) {
                                       {.allocator = "cub",
                                        .name = "pair_4KiB",
                                        .threads = 1,
+                                       .oom = false,
                                        .median_ns = 200,
                                        .least_ns = 100,
                                        .most_ns = 300,
@@ -31,8 +33,20 @@ TEST(latency, json_has_the_agreed_keys) {
   EXPECT_EQ(all["results"][0]["ns_per_pair"], 20);
   EXPECT_TRUE(all["results"][0]["double_share_ns"].is_null());
   EXPECT_EQ(all["results"][1]["double_share_ns"], 40);
+  EXPECT_EQ(all["results"][1]["oom"], false);
   EXPECT_EQ(all["simulated"], true);
   EXPECT_THAT(latency_table(rows, {}), testing::HasSubstr("host time alone"));
+}
+
+TEST(latency, a_case_that_ran_out_of_memory_is_a_row_all_the_same) {
+  latency_row failed;
+  failed.allocator = "gpumem/grab_all";
+  failed.name = "live_1e6";
+  failed.oom = true;
+  const auto all = nlohmann::json::parse(latency_json({failed}, {}));
+  EXPECT_TRUE(all["results"][0]["ns_per_pair"].is_null());
+  EXPECT_EQ(all["results"][0]["oom"], true);
+  EXPECT_THAT(latency_table({failed}, {}), testing::HasSubstr("out of memory"));
 }
 
 }  // namespace
