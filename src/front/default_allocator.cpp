@@ -20,7 +20,7 @@ result<allocator*> open_default() {
                   "the CUDA driver shows no GPU to this process: see nvidia-smi and CUDA_VISIBLE_DEVICES"};
   }
   // Never closed: blocks may be freed, and streams used, until the process ends.
-  auto* const devices = new std::vector<device*>;
+  static auto* const devices = new std::vector<device*>;
   for (int ordinal = 0; ordinal < *count; ++ordinal) {
     result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = ordinal, .driver = nullptr});
     if (!one) return one.why();
