@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "cuda_device.hpp"
 #include "cuda_entered.hpp"
@@ -124,9 +125,10 @@ result<std::uint64_t> cuda_device::do_stream_id(stream_ref of) {
 }
 
 result<std::uint64_t> cuda_device::do_capture_id(stream_ref of) {
+  std::optional<entered> here;
   if (condition() != device_condition::usable || depends_on_context(of)) {
-    const entered here{*this};
-    if (!here.ok()) return here.why();
+    here.emplace(*this);
+    if (!here->ok()) return here->why();
     if (stream_of(of) != CU_STREAM_PER_THREAD) return std::uint64_t{0};  // the legacy stream cannot capture
   }
   CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -16,9 +16,11 @@ std::vector<std::uint64_t> capture_log::mailbox::take() {
   return std::exchange(tokens_, {});
 }
 
-void capture_log::began(const device* on, stream_ref s, std::uint64_t capture) {
+void capture_log::began(const device* on, stream_ref s, std::uint64_t capture,
+                        std::vector<std::pair<pool*, std::uint64_t>> in) {
   const std::lock_guard lock{mutex_};
-  open_.push_back({.on = on, .stream = s, .capture = capture, .token = next_token_++, .watched = false});
+  open_.push_back(
+      {.on = on, .stream = s, .capture = capture, .token = next_token_++, .watched = false, .in = std::move(in)});
   open_count_.store(open_.size(), std::memory_order_relaxed);
 }
 

@@ -13,11 +13,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gpumem/allocator.hpp"
 
 namespace gpumem {
+
+class pool;
 
 class capture_log {
  public:
@@ -27,12 +30,15 @@ class capture_log {
     std::uint64_t capture = 0;  ///< the device's id of it; 0 where the program told
     std::uint64_t token = 0;
     bool watched = false;
+    /// Where it began, and the stream's key there: its end asks nobody, since the handle may be dead or another's by
+    /// then.
+    std::vector<std::pair<pool*, std::uint64_t>> in;
   };
 
   /// True while any stream is known to capture, or a graph is known to be gone.
   [[nodiscard]] bool busy() const noexcept { return open_count_.load(std::memory_order_relaxed) != 0 || mail_->any(); }
 
-  void began(const device* on, stream_ref s, std::uint64_t capture);
+  void began(const device* on, stream_ref s, std::uint64_t capture, std::vector<std::pair<pool*, std::uint64_t>> in);
   [[nodiscard]] std::optional<entry> find(stream_ref s) const;
   /// The capture ended and left this graph.
   void ended(stream_ref s, graph_ref left);

@@ -47,15 +47,17 @@ status at_each_that_knows(const std::vector<placed_pool>& pools, stream_ref s, c
 }
 
 status captures::begin(stream_ref s) {
-  status ok = begin_on(s, nullptr);
-  if (ok) log_.began(nullptr, s, 0);
-  return ok;
+  // One that was noticed on this handle and never ended is over: the program says that another one begins.
+  if (const auto open = log_.find(s); open && open->on != nullptr) static_cast<void>(end_of(*open));
+  result<begun_in> begun = begin_on(s, nullptr);
+  if (begun) log_.began(nullptr, s, 0, *std::move(begun));
+  return begun.why();
 }
 
 result<graph_ref> captures::end(stream_ref s) {
-  result<graph_ref> left = end_on(s, nullptr);
-  if (left) log_.ended(s, *left);
-  return left;
+  const auto open = log_.find(s);
+  if (!open) return status{errc::invalid_argument, fmt::format("stream {} is not capturing", s.handle)};
+  return end_of(*open);
 }
 
 status captures::release(graph_ref g) {
@@ -63,33 +65,41 @@ status captures::release(graph_ref g) {
   return release_parts(g);
 }
 
-status captures::begin_on(stream_ref s, const device* on) {
-  std::vector<std::pair<pool*, std::uint64_t>> begun;
+result<captures::begun_in> captures::begin_on(stream_ref s, const device* on) {
+  begun_in begun;
   status ok = at_each_that_knows(pools_, s, on, [s, &begun](pool& p, std::uint64_t key) {
     status one = p.capture_begin(s, key);
     if (one.ok()) begun.emplace_back(&p, key);
     return one;
   });
-  if (!ok) {
-    // Every pool captures, or none: what has begun ends, and its empty graph with it.
-    for (const auto& [p, key] : begun) {
-      if (const result<std::uint64_t> graph = p->capture_end(key)) static_cast<void>(p->graph_release(*graph));
-    }
+  if (ok) return begun;
+  // Every pool captures, or none: what has begun ends, and its empty graph with it.
+  for (const auto& [p, key] : begun) {
+    if (const result<std::uint64_t> graph = p->capture_end(key)) static_cast<void>(p->graph_release(*graph));
   }
   return ok;
 }
 
-result<graph_ref> captures::end_on(stream_ref s, const device* on) {
+result<graph_ref> captures::end_of(const capture_log::entry& open) {
   std::vector<graph_part> parts;
-  const status ok = at_each_that_knows(pools_, s, on, [&parts](pool& p, std::uint64_t key) {
-    const result<std::uint64_t> part = p.capture_end(key);
-    if (part) parts.push_back({&p, *part});
-    return part.why();
-  });
-  if (!ok) return ok;
-  const std::lock_guard lock{graphs_mutex_};
-  graphs_.push_back(std::move(parts));
-  return graph_ref{graphs_.size()};
+  status first;
+  for (const auto& [p, key] : open.in) {
+    const result<std::uint64_t> part = p->capture_end(key);
+    if (part) {
+      parts.push_back({p, *part});
+    } else if (first.ok()) {
+      first = part.why();
+    }
+  }
+  if (parts.empty()) return first;
+  graph_ref left;
+  {
+    const std::lock_guard lock{graphs_mutex_};
+    graphs_.push_back(std::move(parts));
+    left = graph_ref{graphs_.size()};
+  }
+  log_.ended(open.stream, left);
+  return left;
 }
 
 status captures::release_parts(graph_ref g) {
@@ -111,10 +121,7 @@ status captures::release_parts(graph_ref g) {
 void captures::let_go_of_gone() {
   capture_log::gone gone = log_.take_gone();
   for (const capture_log::entry& e : gone.still_open) {
-    if (const result<graph_ref> left = end_on(e.stream, e.on)) {
-      log_.ended(e.stream, *left);
-      gone.graphs.push_back(*left);
-    }
+    if (const result<graph_ref> left = end_of(e)) gone.graphs.push_back(*left);
   }
   // The program may have released one itself, which is then refused here.
   for (const graph_ref g : gone.graphs) static_cast<void>(release(g));
@@ -127,14 +134,13 @@ status captures::follow(device& on, stream_ref s, bool asks) {
     const result<std::uint64_t> now = on.capture_id(s);
     if (!now) return now.why();
     if (known && known->on == &on && known->capture != *now) {
-      const result<graph_ref> left = end_on(s, &on);
-      if (!left) return left.why();
-      log_.ended(s, *left);
+      static_cast<void>(end_of(*known));
       known.reset();
     }
     if (*now != 0 && !known) {
-      if (status ok = begin_on(s, &on); !ok) return ok;
-      log_.began(&on, s, *now);
+      result<begun_in> begun = begin_on(s, &on);
+      if (!begun) return begun.why();
+      log_.began(&on, s, *now, *std::move(begun));
       known = log_.find(s);
     }
   }

@@ -50,8 +50,9 @@ class captures {
     std::uint64_t number;
   };
 
-  status begin_on(stream_ref s, const device* on);
-  result<graph_ref> end_on(stream_ref s, const device* on);
+  using begun_in = std::vector<std::pair<pool*, std::uint64_t>>;
+  result<begun_in> begin_on(stream_ref s, const device* on);
+  result<graph_ref> end_of(const capture_log::entry& open);
   status release_parts(graph_ref g);
   void let_go_of_gone();
 

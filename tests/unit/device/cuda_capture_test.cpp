@@ -126,6 +126,27 @@ TEST_P(CudaCapture, OneAfterTheOtherEachHasItsOwnBlocks) {
   give(big);
 }
 
+TEST_P(CudaCapture, AStreamThatDiesAfterItsCaptureLeavesNothingToTheNextOneWithItsHandle) {
+  begin();
+  void* const inside = take(100 * mib, capturing_);
+  give(inside);
+  CUgraph graph = end();
+  if (!asks()) {
+    ASSERT_TRUE(allocator_->stream_release({capturing_}).ok());
+  }
+  ASSERT_EQ(cuStreamDestroy(capturing_), CUDA_SUCCESS);
+  ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  const std::uint64_t asked = simcuda::calls("cuStreamGetId");
+  give(take(mib, nullptr));  // learns that the graph is gone, and names no dead handle for it
+  EXPECT_EQ(simcuda::calls("cuStreamGetId"), asked);
+  CUstream next = nullptr;
+  ASSERT_EQ(cuStreamCreate(&next, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(next, capturing_);
+  void* const p = take(100 * mib, next);
+  EXPECT_EQ(p, inside) << "the graph is gone, its memory is not";
+  give(p);
+}
+
 TEST_P(CudaCapture, AGraphMayOutliveTheAllocator) {
   begin();
   give(take(mib, capturing_));
