@@ -29,7 +29,7 @@ class baseline_allocator final : public allocator {
   baseline_allocator(const baseline_allocator&) = delete;
   baseline_allocator& operator=(const baseline_allocator&) = delete;
 
-  result<void*> try_allocate(const request& r, oom_report* report) override {
+  result<void*> do_allocate(const request& r, oom_report* report) override {
     void* p = nullptr;
     const int code = api_.allocate(under_, &p, r.bytes, r.stream.handle);
     if (code == 0) {
@@ -44,7 +44,7 @@ class baseline_allocator final : public allocator {
                   fmt::format("{} of {} bytes: {}", devices_[0].name, r.bytes, api_.error_text(code))};
   }
 
-  status try_deallocate(void* p, const release& /*stated*/) override {
+  status do_deallocate(void* p, const release& /*stated*/) override {
     const auto found = live_.find(p);
     if (found == live_.end()) return {errc::unknown_pointer, fmt::format("{} is not a live block", p)};
     const block& b = found->second;

@@ -53,6 +53,8 @@ struct graph_ref {
   friend bool operator==(graph_ref, graph_ref) = default;
 };
 
+class pooled_allocator;
+
 struct logical_device {
   int ordinal = 0;
   int physical_ordinal = 0;
@@ -74,12 +76,12 @@ class allocator {
     return allocate(request{.bytes = bytes, .stream = stream, .device = device});
   }
   /// As `allocate`, but returns. With `out_of_memory` the report, where one is wanted, is stored in `report`.
-  virtual result<void*> try_allocate(const request& r, oom_report* report = nullptr) = 0;
+  result<void*> try_allocate(const request& r, oom_report* report = nullptr);
 
   /// Frees; a null pointer is nothing. Misuse is logged, counted in `statistics::misuses` and otherwise ignored.
   void deallocate(void* p, const release& stated = {}) noexcept;
   /// The same, returning `unknown_pointer`, `double_free`, `wrong_size` or `wrong_device`; the block stays as it is.
-  virtual status try_deallocate(void* p, const release& stated = {}) = 0;
+  status try_deallocate(void* p, const release& stated = {});
 
   /// The block is also used by work on `s`: it is free only when that is done, too. `p` may be any address in it.
   virtual status record_use(void* p, stream_ref s) = 0;
@@ -110,6 +112,19 @@ class allocator {
 
  protected:
   allocator() = default;
+  /// What allocates and frees where no thread's cache serves: the whole of it, for an allocator that is not gpumem's.
+  virtual result<void*> do_allocate(const request& r, oom_report* report) = 0;
+  virtual status do_deallocate(void* p, const release& stated) = 0;
+
+ private:
+  friend class pooled_allocator;
+  void* hit(const request& r) noexcept;
+  bool take_back(void* p, const release& stated) noexcept;
+  void* allocate_or_throw(const request& r);
+  void deallocate_or_log(void* p, const release& stated) noexcept;
+
+  std::uint64_t number_ =
+      0;  // of gpumem's own allocators, by which a thread knows its caches: no virtual call on a hit
 };
 
 }  // namespace gpumem

@@ -13,13 +13,15 @@ struct statistics {
   // Conservation: reserved = live + thread_cached + cached + fenced + idle + leaked, always.
   std::uint64_t reserved_bytes = 0;       ///< taken from the device
   std::uint64_t live_bytes = 0;           ///< in blocks the program holds, rounded up to 512
-  std::uint64_t thread_cached_bytes = 0;  ///< in threads' caches
+  std::uint64_t thread_cached_bytes = 0;  ///< in threads' caches, and between these
   std::uint64_t cached_bytes = 0;         ///< free, reusable at once on the stream that freed it
   std::uint64_t fenced_bytes = 0;         ///< free once a fence is done
   std::uint64_t idle_bytes = 0;           ///< free for any stream
   std::uint64_t leaked_bytes = 0;         ///< never reused, because the driver failed on its fence
 
   std::uint64_t requested_bytes = 0;  ///< of `live_bytes`, what was asked for
+  /// Exact while one thread allocates; with several, off by at most what the others' caches held or took in since these
+  /// threads last took the pool's lock.
   std::uint64_t peak_live_bytes = 0;
   std::uint64_t peak_reserved_bytes = 0;
   std::uint64_t limit_bytes = 0;           ///< the cap in force
@@ -40,6 +42,7 @@ struct statistics {
   std::uint64_t out_of_memory = 0;  ///< requests that failed
   std::uint64_t grown_segments = 0;
   std::uint64_t returned_segments = 0;
+  std::uint64_t locks = 0;         ///< times that the pool's lock was taken, but for asking it of itself
   std::uint64_t fences = 0;        ///< recorded
   std::uint64_t host_waits = 0;    ///< the host waited for a fence
   std::uint64_t device_waits = 0;  ///< a stream was made to wait for one

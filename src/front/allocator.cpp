@@ -14,7 +14,7 @@
 #include "exit_report.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
-#include "pool.hpp"
+#include "pool_hit.hpp"
 #include "trace_recorder.hpp"
 
 namespace gpumem {
@@ -32,9 +32,17 @@ std::string trace_path_of(const std::string& path, int ordinal) {
                                   : fmt::format("{}.{}{}", path.substr(0, dot), ordinal, path.substr(dot));
 }
 
+/// Beyond this, arithmetic on sizes could overflow: such a request is looked at with care.
+constexpr std::size_t most_hit_bytes = std::size_t{1} << 40;
+
+}  // namespace
+
 class pooled_allocator final : public allocator {
  public:
-  pooled_allocator() = default;
+  pooled_allocator() {
+    static std::atomic<std::uint64_t> latest{0};
+    number_ = ++latest;
+  }
   ~pooled_allocator() override {
     forget_at_exit(this);
     report();
@@ -62,7 +70,7 @@ class pooled_allocator final : public allocator {
     return {};
   }
 
-  result<void*> try_allocate(const request& r, oom_report* report) override {
+  result<void*> do_allocate(const request& r, oom_report* report) override {
     if (r.bytes == 0) return status{errc::invalid_argument, "0 bytes asked; expected at least 1"};
     if (!is_power_of_two(r.alignment)) {
       return status{errc::invalid_argument, fmt::format("alignment {}: expected a power of two", r.alignment)};
@@ -79,6 +87,9 @@ class pooled_allocator final : public allocator {
     if (!rounded || *rounded > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       return status{errc::invalid_argument, fmt::format("{} bytes asked; expected less than 2^63", r.bytes)};
     }
+    if (r.alignment == block_granularity) {  // a hit after all, if the thread used another pool or stream last
+      if (const address at = p.hit_any(r.stream, r.bytes); at != 0) return to_pointer(at);
+    }
     const bool asks = p.config().stream_ids == stream_id_mode::query && on.info().reports_captures;
     if (asks || captures_.busy()) {
       if (status ok = captures_.follow(on, r.stream, asks); !ok) return ok;
@@ -89,7 +100,7 @@ class pooled_allocator final : public allocator {
     return to_pointer(*at);
   }
 
-  status try_deallocate(void* p, const release& stated) override {
+  status do_deallocate(void* p, const release& stated) override {
     if (p == nullptr) return {};
     const address at = to_address(p);
     if (stated.device) {
@@ -103,6 +114,11 @@ class pooled_allocator final : public allocator {
         other.it->count_misuse();
         return {errc::wrong_device,
                 fmt::format("{:#x} belongs to pool {} and is freed on device {}", at, other.it->config().name, d)};
+      }
+    }
+    if (pools_.size() > 1) {
+      for (const placed_pool& candidate : pools_) {
+        if (candidate.it->take_back_any(at, stated)) return {};
       }
     }
     status unknown;
@@ -207,6 +223,7 @@ class pooled_allocator final : public allocator {
   }
 
   status add_pool(device& on, pool_config config, const settings& with) {
+    config.allocator_number = number_;
     if (with.verbose) config.say = [](const std::string& line) { log_line(line); };
     if (!with.trace_path.empty()) {
       result<std::unique_ptr<trace_recorder>> opened =
@@ -271,24 +288,65 @@ class pooled_allocator final : public allocator {
   std::string stats_path_;
 };
 
-}  // namespace
-
 result<std::unique_ptr<allocator>> allocator::open(std::span<device* const> devices, const settings& with) {
   auto made = std::make_unique<pooled_allocator>();
   if (status ok = made->start(devices, with); !ok) return ok;
   return std::unique_ptr<allocator>{std::move(made)};
 }
 
+// A block from the thread's cache, or null: then `do_allocate` says what is to be said of the request.
+inline void* allocator::hit(const request& r) noexcept {
+  const latest_cache& latest = latest_cache_of_thread;
+  if (latest.allocator != number_ || latest.device != r.device) [[unlikely]]
+    return nullptr;
+  if (r.bytes - 1 >= most_hit_bytes || r.alignment != block_granularity) [[unlikely]]
+    return nullptr;
+  return to_pointer(latest.of->hit(*latest.cache, r.stream, r.bytes));
+}
+
+// True where the thread's cache took the block back; else `do_deallocate` says what is to be said of it.
+inline bool allocator::take_back(void* p, const release& stated) noexcept {
+  const latest_cache& latest = latest_cache_of_thread;
+  if (latest.allocator != number_ || stated.device) [[unlikely]]
+    return false;
+  return latest.of->take_back(*latest.cache, to_address(p), stated);
+}
+
+result<void*> allocator::try_allocate(const request& r, oom_report* report) {
+  if (void* const p = hit(r)) [[likely]]
+    return p;
+  return do_allocate(r, report);
+}
+
+status allocator::try_deallocate(void* p, const release& stated) {
+  if (take_back(p, stated)) [[likely]]
+    return {};
+  return do_deallocate(p, stated);
+}
+
 void* allocator::allocate(const request& r) {
+  if (void* const p = hit(r)) [[likely]]
+    return p;
+  return allocate_or_throw(r);
+}
+
+// Out of line, so that a hit does not pay for the frame that the report needs.
+[[gnu::noinline]] void* allocator::allocate_or_throw(const request& r) {
   oom_report report;
-  result<void*> p = try_allocate(r, &report);
+  result<void*> p = do_allocate(r, &report);
   if (p) return *p;
   if (p.code() == errc::out_of_memory) throw out_of_memory{std::move(report)};
   throw bad_request{p.why()};
 }
 
 void allocator::deallocate(void* p, const release& stated) noexcept {
-  if (const status freed = try_deallocate(p, stated); !freed) log_line("refused free: " + freed.message());
+  if (take_back(p, stated)) [[likely]]
+    return;
+  deallocate_or_log(p, stated);
+}
+
+[[gnu::noinline]] void allocator::deallocate_or_log(void* p, const release& stated) noexcept {
+  if (const status freed = do_deallocate(p, stated); !freed) log_line("refused free: " + freed.message());
 }
 
 }  // namespace gpumem

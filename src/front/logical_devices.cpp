@@ -66,6 +66,7 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
   common.free_at_start_bytes = memory->free_bytes;
   common.stream_ids = with.stream_ids;
   common.reuse = with.reuse;
+  common.thread_cache = with.thread_cache;
 
   std::vector<pool_config> pools;
   if (with.pools.empty()) {

@@ -42,7 +42,6 @@ struct index_links {
 
 /// What a live or fenced block carries.
 struct use_record {
-  std::uint64_t requested_bytes = 0;
   std::uint32_t uses = no_block;  ///< head of the pool's list of other streams that use it
   std::uint32_t freed_epoch = 0;  ///< of a fenced block: its owner's epoch at the free
 };

@@ -14,7 +14,7 @@ std::uint64_t lead(std::uint64_t begin, std::uint64_t alignment) noexcept {
 
 }  // namespace
 
-heap::heap(unsigned classes) : classes_{classes} { add_owner(); }
+heap::heap(unsigned classes) : classes_{classes}, by_class_(classes) { add_owner(); }
 
 owner_id heap::add_owner() {
   owner_id o = 0;
@@ -55,6 +55,7 @@ segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsign
   b.klass = static_cast<std::uint8_t>(klass);
   segments_[s] = {begin, bytes, i, b.klass};
   totals_.segment_bytes += bytes;
+  by_class_[klass].segment_bytes += bytes;
   make_free(i, idle_owner, 0, false);
   return s;
 }
@@ -72,6 +73,7 @@ void heap::remove_segment(segment_index s) noexcept {
   leave(i);
   blocks_.give(i);
   totals_.segment_bytes -= segments_[s].bytes;
+  by_class_[segments_[s].klass].segment_bytes -= segments_[s].bytes;
   segments_[s] = {};
   spare_segments_.push_back(s);
 }
@@ -301,6 +303,7 @@ void heap::leave(block_index i) noexcept {
 void heap::count_free(const block& b, std::int64_t sign) noexcept {
   std::uint64_t& bytes = b.owner == idle_owner ? totals_.idle_bytes : totals_.cached_bytes;
   bytes += static_cast<std::uint64_t>(sign) * b.bytes;
+  by_class_[b.klass].free_bytes += static_cast<std::uint64_t>(sign) * b.bytes;
   totals_.free_blocks += static_cast<std::uint64_t>(sign);
 }
 

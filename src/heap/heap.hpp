@@ -80,6 +80,9 @@ class heap {
   [[nodiscard]] block_index containing(std::uint64_t position) const noexcept;
   [[nodiscard]] std::uint64_t largest_free() const noexcept;  ///< bytes; cached and idle, not fenced
   [[nodiscard]] const heap_totals& totals() const noexcept { return totals_; }
+  /// Of the segments of one class: their bytes, and what of that is cached or idle.
+  [[nodiscard]] std::uint64_t segment_bytes(unsigned klass) const noexcept { return by_class_[klass].segment_bytes; }
+  [[nodiscard]] std::uint64_t free_bytes(unsigned klass) const noexcept { return by_class_[klass].free_bytes; }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
 
   /// Proves every invariant; `corrupt` names the one that does not hold.
@@ -107,7 +110,13 @@ class heap {
   std::vector<owner_id> spare_owners_;
   std::vector<heap_segment> segments_;
   std::vector<segment_index> spare_segments_;
+  struct class_totals {
+    std::uint64_t segment_bytes = 0;
+    std::uint64_t free_bytes = 0;
+  };
+
   heap_totals totals_;
+  std::vector<class_totals> by_class_;
 };
 
 }  // namespace gpumem

@@ -71,9 +71,10 @@ void pool::explain_rest(bool allowed, trim_result* out) const {
 }
 
 trim_result pool::trim(std::uint64_t bytes) {
-  guard lock{mutex_};
+  guard lock = enter();
   trim_result out;
   poll();
+  flush_caches();
   const bool allowed = policy_->gives_back(give_back::trim, view());
   if (allowed) {
     out.returned_bytes = return_idle(lock, bytes);
@@ -95,7 +96,8 @@ limit_result pool::set_limit(std::uint64_t limit_bytes) {
   out.limit_bytes = limit_bytes;
   out.reserved_bytes = budget_.reserved();
   out.over_bytes = out.reserved_bytes > limit_bytes ? out.reserved_bytes - limit_bytes : 0;
-  out.live_bytes = heap_.totals().live_bytes;
+  const thread_caches::claim all{caches_};
+  out.live_bytes = stats_claimed().live_bytes;
   return out;
 }
 

@@ -1,10 +1,12 @@
 // What happens when nothing that is free fits: one step after another, each followed by a new search.
 //
-// 1 fences that are done by now   2 idle neighbours merged     3 another stream's memory, behind a fence
-// 4 grow, as the policy says      5 all other streams' memory  6 give idle segments back and grow
-// 7 wait for every fence, search, and 6 again                  8 the callbacks, and from the top   9 fail, with a
-// report Steps 3, 5 and 7 wait for nothing while a capture is under way. Runs under the pool's lock, which is given up
-// for every driver call that can block; so what a step found before it gave the lock up, it searches again afterwards.
+// 1 fences that are done by now   2 what threads' caches hold   3 idle neighbours merged
+// 4 another stream's memory, behind a fence                     5 grow, as the policy says
+// 6 all other streams' memory     7 give idle segments back and grow
+// 8 wait for every fence, search, and 7 again                   9 the callbacks, and from the top
+// 10 fail, with a report. Steps 4, 6 and 8 wait for nothing while a capture is under way. Runs under the pool's lock,
+// which is given up for every driver call that can block; so what a step found before it gave the lock up, it searches
+// again afterwards.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,6 +32,9 @@ block_index pool::climb(guard& lock, want& w) {
     if (w.bytes <= std::max(budget_.limit(), budget_.reserved())) {
       poll();
       if (const block_index i = search(w); i != no_block) return i;
+      if (flush_caches()) {
+        if (const block_index i = search(w); i != no_block) return i;
+      }
       if (heap_.absorb_idle(w.owner)) {
         if (const block_index i = search(w); i != no_block) return i;
       }
@@ -255,7 +260,10 @@ void pool::fill_report(guard& lock, const request& r, const want& w, oom_report*
   report->policy = config_.policy_name;
   report->requested_bytes = r.bytes;
   report->rounded_bytes = w.bytes;
-  report->pool_statistics = stats_locked();
+  {
+    const thread_caches::claim all{caches_};
+    report->pool_statistics = stats_claimed();
+  }
   report->driver_message = w.driver_error.message();
   lock.unlock();
   if (const result<memory_info> m = device_.memory()) {

@@ -7,6 +7,7 @@
 
 #include "bits.hpp"
 #include "log.hpp"
+#include "pool_hit.hpp"
 
 namespace gpumem {
 
@@ -17,9 +18,13 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
       classes_{policy_->segment_classes()},
       budget_{config_.limit_bytes},
       heap_{classes_},
-      streams_{on, heap_, config_.stream_ids} {}
+      streams_{on, heap_, config_.stream_ids},
+      caches_{*this, {config_.before_free ? 0 : config_.allocator_number, config_.ordinal}, [this](thread_cache& c) {
+                thread_ends(c);
+              }} {}
 
 pool::~pool() {
+  caches_.close();
   if (device_.condition() != device_condition::usable) return;  // the memory went with the device, or is the parent's
   for (const backed_segment& s : backed_) {
     if (s.bytes == 0) continue;
@@ -33,7 +38,12 @@ pool::~pool() {
 result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_report* report) {
   const result<std::uint64_t> key = streams_.key_of(r.stream);
   if (!key) return key.why();
-  guard lock{mutex_};
+  const bool plain = r.alignment <= block_granularity;
+  if (plain && !streams_.key_is_known(r.stream)) {
+    if (const address at = hit_key(*key, r.bytes); at != 0) return at;
+  }
+  guard lock = enter();
+  thread_cache* const mine = fold_mine();
   const owner_id stream = streams_.slot_of(r.stream, *key);
   want w;
   w.capturing = streams_[stream].capturing;
@@ -41,6 +51,9 @@ result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_repo
   w.bytes = rounded;
   w.alignment = std::max<std::uint64_t>(r.alignment, block_granularity);
   w.klass = classes_ == 1 ? 0 : policy_->segment_class(rounded);
+  if (plain && mine != nullptr && cacheable(w.owner) && w.bytes <= bin_places::most_units * block_granularity) {
+    if (const address at = refill(*mine, w, r.bytes); at != 0) return at;
+  }
   ++streams_[w.owner].references;  // keeps the slot while the lock is given up, and then stands for the block
   block_index i = opened_ ? search(w) : no_block;
   if (i == no_block) i = climb(lock, w);
@@ -70,29 +83,34 @@ block_index pool::search_of(const want& w, owner_id other) {
 address pool::hand_out(block_index i, const want& w, std::uint64_t requested_bytes) {
   block& b = heap_.at(i);
   b.owner = w.owner;
-  b.in_use.requested_bytes = requested_bytes;
-  by_address_.insert(b.begin, i);
+  const bool plain = w.owner <= claim_word::most_owner && !streams_[w.owner].is_graph &&
+                     b.bytes <= bin_places::most_units * block_granularity;
+  claims_.insert(b.begin, i, claim_word{b.bytes, requested_bytes, w.owner & claim_word::most_owner, plain});
   ++counts_.allocations;
   counts_.requested_bytes += requested_bytes;
   const heap_totals& now = heap_.totals();
-  counts_.peak_live_bytes = std::max(counts_.peak_live_bytes, now.live_bytes);
+  note_live();
   counts_.peak_blocks = std::max(counts_.peak_blocks, now.live_blocks + now.free_blocks);
   return b.begin;
 }
 
-status pool::find_live(address at, block_index* found) const {
-  *found = by_address_.find(at);
-  if (*found != no_block) return {};
-  const block_index in = heap_.containing(at);
+// What an address that is no live block's is; `i` is what its claim, if it has one, belongs to.
+status pool::why_not_live(address at, block_index i) const {
+  const block_index in = i != no_block ? i : heap_.containing(at);
   if (in == no_block) {
     return {errc::unknown_pointer, fmt::format("{:#x} is not a block of pool {}", at, config_.name)};
   }
   const block& b = heap_.at(in);
-  if (b.state != block_state::live) {
+  if (b.state != block_state::live || claims_[in].read().held_by() == holder::cache) {
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
   return {errc::unknown_pointer,
           fmt::format("{:#x} lies inside a block of pool {}, which begins at {:#x}", at, config_.name, b.begin)};
+}
+
+// The claim of any block that the heap knows; nobody's where the heap has it.
+claim_word pool::held_as(block_index i) const noexcept {
+  return i != no_block && heap_.at(i).state == block_state::live ? claims_[i].read() : claim_word{};
 }
 
 status pool::release_block(address at, const release& stated) {
@@ -101,35 +119,42 @@ status pool::release_block(address at, const release& stated) {
     const result<std::uint64_t> k = streams_.key_of(*stated.stream);
     if (!k) return k.why();
     key = *k;
+    if (!streams_.key_is_known(*stated.stream) && take_back_key(at, key, stated)) return {};
   }
-  const guard lock{mutex_};
-  block_index i = no_block;
-  status found = find_live(at, &i);
-  if (!found) {
-    if (found.code() == errc::double_free) ++counts_.misuses;
-    return found;
+  const guard lock = enter();
+  thread_cache* const mine = fold_mine();
+  const block_index i = claims_.find(at);
+  const claim_word held = i != no_block ? claims_[i].read() : claim_word{};
+  if (held.held_by() != holder::program) {
+    status why = why_not_live(at, i);
+    if (why.code() == errc::double_free) ++counts_.misuses;
+    return why;
   }
-  block& b = heap_.at(i);
-  if (stated.bytes && *stated.bytes != b.in_use.requested_bytes) {
+  if (stated.bytes && *stated.bytes != held.requested_bytes()) {
     ++counts_.misuses;
     return {errc::wrong_size, fmt::format("{:#x} was allocated with {} bytes and is freed with {}", at,
-                                          b.in_use.requested_bytes, *stated.bytes)};
+                                          held.requested_bytes(), *stated.bytes)};
   }
+  if (!claims_[i].change(held, claim_word{})) {  // another thread frees it at this moment
+    ++counts_.misuses;
+    return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
+  }
+  block& b = heap_.at(i);
   // What a capture allocated stays with its graph, whoever frees it.
   const owner_id o = stated.stream && !streams_[b.owner].is_graph ? streams_.slot_of(*stated.stream, key) : b.owner;
-  if (config_.before_free) config_.before_free(at, b.in_use.requested_bytes, streams_[o].stream);
-  by_address_.erase(at);
+  if (config_.before_free) config_.before_free(at, held.requested_bytes(), streams_[o].stream);
   ++counts_.frees;
-  counts_.requested_bytes -= b.in_use.requested_bytes;
+  counts_.requested_bytes -= held.requested_bytes();
   if (o != b.owner) {
     ++streams_[o].references;
     --streams_[b.owner].references;
     b.owner = o;
   }
-  if (b.in_use.uses == no_block) {
-    free_now(i, o);
-  } else {
+  if (b.in_use.uses != no_block) {
+    claims_.erase(i);
     fence_uses(i, o);
+  } else if (mine == nullptr || !keep(*mine, i, o)) {
+    to_heap(i, o);
   }
   return {};
 }
@@ -247,31 +272,37 @@ void pool::poll() {
 status pool::record_use(address at, stream_ref s) {
   const result<std::uint64_t> key = streams_.key_of(s);
   if (!key) return key.why();
-  const guard lock{mutex_};
-  block_index i = by_address_.find(at);
+  const guard lock = enter();
+  block_index i = claims_.find(at);
   if (i == no_block) i = heap_.containing(at);
-  if (i == no_block || heap_.at(i).state != block_state::live) {
+  claim_word held = held_as(i);
+  const owner_id user = held.held_by() == holder::program ? streams_.slot_of(s, *key) : idle_owner;
+  if (user != idle_owner && user == heap_.at(i).owner) return {};
+  // From here on its free comes by the lock, unless it is under way already.
+  while (held.plainly_live() && !claims_[i].change(held, held.odd())) held = claims_[i].read();
+  if (held.held_by() != holder::program) {
     return {errc::unknown_pointer, fmt::format("{:#x} is not in a live block of pool {}", at, config_.name)};
   }
-  const owner_id user = streams_.slot_of(s, *key);
-  if (user != heap_.at(i).owner) add_use(i, user);
+  add_use(i, user);
   return {};
 }
 
 status pool::stream_release(std::uint64_t key) {
-  const guard lock{mutex_};
+  const guard lock = enter();
   const std::optional<owner_id> o = streams_.find(key);
   if (!o) return {};
   if (streams_[*o].capturing) {
     return {errc::invalid_argument, "a stream that is capturing cannot be released; end the capture first"};
   }
+  forget_caches(*o);
   streams_.stream_gone(*o);
   return {};
 }
 
 status pool::capture_begin(stream_ref s, std::uint64_t key) {
-  guard lock{mutex_};
-  poll();  // the last chance to learn of fences before the capture forbids asking
+  guard lock = enter();
+  forget_caches(idle_owner);  // what is freed from here on is looked at under the lock
+  poll();                     // the last chance to learn of fences before the capture forbids asking
   status begun = streams_.capture_begin(streams_.slot_of(s, key)).why();
   // From here on no call begins that would spoil it; those under way are waited for.
   if (begun) unlocked_calls_done_.wait(lock, [this] { return unlocked_calls_ == 0; });
@@ -279,7 +310,7 @@ status pool::capture_begin(stream_ref s, std::uint64_t key) {
 }
 
 result<std::uint64_t> pool::capture_end(std::uint64_t key) {
-  const guard lock{mutex_};
+  const guard lock = enter();
   const std::optional<owner_id> o = streams_.find(key);
   if (!o) return status{errc::invalid_argument, "the stream is not capturing"};
   return streams_.capture_end(*o);
@@ -308,14 +339,15 @@ bool pool::contains(address at) const {
 result<block_info> pool::describe(address at) const {
   const guard lock{mutex_};
   const block_index i = heap_.containing(at);
-  if (i == no_block || heap_.at(i).state != block_state::live) {
+  const claim_word held = held_as(i);
+  if (held.held_by() != holder::program) {
     return status{errc::unknown_pointer, fmt::format("{:#x} is not in a live block of pool {}", at, config_.name)};
   }
   const block& b = heap_.at(i);
   const heap_segment& s = heap_.segments()[b.segment];
   return block_info{.begin = b.begin,
                     .bytes = b.bytes,
-                    .requested_bytes = b.in_use.requested_bytes,
+                    .requested_bytes = held.requested_bytes(),
                     .segment_begin = s.begin,
                     .segment_bytes = s.bytes,
                     .device = config_.ordinal};

@@ -1,10 +1,11 @@
 // The pool: one heap, its policy, its budget and its stream order behind one lock. A logical device is one pool.
 //
-// Files: pool.cpp (the paths without a driver call), oom_ladder.cpp (what happens when nothing fits), give_back.cpp
+// Files: pool_hit.hpp (the paths without the lock), pool.cpp (those under it without a driver call), pool_caches.cpp
+// (what threads' caches and the pool hand each other), oom_ladder.cpp (what happens when nothing fits), give_back.cpp
 // (trim, limit), pool_check.cpp (statistics, invariants). The lock is never held across a driver call that can
 // block; whoever grows holds the growth ticket instead, and frees go on meanwhile.
-// Invariant: reserved = live + cached + fenced + idle + leaked, with `budget.reserved()` never above the limit but by
-// lowering it.
+// Invariant: reserved = live + thread-cached + cached + fenced + idle + leaked, with `budget.reserved()` never above
+// the limit but by lowering it. To the heap, what a cache holds is live: it is out, and its claim says whose it is.
 #pragma once
 
 #include <condition_variable>
@@ -14,9 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "address_map.hpp"
 #include "backing.hpp"
 #include "budget.hpp"
+#include "claims.hpp"
+#include "depot.hpp"
 #include "gpumem/policy.hpp"
 #include "gpumem/request.hpp"
 #include "gpumem/settings.hpp"
@@ -24,6 +26,7 @@
 #include "gpumem/status.hpp"
 #include "heap.hpp"
 #include "streams.hpp"
+#include "thread_caches.hpp"
 
 namespace gpumem {
 
@@ -36,6 +39,8 @@ struct pool_config {
   std::uint64_t free_at_start_bytes = 0;
   stream_id_mode stream_ids = stream_id_mode::query;
   stream_reuse reuse = stream_reuse::device;
+  bool thread_cache = true;
+  std::uint64_t allocator_number = 0;           ///< of the allocator that it is part of, which no later one repeats
   std::function<void(const std::string&)> say;  ///< a line for GPUMEM_VERBOSE; may be empty
   /// Told of every free before the block can be given out again, under the pool's lock; may be empty.
   std::function<void(address at, std::uint64_t requested_bytes, stream_ref order)> before_free;
@@ -49,6 +54,16 @@ class pool {
   ~pool();
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
+
+  /// A block of exactly this size (rounded up to 512) from this thread's cache, which `mine` is, for the stream that it
+  /// served last, or 0. `requested` is 1 to 2^40. No lock, no call.
+  [[nodiscard]] address hit(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept;
+  /// The same for any stream whose key costs no call, once the thread has a cache.
+  [[nodiscard]] address hit_any(stream_ref of, std::uint64_t requested) noexcept;
+  /// True where the thread's cache, which `mine` is, took the block for its own stream; false where it did not, for
+  /// whatever reason, and nothing changed. What is stated of the device is the caller's to look at.
+  [[nodiscard]] bool take_back(thread_cache& mine, address at, const release& stated) noexcept;
+  [[nodiscard]] bool take_back_any(address at, const release& stated) noexcept;
 
   /// `r.bytes` is not 0 and `r.alignment` a power of two; `rounded` is `r.bytes` rounded up to 512.
   result<address> allocate(const request& r, std::uint64_t rounded, oom_report* report);
@@ -97,11 +112,42 @@ class pool {
   };
   enum class growth : std::uint8_t { grew, waited, refused };
 
+  // pool_hit.hpp
+  [[nodiscard]] thread_cache* mine_without_lock() const noexcept;
+  [[nodiscard]] address hit_key(std::uint64_t key, std::uint64_t requested) noexcept;
+  [[nodiscard]] bool take_back_key(address at, std::uint64_t key, const release& stated) noexcept;
+  [[nodiscard]] address hit_in(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
+  [[nodiscard]] bool take_back_in(thread_cache& mine, address at, const release& stated,
+                                  const stream_cache* only) noexcept;
+  address pop(thread_cache& mine, stream_cache& from, std::uint32_t place, std::uint64_t requested) noexcept;
+
+  // pool_caches.cpp
+  [[nodiscard]] guard enter();
+  [[nodiscard]] thread_cache* fold_mine();
+  void fold(thread_cache& c) noexcept;
+  void note_live() noexcept;
+  [[nodiscard]] bool cacheable(owner_id o) const noexcept;
+  [[nodiscard]] std::uint64_t share_of_free(double share, std::uint64_t bytes) const noexcept;
+  void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
+  address refill(thread_cache& mine, const want& w, std::uint64_t requested);
+  bool keep(thread_cache& mine, block_index i, owner_id o);
+  stream_cache& stream_cache_for(thread_cache& mine, owner_id o);
+  std::uint32_t bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units);
+  void shed(thread_cache& mine, std::uint64_t left);
+  static void drop_oldest(stream_cache& s, std::uint32_t place, std::uint32_t going) noexcept;
+  void empty(thread_cache& c, stream_cache& s, std::uint32_t place, std::uint32_t keep_latest = 0);
+  void empty(thread_cache& c, owner_id o);
+  void to_heap(block_index i, owner_id o);
+  bool flush_caches();
+  void forget_caches(owner_id o);
+  void thread_ends(thread_cache& c);
+
   // pool.cpp
   [[nodiscard]] block_index search(const want& w);
   [[nodiscard]] block_index search_of(const want& w, owner_id other);
   address hand_out(block_index i, const want& w, std::uint64_t requested_bytes);
-  status find_live(address at, block_index* found) const;
+  status why_not_live(address at, block_index i) const;
+  [[nodiscard]] claim_word held_as(block_index i) const noexcept;
   void free_now(block_index i, owner_id o);
   void add_use(block_index i, owner_id user);
   std::uint32_t take_node(const use_node& n);
@@ -148,8 +194,9 @@ class pool {
   void explain_rest(bool allowed, trim_result* out) const;
 
   // pool_check.cpp
-  [[nodiscard]] statistics stats_locked() const;
-  [[nodiscard]] status check_locked() const;
+  [[nodiscard]] statistics stats_claimed() const;
+  [[nodiscard]] status check_claimed() const;
+  [[nodiscard]] status check_caches() const;
   [[nodiscard]] pool_view view() const;
 
   pool_config config_;
@@ -160,7 +207,8 @@ class pool {
 
   mutable std::mutex mutex_;
   heap heap_;
-  address_map by_address_;
+  claim_table claims_;
+  depot depot_;
   stream_table streams_;
   std::vector<backed_segment> backed_;  // by segment_index
   std::vector<use_node> nodes_;
@@ -172,8 +220,10 @@ class pool {
   std::condition_variable unlocked_calls_done_;
   bool growing_ = false;
   bool opened_ = false;
-  statistics counts_;             // the counters; the bytes are filled in from the heap when asked
-  std::uint64_t lost_bytes_ = 0;  // segments that the driver failed to take back: leaked
+  statistics counts_;                  // the counters; the bytes are filled in from the heap when asked
+  std::uint64_t lost_bytes_ = 0;       // segments that the driver failed to take back: leaked
+  std::uint64_t in_caches_bytes_ = 0;  // as counted when each thread was here last
+  thread_caches caches_;
 };
 
 }  // namespace gpumem

@@ -18,14 +18,30 @@ pool_view pool::view() const {
 
 statistics pool::stats() const {
   const guard lock{mutex_};
-  return stats_locked();
+  const thread_caches::claim all{caches_};
+  return stats_claimed();
 }
 
-statistics pool::stats_locked() const {
+// Requires that every cache is claimed.
+statistics pool::stats_claimed() const {
   statistics s = counts_;
   const heap_totals& t = heap_.totals();
   s.reserved_bytes = t.segment_bytes + lost_bytes_;
-  s.live_bytes = t.live_bytes;
+  s.thread_cached_bytes = depot_.bytes();
+  std::uint64_t cached_blocks = depot_.held_blocks();
+  std::uint64_t most_out = t.live_bytes - depot_.bytes();
+  for (const auto& c : caches_.all()) {
+    const cache_figures& f = c->figures;
+    s.thread_cached_bytes += f.held_bytes - static_cast<std::uint64_t>(f.handed_bytes);
+    most_out -= f.held_bytes - static_cast<std::uint64_t>(f.most_handed_bytes);
+    cached_blocks += c->blocks();
+    s.allocations += c->allocations();
+    s.frees += f.frees;
+    s.requested_bytes += f.requested_bytes;
+    s.metadata_bytes += c->metadata_bytes();
+  }
+  s.live_bytes = t.live_bytes - s.thread_cached_bytes;
+  s.peak_live_bytes = std::max(s.peak_live_bytes, most_out);
   s.cached_bytes = t.cached_bytes;
   s.fenced_bytes = t.fenced_bytes;
   s.idle_bytes = t.idle_bytes;
@@ -33,10 +49,10 @@ statistics pool::stats_locked() const {
   s.limit_bytes = budget_.limit();
   s.largest_free_bytes = heap_.largest_free();
   for (const block_index i : fenced_) s.largest_free_bytes = std::max(s.largest_free_bytes, heap_.at(i).bytes);
-  s.metadata_bytes = heap_.metadata_bytes() + by_address_.bytes() + streams_.metadata_bytes() +
-                     nodes_.capacity() * sizeof(use_node) + fenced_.capacity() * sizeof(block_index) +
-                     backed_.capacity() * sizeof(backed_segment);
-  s.live_blocks = t.live_blocks;
+  s.metadata_bytes += depot_.metadata_bytes() + heap_.metadata_bytes() + claims_.bytes() + streams_.metadata_bytes() +
+                      nodes_.capacity() * sizeof(use_node) + fenced_.capacity() * sizeof(block_index) +
+                      backed_.capacity() * sizeof(backed_segment);
+  s.live_blocks = t.live_blocks - cached_blocks;
   s.free_blocks = t.free_blocks + fenced_.size();
   s.segments = static_cast<std::uint64_t>(
       std::count_if(backed_.begin(), backed_.end(), [](const backed_segment& b) { return b.bytes != 0; }));
@@ -48,15 +64,16 @@ statistics pool::stats_locked() const {
 
 status pool::check() const {
   const guard lock{mutex_};
-  return check_locked();
+  const thread_caches::claim all{caches_};
+  return check_claimed();
 }
 
-status pool::check_locked() const {
+status pool::check_claimed() const {
   if (status ok = heap_.validate(); !ok) return ok;
   const auto broken = [this](std::string_view what, std::uint64_t a, std::uint64_t b) {
     return status{errc::corrupt, fmt::format("pool {}: {}: {} and {}", config_.name, what, a, b)};
   };
-  const statistics s = stats_locked();
+  const statistics s = stats_claimed();
   const std::uint64_t sum =
       s.live_bytes + s.thread_cached_bytes + s.cached_bytes + s.fenced_bytes + s.idle_bytes + s.leaked_bytes;
   if (sum != s.reserved_bytes) return broken("reserved bytes and the sum of the states differ", s.reserved_bytes, sum);
@@ -64,10 +81,11 @@ status pool::check_locked() const {
   if (growing_ ? budget_.reserved() < s.reserved_bytes : budget_.reserved() != s.reserved_bytes) {
     return broken("budget and reserved bytes differ", budget_.reserved(), s.reserved_bytes);
   }
-  if (by_address_.size() != s.live_blocks)
-    return broken("addresses and live blocks differ", by_address_.size(), s.live_blocks);
+  if (claims_.size() != heap_.totals().live_blocks)
+    return broken("claims and blocks out of the heap differ", claims_.size(), heap_.totals().live_blocks);
   if (s.requested_bytes > s.live_bytes) return broken("more requested than live", s.requested_bytes, s.live_bytes);
   std::uint64_t requested = 0;
+  std::uint64_t cached = 0;
   std::vector<std::uint32_t> references(streams_.end());
   for (segment_index seg = 0; seg < heap_.segments().size(); ++seg) {
     const heap_segment& segment = heap_.segments()[seg];
@@ -79,8 +97,14 @@ status pool::check_locked() const {
       const block& b = heap_.at(i);
       if (b.state != block_state::live && b.state != block_state::fenced) continue;
       if (b.state == block_state::live) {
-        if (by_address_.find(b.begin) != i) return broken("a live block that its address does not find", b.begin, i);
-        requested += b.in_use.requested_bytes;
+        if (claims_.find(b.begin) != i) return broken("a live block that its address does not find", b.begin, i);
+        const claim_word held = claims_[i].read();
+        if (held.bytes() != b.bytes || held.held_by() == holder::nobody)
+          return broken("a live block and its claim differ", b.bytes, held.bits());
+        if (held.held_by() == holder::program)
+          requested += held.requested_bytes();
+        else
+          cached += b.bytes;
       }
       ++references[b.owner];
       for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) ++references[nodes_[n].user];
@@ -88,6 +112,9 @@ status pool::check_locked() const {
   }
   if (requested != s.requested_bytes)
     return broken("requested bytes and their sum differ", s.requested_bytes, requested);
+  if (cached != s.thread_cached_bytes)
+    return broken("cached bytes and their sum differ", s.thread_cached_bytes, cached);
+  if (status ok = check_caches(); !ok) return ok;
   for (owner_id o = 1; o < streams_.end(); ++o) {
     if (!streams_[o].in_use && references[o] != 0)
       return broken("blocks of a stream that is forgotten", o, references[o]);
@@ -96,6 +123,32 @@ status pool::check_locked() const {
     }
   }
   return {};
+}
+
+// Every block in a bin or in the depot is claimed for a cache, has the bin's size and the stream's owner.
+status pool::check_caches() const {
+  status first;
+  const auto look = [&](owner_id o, std::uint32_t units, const block_index* held, std::uint32_t count) {
+    for (std::uint32_t k = 0; k < count && first.ok(); ++k) {
+      const claim_word w = claims_[held[k]].read();
+      const block& b = heap_.at(held[k]);
+      if (w.held_by() == holder::cache && w.units() == units && w.owner() == o && b.owner == o) continue;
+      first = {errc::corrupt, fmt::format("pool {}: a cache holds {:#x}, which is not its own: claim {:#x}, owner {}",
+                                          config_.name, b.begin, w.bits(), o)};
+    }
+  };
+  for (const auto& c : caches_.all()) {
+    for (owner_id o = 0; o < c->owners(); ++o) {
+      if (stream_cache* const s = c->of_owner(o)) {
+        for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
+          look(o, s->at(at).units, s->held(at), s->at(at).count);
+        }
+      }
+    }
+  }
+  depot_.for_each(
+      [&look](owner_id o, std::uint32_t units, const depot::blocks& b) { look(o, units, b.held.data(), b.count); });
+  return first;
 }
 
 }  // namespace gpumem

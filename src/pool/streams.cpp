@@ -25,25 +25,18 @@ stream_table::~stream_table() {
   }
 }
 
-result<std::uint64_t> stream_table::key_of(stream_ref s) const {
-  if (never_ends(s)) return std::uint64_t{0};
-  if (ids_ == stream_id_mode::notify && !is_per_thread(s))
-    return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(s.handle));
-  return device_.stream_id(s);
-}
-
 owner_id stream_table::slot_of(stream_ref s, std::uint64_t key) {
   if (key == last_key_ && last_slot_ != idle_owner) return last_slot_;
-  const auto found = by_key_.find(key);
-  last_slot_ = found != by_key_.end() ? found->second : add_slot(s, key);
+  const owner_id found = by_key_.find(key);
+  last_slot_ = found != flat_map::none ? found : add_slot(s, key);
   last_key_ = key;
   return last_slot_;
 }
 
 std::optional<owner_id> stream_table::find(std::uint64_t key) const {
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return std::nullopt;
-  return found->second;
+  const owner_id found = by_key_.find(key);
+  if (found == flat_map::none) return std::nullopt;
+  return found;
 }
 
 owner_id stream_table::add_slot(stream_ref s, std::uint64_t key) {
@@ -53,7 +46,7 @@ owner_id stream_table::add_slot(stream_ref s, std::uint64_t key) {
   slots_[o].in_use = true;
   slots_[o].stream = s;
   slots_[o].key = key;
-  by_key_.emplace(key, o);
+  by_key_.insert(key, o);
   ++seen_;
   return o;
 }
@@ -207,7 +200,7 @@ result<owner_id> stream_table::capture_begin(owner_id o) {
   slots_[g].is_graph = true;
   slots_[g].key = next_graph_++;
   slots_[g].stream = slots_[o].stream;
-  graphs_.emplace(slots_[g].key, g);
+  graphs_.insert(slots_[g].key, g);
   slots_[o].capturing = true;
   slots_[o].graph = g;
   ++slots_[g].references;  // by the capture
@@ -228,11 +221,10 @@ result<std::uint64_t> stream_table::capture_end(owner_id o) {
 }
 
 status stream_table::graph_gone(std::uint64_t graph) {
-  const auto found = graphs_.find(graph);
-  if (found == graphs_.end() || slots_[found->second].gone) {
+  const owner_id g = graphs_.find(graph);
+  if (g == flat_map::none || slots_[g].gone) {
     return {errc::invalid_argument, fmt::format("graph {} is unknown or was released already", graph)};
   }
-  const owner_id g = found->second;
   if (slots_[g].references != 0) {
     for (const stream_slot& s : slots_) {
       if (s.capturing && s.graph == g)
@@ -247,7 +239,8 @@ status stream_table::graph_gone(std::uint64_t graph) {
 }
 
 std::uint64_t stream_table::metadata_bytes() const noexcept {
-  std::uint64_t bytes = slots_.capacity() * sizeof(stream_slot) + fences_.capacity() * sizeof(tracked_fence);
+  std::uint64_t bytes = slots_.capacity() * sizeof(stream_slot) + fences_.capacity() * sizeof(tracked_fence) +
+                        by_key_.bytes() + graphs_.bytes();
   for (const stream_slot& s : slots_) {
     bytes += s.fences.capacity() * sizeof(stream_slot::pending) + s.waited.capacity() * sizeof(std::uint32_t);
   }

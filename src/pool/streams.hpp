@@ -9,9 +9,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
+#include "flat_map.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/settings.hpp"
 #include "heap.hpp"
@@ -57,8 +57,21 @@ class stream_table {
   stream_table(const stream_table&) = delete;
   stream_table& operator=(const stream_table&) = delete;
 
+  /// True where the key costs no call: the default stream, or any but a per-thread one where the program tells its end.
+  [[nodiscard]] bool key_is_known(stream_ref s) const noexcept {
+    const auto handle = reinterpret_cast<std::uintptr_t>(s.handle);
+    return handle <= 1 || (ids_ == stream_id_mode::notify && handle != 2);
+  }
+  /// Requires `key_is_known`.
+  [[nodiscard]] static std::uint64_t known_key(stream_ref s) noexcept {
+    const auto handle = reinterpret_cast<std::uintptr_t>(s.handle);
+    return handle <= 1 ? 0 : static_cast<std::uint64_t>(handle);
+  }
   /// The key that stands for the stream; under `query` this asks the device. No lock needed.
-  [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const;
+  [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const {
+    if (key_is_known(s)) return known_key(s);
+    return device_.stream_id(s);
+  }
   /// The stream's slot, made where it has none.
   owner_id slot_of(stream_ref s, std::uint64_t key);
   /// The same, or nothing.
@@ -108,8 +121,8 @@ class stream_table {
   heap& heap_;
   stream_id_mode ids_;
   std::vector<stream_slot> slots_;  // by owner; slot 0 stands for idle memory
-  std::unordered_map<std::uint64_t, owner_id> by_key_;
-  std::unordered_map<std::uint64_t, owner_id> graphs_;
+  flat_map by_key_;
+  flat_map graphs_;
   std::vector<tracked_fence> fences_;
   std::vector<fence_index> spare_fences_;
   std::uint64_t last_key_ = 0;  // the stream of the latest call, which most calls repeat

@@ -72,8 +72,8 @@ TEST(Operations, HoldEveryKindAndFaultsOnlyWhereAsked) {
 class wrapper : public allocator {
  public:
   explicit wrapper(std::unique_ptr<allocator> inner) : inner_{std::move(inner)} {}
-  result<void*> try_allocate(const request& r, oom_report* report) override { return inner_->try_allocate(r, report); }
-  status try_deallocate(void* p, const release& stated) override { return inner_->try_deallocate(p, stated); }
+  result<void*> do_allocate(const request& r, oom_report* report) override { return inner_->try_allocate(r, report); }
+  status do_deallocate(void* p, const release& stated) override { return inner_->try_deallocate(p, stated); }
   status record_use(void* p, stream_ref s) override { return inner_->record_use(p, s); }
   status stream_release(stream_ref s) override { return inner_->stream_release(s); }
   status capture_begin(stream_ref s) override { return inner_->capture_begin(s); }
@@ -106,7 +106,7 @@ class forgets_uses final : public wrapper {
 class hands_out_twice final : public wrapper {
  public:
   using wrapper::wrapper;
-  result<void*> try_allocate(const request& r, oom_report* report) override {
+  result<void*> do_allocate(const request& r, oom_report* report) override {
     result<void*> got = inner().try_allocate(r, report);
     if (!got) return got;
     void* const before = std::exchange(last_, *got);
@@ -121,7 +121,7 @@ class hands_out_twice final : public wrapper {
 class ignores_alignment final : public wrapper {
  public:
   using wrapper::wrapper;
-  result<void*> try_allocate(const request& r, oom_report* report) override {
+  result<void*> do_allocate(const request& r, oom_report* report) override {
     request plain = r;
     plain.alignment = block_granularity;
     return inner().try_allocate(plain, report);
@@ -132,7 +132,7 @@ class ignores_alignment final : public wrapper {
 class keeps_blocks final : public wrapper {
  public:
   using wrapper::wrapper;
-  status try_deallocate(void* p, const release& stated) override {
+  status do_deallocate(void* p, const release& stated) override {
     if (stated.bytes.has_value()) return {};
     return inner().try_deallocate(p, stated);
   }

@@ -10,6 +10,7 @@ namespace {
 bool equal_but_for_counters(statistics a, const statistics& b) {
   a.misuses = b.misuses;
   a.out_of_memory = b.out_of_memory;
+  a.locks = b.locks;
   return std::memcmp(&a, &b, sizeof(statistics)) == 0;
 }
 

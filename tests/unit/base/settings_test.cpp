@@ -31,6 +31,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"pools", "a:1G+30%", "a:1GiB,30%"},
                                 {"stream_ids", "notify", "notify"},
                                 {"stream_reuse", "poll", "poll"},
+                                {"thread_cache", "0", "0"},
                                 {"cuda_driver", "/opt/libcuda.so.1", "/opt/libcuda.so.1"},
                                 {"trace", "/tmp/t.csv.gz", "/tmp/t.csv.gz"},
                                 {"stats", "exit", "exit"},
@@ -54,9 +55,10 @@ problem_list problems_of(const environment& variables) {
 TEST(OptionTable, HasTheOptionsInOrder) {
   std::vector<std::string_view> variables;
   for (const option_row& row : option_table()) variables.push_back(row.variable);
-  EXPECT_THAT(variables, ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_RESERVE", "GPUMEM_POOLS",
-                                     "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_CUDA_DRIVER", "GPUMEM_TRACE",
-                                     "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+  EXPECT_THAT(variables,
+              ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_RESERVE", "GPUMEM_POOLS", "GPUMEM_STREAM_IDS",
+                          "GPUMEM_STREAM_REUSE", "GPUMEM_THREAD_CACHE", "GPUMEM_CUDA_DRIVER", "GPUMEM_TRACE",
+                          "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(OptionTable, OptionIsTheVariableInSmallLetters) {
@@ -236,7 +238,7 @@ TEST(Settings, UnknownVariableGetsTheClosestName) {
               ElementsAre("GPUMEM_limit=1G: unknown variable; did you mean GPUMEM_LIMIT?"));
   EXPECT_THAT(problems_of({{"GPUMEM_SLACK", "10%"}}),
               ElementsAre("GPUMEM_SLACK=10%: unknown variable; expected GPUMEM_ and one of POLICY, LIMIT, RESERVE, "
-                          "POOLS, STREAM_IDS, STREAM_REUSE, CUDA_DRIVER, TRACE, STATS, VERBOSE, STRICT"));
+                          "POOLS, STREAM_IDS, STREAM_REUSE, THREAD_CACHE, CUDA_DRIVER, TRACE, STATS, VERBOSE, STRICT"));
 }
 
 TEST(Settings, OddNamesAreUnknownVariables) {

@@ -14,7 +14,7 @@ class early_allocator final : public allocator {
  public:
   explicit early_allocator(device& on) : begin_{*on.alloc(std::uint64_t{64} << 20)}, next_{begin_} {}
 
-  result<void*> try_allocate(const request& r, oom_report*) override {
+  result<void*> do_allocate(const request& r, oom_report*) override {
     auto& same_size = free_[r.bytes];
     if (same_size.empty()) {
       same_size.push_back(next_);
@@ -25,7 +25,7 @@ class early_allocator final : public allocator {
     live_[at] = r.bytes;
     return reinterpret_cast<void*>(at);
   }
-  status try_deallocate(void* p, const release&) override {
+  status do_deallocate(void* p, const release&) override {
     if (refuse_frees) return {errc::double_free, "planted"};
     const auto found = live_.find(reinterpret_cast<address>(p));
     free_[found->second].push_back(found->first);

@@ -1,0 +1,80 @@
+/// From a 64-bit key to a 32-bit number: open addressing with linear probing in one array.
+///
+/// Deletion shifts back, so there are no tombstones and a map that has stopped growing never allocates again. At most
+/// half full. For the few keys (streams, graphs) that are looked up often; the owner locks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace gpumem {
+
+class flat_map {
+ public:
+  static constexpr std::uint32_t none = 0xffff'ffff;
+
+  flat_map() : slots_(16) {}
+
+  /// Requires that `key` is not in it, and that `value` is not `none`.
+  void insert(std::uint64_t key, std::uint32_t value) {
+    if ((count_ + 1) * 2 > slots_.size()) grow();
+    place(slots_, {key, value});
+    ++count_;
+  }
+  [[nodiscard]] std::uint32_t find(std::uint64_t key) const noexcept {
+    std::size_t at = home(slots_, key);
+    while (slots_[at].value != none && slots_[at].key != key) at = next(slots_, at);
+    return slots_[at].value;
+  }
+  /// Nothing where it is not in it.
+  void erase(std::uint64_t key) noexcept {
+    std::size_t hole = home(slots_, key);
+    while (slots_[hole].key != key || slots_[hole].value == none) {
+      if (slots_[hole].value == none) return;
+      hole = next(slots_, hole);
+    }
+    for (std::size_t at = next(slots_, hole); slots_[at].value != none; at = next(slots_, at)) {
+      // An entry may fill the hole when the hole lies between its home and its place.
+      const std::size_t from_home = (at - home(slots_, slots_[at].key)) & (slots_.size() - 1);
+      const std::size_t from_hole = (at - hole) & (slots_.size() - 1);
+      if (from_home >= from_hole) {
+        slots_[hole] = slots_[at];
+        hole = at;
+      }
+    }
+    slots_[hole].value = none;
+    --count_;
+  }
+  [[nodiscard]] std::size_t size() const noexcept { return count_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return slots_.size() * sizeof(slot); }
+
+ private:
+  struct slot {
+    std::uint64_t key = 0;
+    std::uint32_t value = none;
+  };
+
+  static std::size_t home(const std::vector<slot>& slots, std::uint64_t key) noexcept {
+    return static_cast<std::size_t>((key * 0x9e37'79b9'7f4a'7c15ULL) >> 32) & (slots.size() - 1);
+  }
+  static std::size_t next(const std::vector<slot>& slots, std::size_t at) noexcept {
+    return (at + 1) & (slots.size() - 1);
+  }
+  static void place(std::vector<slot>& slots, const slot& s) noexcept {
+    std::size_t at = home(slots, s.key);
+    while (slots[at].value != none) at = next(slots, at);
+    slots[at] = s;
+  }
+  void grow() {
+    std::vector<slot> larger(slots_.size() * 2);
+    for (const slot& s : slots_) {
+      if (s.value != none) place(larger, s);
+    }
+    slots_.swap(larger);
+  }
+
+  std::vector<slot> slots_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,66 @@
+#include "depot.hpp"
+
+#include <algorithm>
+
+#include "gpumem/request.hpp"
+
+namespace gpumem {
+
+bool depot::put(owner_id o, std::uint32_t units, const block_index* first, std::uint32_t count) {
+  if (o >= by_owner_.size()) by_owner_.resize(o + 1);
+  std::vector<place>& places = by_owner_[o];
+  if (places.empty()) places.resize(bin_places::all);
+  place& p = places[bin_places::of(units)];
+  if (p.batches == most_batches || (p.batches != 0 && p.units != units)) return false;
+  std::uint32_t b = spare_;
+  if (b == no_block) {
+    b = static_cast<std::uint32_t>(batches_.size());
+    batches_.emplace_back();
+  } else {
+    spare_ = batches_[b].next;
+  }
+  std::copy_n(first, count, batches_[b].held.begin());
+  batches_[b].count = count;
+  batches_[b].next = p.first;
+  p.first = b;
+  p.units = units;
+  ++p.batches;
+  blocks_ += count;
+  bytes_ += std::uint64_t{count} * units * block_granularity;
+  return true;
+}
+
+depot::blocks depot::take_from(place& p) noexcept {
+  const std::uint32_t b = p.first;
+  const blocks taken = batches_[b];
+  p.first = taken.next;
+  --p.batches;
+  batches_[b].next = spare_;
+  spare_ = b;
+  blocks_ -= taken.count;
+  bytes_ -= std::uint64_t{taken.count} * p.units * block_granularity;
+  return taken;
+}
+
+depot::blocks depot::take(owner_id o, std::uint32_t units) noexcept {
+  if (o >= by_owner_.size() || by_owner_[o].empty()) return {};
+  place& p = by_owner_[o][bin_places::of(units)];
+  if (p.batches == 0 || p.units != units) return {};
+  return take_from(p);
+}
+
+depot::blocks depot::take_any(owner_id o) noexcept {
+  if (o >= by_owner_.size()) return {};
+  for (place& p : by_owner_[o]) {
+    if (p.batches != 0) return take_from(p);
+  }
+  return {};
+}
+
+std::uint64_t depot::metadata_bytes() const noexcept {
+  std::uint64_t bytes = batches_.capacity() * sizeof(blocks) + by_owner_.capacity() * sizeof(by_owner_[0]);
+  for (const auto& places : by_owner_) bytes += places.capacity() * sizeof(place);
+  return bytes;
+}
+
+}  // namespace gpumem

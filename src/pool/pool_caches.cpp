@@ -1,0 +1,296 @@
+// What threads' caches and the pool hand each other: batches through the depot, single blocks from and to the heap, and
+// everything back when memory is short, a capture begins, a stream ends or a thread does.
+//
+// All under the pool's lock. A thread's own cache needs no more than that; another's is claimed first (flush_caches,
+// forget_caches, the statistics).
+#include <algorithm>
+
+#include "bits.hpp"
+#include "pool_hit.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::uint16_t first_room = 8;  // of a bin; it doubles each time that this is too little
+constexpr double large_share = 0.03;
+constexpr double small_share = 4;
+constexpr unsigned spins = 100;  // before a thread sleeps for the lock, which is held for less than that
+
+}  // namespace
+
+// Who is told of every free (a trace) is told under the lock, and in order: caches then serve under it, too.
+thread_cache* pool::mine_without_lock() const noexcept { return config_.before_free ? nullptr : caches_.mine(); }
+
+address pool::hit_key(std::uint64_t key, std::uint64_t requested) noexcept {
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return 0;
+  stream_cache* const s = mine->of_key(key);
+  const address at = s != nullptr ? hit_in(*mine, *s, requested) : 0;
+  mine->leave();
+  return at;
+}
+
+bool pool::take_back_key(address at, std::uint64_t key, const release& stated) noexcept {
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return false;
+  const stream_cache* const only = mine->of_key(key);
+  const bool taken = only != nullptr && take_back_in(*mine, at, stated, only);
+  mine->leave();
+  return taken;
+}
+
+address pool::hit_any(stream_ref of, std::uint64_t requested) noexcept {
+  if (device_.condition() != device_condition::usable || !streams_.key_is_known(of)) return 0;
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return 0;
+  stream_cache* const s = mine->of_key(streams_.known_key(of));
+  if (s != nullptr) mine->remember(of.handle, s);
+  const address at = s != nullptr ? hit_in(*mine, *s, requested) : 0;
+  mine->leave();
+  return at;
+}
+
+bool pool::take_back_any(address at, const release& stated) noexcept {
+  if (device_.condition() != device_condition::usable) return false;
+  if (stated.stream) {
+    return streams_.key_is_known(*stated.stream) && take_back_key(at, streams_.known_key(*stated.stream), stated);
+  }
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return false;
+  const bool taken = take_back_in(*mine, at, stated, nullptr);
+  mine->leave();
+  return taken;
+}
+
+pool::guard pool::enter() {
+  guard lock{mutex_, std::defer_lock};
+  for (unsigned i = 0; i < spins && !lock.try_lock(); ++i) __builtin_ia32_pause();
+  if (!lock.owns_lock()) lock.lock();
+  ++counts_.locks;
+  return lock;
+}
+
+// This thread's cache, with what happened in it since it was here last taken into account; null where caches are off.
+thread_cache* pool::fold_mine() {
+  if (!config_.thread_cache) return nullptr;
+  thread_cache* mine = caches_.mine();
+  if (mine == nullptr) mine = caches_.make_mine();
+  if (mine == nullptr) return nullptr;
+  fold(*mine);
+  return mine;
+}
+
+// With one thread the peak is exact: what is out of the heap changes only here, and the cache has noted how much of it
+// it handed out in between. Other threads' caches are counted with what they held when these were here.
+void pool::fold(thread_cache& c) noexcept {
+  cache_figures& f = c.figures;
+  const std::uint64_t out = heap_.totals().live_bytes + static_cast<std::uint64_t>(f.most_handed_bytes);
+  const std::uint64_t cached = in_caches_bytes_ + depot_.bytes();
+  if (out > cached) counts_.peak_live_bytes = std::max(counts_.peak_live_bytes, out - cached);
+  in_caches_bytes_ -= static_cast<std::uint64_t>(f.handed_bytes);
+  f.held_bytes -= static_cast<std::uint64_t>(f.handed_bytes);
+  f.handed_bytes = f.most_handed_bytes = 0;
+}
+
+void pool::note_live() noexcept {
+  const std::uint64_t out = heap_.totals().live_bytes;
+  const std::uint64_t cached = in_caches_bytes_ + depot_.bytes();
+  if (out > cached) counts_.peak_live_bytes = std::max(counts_.peak_live_bytes, out - cached);
+}
+
+bool pool::cacheable(owner_id o) const noexcept {
+  return streams_.captures() == 0 && o <= claim_word::most_owner && !streams_[o].is_graph && !streams_[o].gone;
+}
+
+// What a thread may keep of the segments that serve `bytes`: a share of what is free in them, and the less the fuller
+// they are. A block in a cache cannot be merged with its neighbours, so what is kept when memory is tight costs
+// utilization; the share is one at which no recorded trace lost any (docs/performance.md).
+std::uint64_t pool::share_of_free(double share, std::uint64_t bytes) const noexcept {
+  const unsigned klass = classes_ == 1 ? 0 : policy_->segment_class(bytes);
+  const auto whole = static_cast<double>(heap_.segment_bytes(klass));
+  const auto free = static_cast<double>(heap_.free_bytes(klass));
+  return whole == 0 ? 0 : static_cast<std::uint64_t>(share * free * free / whole);
+}
+
+// A block from a batch of the depot, the rest of which goes to the thread's bin; 0 where there is none of that size.
+address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested) {
+  const auto units = static_cast<std::uint32_t>(w.bytes / block_granularity);
+  stream_cache* s = mine.of_owner(w.owner);
+  std::uint32_t place = s != nullptr ? s->find(units) : stream_cache::no_bin;
+  if (place == stream_cache::no_bin || s->at(place).count == 0) {  // else it was claimed when the hit was tried
+    const depot::blocks got = depot_.take(w.owner, units);
+    if (got.count == 0) return 0;
+    s = &stream_cache_for(mine, w.owner);
+    place = bin_for(mine, *s, units);
+    // Another thread wrote their claims last: have them fetched before they are asked for, one after the other.
+    for (std::uint32_t k = 0; k < got.count; ++k) {
+      __builtin_prefetch(&claims_[got.held[k]], 1);
+      s->push(place, got.held[k]);
+    }
+    s->at(place).most = std::max(s->at(place).most, s->at(place).count);
+    count_cached(mine, units, got.count);
+    mine.figures.filled += got.count;
+  }
+  const address at = pop(mine, *s, place, requested);
+  fold(mine);
+  return at;
+}
+
+stream_cache& pool::stream_cache_for(thread_cache& mine, owner_id o) {
+  stream_cache* const have = mine.of_owner(o);
+  return have != nullptr ? *have : mine.add(o, streams_[o].key);
+}
+
+// The bin of that size, in use, emptied of another size if need be.
+std::uint32_t pool::bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) {
+  const std::uint32_t have = s.find(units);
+  const std::uint32_t place = have != stream_cache::no_bin ? have : s.bin_to_change(units);
+  if (place != have) empty(mine, s, place);
+  if (place != have || s.at(place).most == 0) s.open(place, units, first_room);
+  return place;
+}
+
+// `blocks` more of that size in the cache, or fewer; neither handed out nor taken in.
+void pool::count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept {
+  const std::uint64_t bytes = static_cast<std::uint64_t>(blocks) * units * block_granularity;
+  c.figures.held_bytes += bytes;
+  in_caches_bytes_ += bytes;
+  c.figures.weighed_bytes += static_cast<std::uint64_t>(blocks) * bin_places::weight(units);
+}
+
+// Puts a block that the program gave up into the thread's cache. Requires that its claim is the caller's to change.
+// False where it is to go to the heap.
+bool pool::keep(thread_cache& mine, block_index i, owner_id o) {
+  const std::uint64_t bytes = heap_.at(i).bytes;
+  const std::uint64_t units = bytes / block_granularity;
+  if (units > bin_places::most_units || !cacheable(o)) return false;
+  cache_figures& f = mine.figures;
+  const std::uint64_t weight = bin_places::weight(units);
+  const std::uint64_t most = share_of_free(weight != 0 ? large_share : small_share, bytes);
+  if (weight != 0) {
+    f.most_weighed_bytes = most;
+    if (weight > most) return false;
+    if (f.weighed_bytes + weight > most) shed(mine, (most - weight) / 4 * 3);
+  } else if (f.held_bytes - f.weighed_bytes + bytes > most) {
+    return false;
+  }
+  stream_cache& s = stream_cache_for(mine, o);
+  const std::uint32_t place = bin_for(mine, s, static_cast<std::uint32_t>(units));
+  stream_cache::bin& bin = s.at(place);
+  if (bin.count == bin.most) {
+    if (bin.most < stream_cache::room) {
+      bin.most = std::min<std::uint16_t>(static_cast<std::uint16_t>(bin.most * 2), stream_cache::room);
+    } else if (depot_.bytes() + depot::batch * bytes <= most && depot_.put(o, bin.units, s.held(place), depot::batch)) {
+      drop_oldest(s, place, depot::batch);
+      count_cached(mine, bin.units, -std::int64_t{depot::batch});
+      f.emptied += depot::batch;
+    } else {
+      empty(mine, s, place, bin.count / 2U);
+    }
+  }
+  s.push(place, i);
+  count_cached(mine, bin.units, 1);
+  ++f.filled;
+  claims_[i].write(claim_word{bytes, bytes, o, true}.cached());
+  return true;
+}
+
+// Returns all but small blocks to the heap, bin by bin from where it stopped the last time, until so much is left.
+void pool::shed(thread_cache& mine, std::uint64_t left) {
+  const std::uint32_t places = mine.owners() * bin_places::all;
+  for (bool again = false; mine.figures.weighed_bytes > left;) {
+    if (mine.hand >= places) {
+      if (again) return;
+      again = true;
+      mine.hand = 0;
+    }
+    const owner_id o = mine.hand / bin_places::all;
+    stream_cache* const s = mine.of_owner(o);
+    const std::uint32_t place = s != nullptr ? s->next_in_use(mine.hand % bin_places::all) : stream_cache::no_bin;
+    mine.hand = o * bin_places::all + std::min(place + 1, bin_places::all);
+    if (place == stream_cache::no_bin || s->at(place).units <= bin_places::small_units) continue;
+    empty(mine, *s, place);
+    s->close(place);
+  }
+}
+
+// The bin without its oldest blocks, which the caller has taken.
+void pool::drop_oldest(stream_cache& s, std::uint32_t place, std::uint32_t going) noexcept {
+  block_index* const held = s.held(place);
+  std::copy(held + going, held + s.at(place).count, held);
+  s.at(place).count = static_cast<std::uint16_t>(s.at(place).count - going);
+}
+
+// Returns a bin's blocks to the heap, the oldest first, but for the latest few.
+void pool::empty(thread_cache& c, stream_cache& s, std::uint32_t place, std::uint32_t keep_latest) {
+  const stream_cache::bin& bin = s.at(place);
+  if (bin.count <= keep_latest) return;
+  const std::uint32_t going = bin.count - keep_latest;
+  for (std::uint32_t k = 0; k < going; ++k) to_heap(s.held(place)[k], s.owner());
+  drop_oldest(s, place, going);
+  count_cached(c, bin.units, -std::int64_t{going});
+  c.figures.emptied += going;
+}
+
+void pool::empty(thread_cache& c, owner_id o) {
+  stream_cache* const s = c.of_owner(o);
+  if (s == nullptr) return;
+  for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
+    empty(c, *s, at);
+    s->close(at);  // what is short is not hoarded: the bin starts anew, and small
+  }
+}
+
+void pool::to_heap(block_index i, owner_id o) {
+  claims_.erase(i);
+  free_now(i, o);
+}
+
+// Everything that caches and the depot hold goes to the heap; false where that was nothing.
+bool pool::flush_caches() {
+  const std::uint64_t out = heap_.totals().live_blocks;
+  const thread_caches::claim all{caches_};
+  for (const auto& c : caches_.all()) {
+    fold(*c);
+    for (owner_id o = 0; o < c->owners(); ++o) empty(*c, o);
+  }
+  for (owner_id o = 0; o < depot_.owners(); ++o) {
+    for (depot::blocks b = depot_.take_any(o); b.count != 0; b = depot_.take_any(o)) {
+      for (std::uint32_t k = 0; k < b.count; ++k) to_heap(b.held[k], o);
+    }
+  }
+  return heap_.totals().live_blocks != out;
+}
+
+// No cache serves that owner any more (any owner, where it is `idle_owner`) until a thread comes with one of its
+// blocks.
+void pool::forget_caches(owner_id only) {
+  const thread_caches::claim all{caches_};
+  for (const auto& c : caches_.all()) {
+    fold(*c);
+    for (owner_id o = 0; o < c->owners(); ++o) {
+      if ((only != idle_owner && o != only) || c->of_owner(o) == nullptr) continue;
+      empty(*c, o);
+      c->forget(o);
+    }
+  }
+  for (owner_id o = 0; o < depot_.owners(); ++o) {
+    if (only != idle_owner && o != only) continue;
+    for (depot::blocks b = depot_.take_any(o); b.count != 0; b = depot_.take_any(o)) {
+      for (std::uint32_t k = 0; k < b.count; ++k) to_heap(b.held[k], o);
+    }
+  }
+}
+
+void pool::thread_ends(thread_cache& c) {
+  if (device_.condition() == device_condition::forked) return;
+  const guard lock = enter();
+  fold(c);
+  for (owner_id o = 0; o < c.owners(); ++o) empty(c, o);
+  counts_.allocations += c.allocations();
+  counts_.frees += c.figures.frees;
+  counts_.requested_bytes += c.figures.requested_bytes;
+  caches_.remove(c);
+}
+
+}  // namespace gpumem

@@ -1,0 +1,221 @@
+// What one thread keeps of one pool: freed blocks by stream and exact size, to be had again without a lock.
+//
+// A cache is touched by its thread between `enter` and `leave`, and by whoever holds the pool's lock and has claimed it
+// (thread_caches.hpp); its own thread, under the lock, needs no claim. Blocks in it are out of the heap, and their
+// claims (claims.hpp) say `cache`. Sizes are exact: nothing is rounded up to serve from a cache.
+// After Bonwick and Adams, "Magazines and Vmem", 2001: bins are magazines, and full ones go to the depot (depot.hpp).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "asymmetric_fence.hpp"
+#include "block.hpp"
+#include "gpumem/request.hpp"
+
+namespace gpumem {
+
+/// Bins by size: one for each multiple of 512 B up to 64 KiB; above that sizes share bins by hash, one size at a time,
+/// with a choice of two.
+struct bin_places {
+  static constexpr std::uint32_t exact = 128;
+  static constexpr std::uint32_t shared = 256;
+  static constexpr std::uint32_t all = exact + shared;
+  static constexpr std::uint64_t most_units = UINT32_MAX;
+  /// Blocks of up to 2 KiB, of which full bins are little, are held without a limit in bytes.
+  static constexpr std::uint64_t small_units = 4;
+
+  [[nodiscard]] static constexpr std::uint32_t of(std::uint32_t units) noexcept {
+    return units <= exact ? units - 1 : exact + (units * 0x9e37'79b1U >> 24);
+  }
+  /// The other choice, for a size that shares.
+  [[nodiscard]] static constexpr std::uint32_t beside(std::uint32_t place) noexcept { return place ^ 1U; }
+  /// What a block counts for against the limit.
+  [[nodiscard]] static constexpr std::uint64_t weight(std::uint64_t units) noexcept {
+    return units > small_units ? units * block_granularity : 0;
+  }
+};
+
+/// A thread's blocks of one stream.
+class stream_cache {
+ public:
+  static constexpr std::uint16_t room = 30;
+
+  struct bin {
+    std::uint32_t units = 0;  ///< of 512 B; 0: of no size yet
+    std::uint16_t count = 0;
+    std::uint16_t most = 0;  ///< how many it may hold now
+  };
+  static constexpr std::uint32_t no_bin = bin_places::all;
+
+  stream_cache(owner_id owner, std::uint64_t key) : owner_{owner}, key_{key} {}
+
+  [[nodiscard]] owner_id owner() const noexcept { return owner_; }
+  [[nodiscard]] std::uint64_t key() const noexcept { return key_; }
+  [[nodiscard]] bin& at(std::uint32_t place) noexcept { return bins_[place]; }
+  /// Blocks of a bin, the latest last.
+  [[nodiscard]] block_index* held(std::uint32_t place) noexcept { return held_[place].data(); }
+
+  /// The bin of that size, or `no_bin` where it has none now. Requires 1 to `bin_places::most_units`.
+  [[nodiscard]] std::uint32_t find(std::uint32_t units) const noexcept {
+    const std::uint32_t place = bin_places::of(units);
+    if (bins_[place].units == units) [[likely]]
+      return place;
+    if (units <= bin_places::exact) return no_bin;
+    const std::uint32_t second = bin_places::beside(place);
+    return bins_[second].units == units ? second : no_bin;
+  }
+  /// The bin that is to become that size's, by the caller, once it is empty. Requires that `find` finds none.
+  [[nodiscard]] std::uint32_t bin_to_change(std::uint32_t units) const noexcept {
+    const std::uint32_t place = bin_places::of(units);
+    if (units <= bin_places::exact) return place;
+    const std::uint32_t second = bin_places::beside(place);
+    return bins_[second].count < bins_[place].count ? second : place;
+  }
+  /// The bin may hold blocks of that size from here on: it is in use.
+  void open(std::uint32_t place, std::uint32_t units, std::uint16_t most) noexcept {
+    bins_[place].units = units;
+    bins_[place].most = most;
+    in_use_[place / 64] |= std::uint64_t{1} << (place % 64);
+  }
+  /// Requires that it is empty.
+  void close(std::uint32_t place) noexcept {
+    bins_[place].most = 0;
+    in_use_[place / 64] &= ~(std::uint64_t{1} << (place % 64));
+  }
+  /// Requires that it is in use and has room.
+  void push(std::uint32_t place, block_index i) noexcept {
+    bin& b = bins_[place];
+    held_[place][b.count] = i;
+    ++b.count;
+  }
+  /// Requires that it holds one.
+  [[nodiscard]] block_index pop(std::uint32_t place) noexcept { return held_[place][--bins_[place].count]; }
+
+  /// The first bin from `place` on that is in use, or `no_bin`.
+  [[nodiscard]] std::uint32_t next_in_use(std::uint32_t place) const noexcept {
+    for (; place < bin_places::all; place = (place | 63U) + 1) {
+      const std::uint64_t word = in_use_[place / 64] >> (place % 64);
+      if (word != 0) return place + static_cast<std::uint32_t>(std::countr_zero(word));
+    }
+    return no_bin;
+  }
+
+ private:
+  owner_id owner_;
+  std::uint64_t key_;
+  std::array<std::uint64_t, bin_places::all / 64> in_use_{};
+  std::array<bin, bin_places::all> bins_{};
+  std::array<std::array<block_index, room>, bin_places::all> held_;
+};
+
+/// What happened in a cache since its thread held the pool's lock last (the first two), and since ever.
+struct cache_figures {
+  std::int64_t handed_bytes = 0;         ///< handed out less taken in
+  std::int64_t most_handed_bytes = 0;    ///< its maximum
+  std::uint64_t requested_bytes = 0;     ///< of what was handed out less of what was taken in, modulo 2^64
+  std::uint64_t frees = 0;               ///< taken in
+  std::uint64_t weighed_bytes = 0;       ///< held now, but for small blocks
+  std::uint64_t most_weighed_bytes = 0;  ///< the limit of that
+  // Under the lock only.
+  std::uint64_t held_bytes = 0;  ///< when the thread was there last
+  std::uint64_t filled = 0;      ///< blocks that came from the depot
+  std::uint64_t emptied = 0;     ///< that went to it or to the heap
+};
+
+class alignas(64) thread_cache {
+ public:
+  thread_cache() noexcept : free_fence_{asymmetric_fences()} {}
+
+  /// The thread's own: true where it may go on, until `leave`. False where another has claimed the cache; the way then
+  /// leads through the pool's lock.
+  [[nodiscard]] bool enter() noexcept {
+    if (free_fence_) {
+      inside_.store(true, std::memory_order_relaxed);
+      light_fence();
+    } else {
+      inside_.exchange(true, std::memory_order_seq_cst);
+    }
+    if (!claimed_.load(std::memory_order_seq_cst)) [[likely]]
+      return true;
+    leave();
+    return false;
+  }
+  void leave() noexcept { inside_.store(false, std::memory_order_release); }
+
+  /// Another thread's, under the pool's lock: announce, then `heavy_fence` once for all, then wait until it is out.
+  void announce_claim() noexcept { claimed_.store(true, std::memory_order_seq_cst); }
+  [[nodiscard]] bool inside() const noexcept { return inside_.load(std::memory_order_seq_cst); }
+  void end_claim() noexcept { claimed_.store(false, std::memory_order_release); }
+
+  /// The latest stream's where that is its handle, else null. A handle is remembered only while it is a name for good.
+  [[nodiscard]] stream_cache* of_handle(const void* handle) const noexcept {
+    return handle == latest_handle_ ? latest_ : nullptr;
+  }
+  void remember(const void* handle, stream_cache* s) noexcept {
+    latest_handle_ = handle;
+    latest_ = s;
+  }
+  /// Null where this thread has none for the stream of that key, or for that owner.
+  [[nodiscard]] stream_cache* of_key(std::uint64_t key) const noexcept {
+    for (const auto& s : by_owner_) {
+      if (s && s->key() == key) return s.get();
+    }
+    return nullptr;
+  }
+  [[nodiscard]] stream_cache* of_owner(owner_id o) const noexcept {
+    if (latest_ != nullptr && latest_->owner() == o) [[likely]]
+      return latest_;
+    return o < by_owner_.size() ? by_owner_[o].get() : nullptr;
+  }
+  stream_cache& add(owner_id o, std::uint64_t key) {
+    if (o >= by_owner_.size()) by_owner_.resize(o + 1);
+    by_owner_[o] = std::make_unique<stream_cache>(o, key);
+    return *by_owner_[o];
+  }
+  /// Requires that it is empty.
+  void forget(owner_id o) noexcept {
+    latest_ = nullptr;
+    by_owner_[o].reset();
+  }
+  [[nodiscard]] owner_id owners() const noexcept { return static_cast<owner_id>(by_owner_.size()); }
+  [[nodiscard]] std::uint64_t blocks() const noexcept {
+    std::uint64_t sum = 0;
+    for (const auto& s : by_owner_) {
+      if (!s) continue;
+      for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
+        sum += s->at(at).count;
+      }
+    }
+    return sum;
+  }
+  /// Served from here: what came less what is left and what went.
+  [[nodiscard]] std::uint64_t allocations() const noexcept {
+    return figures.frees + figures.filled - figures.emptied - blocks();
+  }
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
+    std::uint64_t bytes = sizeof(thread_cache) + by_owner_.capacity() * sizeof(void*);
+    for (const auto& s : by_owner_) bytes += s ? sizeof(stream_cache) : 0;
+    return bytes;
+  }
+
+ private:
+  std::atomic<bool> inside_{false};
+  std::atomic<bool> claimed_{false};
+  const bool free_fence_;
+  const void* latest_handle_ = nullptr;
+  stream_cache* latest_ = nullptr;
+
+ public:
+  cache_figures figures;
+  std::uint32_t hand = 0;  ///< the bin behind the one emptied last to make room
+
+ private:
+  std::vector<std::unique_ptr<stream_cache>> by_owner_;
+};
+
+}  // namespace gpumem

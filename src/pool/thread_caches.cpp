@@ -1,0 +1,111 @@
+#include "thread_caches.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace gpumem {
+
+struct open_pool {
+  std::mutex mutex;  // held while a thread gives its cache back; taken before the pool's lock
+  std::function<void(thread_cache&)> ends;
+  std::atomic<bool> open{true};
+};
+
+namespace {
+
+/// Outlives the thread's list of caches, for what frees in the destructors of other thread-local objects.
+constinit thread_local bool thread_has_ended = false;
+
+/// A thread's caches in the pools that it used; its destructor gives them back.
+struct caches_of_thread {
+  struct entry {
+    std::uint64_t pool;
+    thread_cache* cache;
+    std::shared_ptr<open_pool> of;
+  };
+  caches_of_thread() = default;
+  caches_of_thread(const caches_of_thread&) = delete;
+  caches_of_thread& operator=(const caches_of_thread&) = delete;
+  ~caches_of_thread() {
+    thread_has_ended = true;
+    latest_cache_of_thread = {~std::uint64_t{0}, 0, 0, nullptr, nullptr};
+    if (entries.empty() || process != ::getpid()) return;  // in a fork, a lock may be held by a thread that is not here
+    for (const entry& e : entries) {
+      const std::lock_guard lock{e.of->mutex};
+      if (e.of->open) e.of->ends(*e.cache);
+    }
+  }
+  std::vector<entry> entries;
+  pid_t process = 0;
+};
+thread_local caches_of_thread mine_of_all;
+
+}  // namespace
+
+thread_caches::thread_caches(pool& of, cache_place at, std::function<void(thread_cache&)> ends)
+    : of_{of}, place_{at}, self_{std::make_shared<open_pool>()} {
+  static std::atomic<std::uint64_t> latest{0};
+  number_ = ++latest;
+  self_->ends = std::move(ends);
+}
+
+void thread_caches::close() noexcept {
+  const std::lock_guard lock{self_->mutex};
+  self_->open = false;
+}
+
+void thread_caches::note_latest(thread_cache* c) const noexcept {
+  latest_cache_of_thread = {place_.allocator, number_, place_.device, c, &of_};
+}
+
+thread_cache* thread_caches::look_up() const noexcept {
+  if (thread_has_ended) return nullptr;
+  for (const caches_of_thread::entry& e : mine_of_all.entries) {
+    if (e.pool != number_) continue;
+    note_latest(e.cache);
+    return e.cache;
+  }
+  return nullptr;
+}
+
+thread_cache* thread_caches::make_mine() {
+  if (thread_cache* const have = mine()) return have;
+  if (thread_has_ended) return nullptr;
+  caches_of_thread& all = mine_of_all;
+  std::erase_if(all.entries, [](const auto& e) { return !e.of->open; });
+  all.process = ::getpid();
+  all_.push_back(std::make_unique<thread_cache>());
+  all.entries.push_back({number_, all_.back().get(), self_});
+  note_latest(all_.back().get());
+  return all_.back().get();
+}
+
+void thread_caches::remove(thread_cache& of) noexcept {
+  std::erase_if(all_, [&of](const auto& each) { return each.get() == &of; });
+}
+
+thread_caches::claim::claim(const thread_caches& of) : of_{of}, mine_{of.mine()} {
+  bool others = false;
+  for (const auto& each : of_.all_) {
+    if (each.get() == mine_) continue;
+    each->announce_claim();
+    others = true;
+  }
+  if (!others) return;
+  heavy_fence();
+  for (const auto& each : of_.all_) {
+    // A few instructions without a call, unless the thread was preempted in them.
+    while (each.get() != mine_ && each->inside()) ::sched_yield();
+  }
+}
+
+thread_caches::claim::~claim() {
+  for (const auto& each : of_.all_) {
+    if (each.get() != mine_) each->end_claim();
+  }
+}
+
+}  // namespace gpumem
