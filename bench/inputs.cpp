@@ -98,7 +98,7 @@ result<inputs> gather_inputs(const options& from) {
   std::vector<std::string> texts = from.policies;
   if (texts.empty()) {
     // What a pair costs hardly depends on the policy, but on who tells that a stream has ended.
-    texts = from.what == command::latency ? std::vector<std::string>{"growth", "growth,stream_ids=notify"}
+    texts = from.what == command::latency ? std::vector<std::string>{"growth,stream_ids=notify", "growth"}
                                           : default_rows(*defaults, from.limit, share);
   }
   for (const std::string& text : texts) {
@@ -108,9 +108,7 @@ result<inputs> gather_inputs(const options& from) {
     all.rows.push_back(*std::move(row));
   }
   add_baselines(from, all.rows);
-  if (from.what != command::latency) {
-    if (status loaded = load_traces(from, all.traces); !loaded) return loaded;
-  }
+  if (status loaded = load_traces(from, all.traces); !loaded) return loaded;
   for (policy_row& row : all.rows) {
     if (status opened = try_to_open(all, row, from); !opened) return opened;
     row.with.verbose = false;  // said once

@@ -1,25 +1,22 @@
+/// Opens what is to be measured, gives every case to Google Benchmark and gathers what it says.
 #include "latency.hpp"
 
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
-#include <cmath>
 #include <map>
-#include <mutex>
-#include <nlohmann/json.hpp>
-#include <numeric>
-#include <random>
+#include <memory>
 #include <set>
-#include <thread>
 
-#include "bits.hpp"
-#include "latency_subjects.hpp"
+#include "latency_floor.hpp"
+#include "text.hpp"
 
 namespace gpumem::bench {
 namespace {
+
+constexpr int repetitions = 5;
+constexpr int most_uncached_power = 3;  // a driver call for each of more blocks would take minutes
 
 struct sized_case {
   const char* name;
@@ -28,114 +25,6 @@ struct sized_case {
 constexpr std::array pair_cases{sized_case{"pair_512", 512}, sized_case{"pair_4KiB", 4 * kib},
                                 sized_case{"pair_256KiB", 256 * kib}, sized_case{"pair_2MiB", 2 * mib},
                                 sized_case{"pair_64MiB", 64 * mib}};
-constexpr std::array live_powers{2, 3, 4, 5, 6};
-constexpr int most_uncached_power = 3;  // a driver call for each of more blocks would take minutes
-constexpr std::size_t handoff_batch = 4096;
-
-void one_pair(benchmark::State& state, latency_subject& of, std::size_t bytes) {
-  const stream_ref s = of.stream(static_cast<unsigned>(state.thread_index()));
-  for (auto turn : state) {
-    static_cast<void>(turn);
-    void* const p = of.allocate(bytes, s);
-    if (p == nullptr) {
-      state.SkipWithError("out of memory");
-      break;
-    }
-    of.release(p, s);
-  }
-}
-
-/// Frees a block at random and allocates another of 512 B to 4 KiB, over so many that live: `blocks`, filled by the
-/// first run of the case and kept for the next, since a million take longer than the measurement.
-void random_walk(benchmark::State& state, latency_subject& of, std::size_t live, std::vector<void*>& blocks) {
-  const stream_ref s = of.stream(0);
-  std::minstd_rand random{1};
-  blocks.reserve(live);
-  const auto any_size = [&random] { return 512 * (1 + random() % 8); };
-  while (blocks.size() < live) {
-    void* const p = of.allocate(any_size(), s);
-    if (p == nullptr) {
-      state.SkipWithError("out of memory");
-      break;
-    }
-    blocks.push_back(p);
-  }
-  if (blocks.size() == live) {
-    for (auto turn : state) {
-      static_cast<void>(turn);
-      void*& p = blocks[random() % live];
-      of.release(p, s);
-      p = of.allocate(any_size(), s);
-    }
-  }
-}
-
-/// One thread allocates, another one frees, through a ring of pointers; a turn is a batch of pairs.
-void hand_off(benchmark::State& state, latency_subject& of) {
-  const stream_ref s = of.stream(0);
-  std::vector<std::atomic<void*>> ring(handoff_batch);
-  std::atomic<std::size_t> freed{0};
-  std::atomic<bool> stop{false};
-  std::thread other{[&] {
-    for (std::size_t i = 0; !stop.load(std::memory_order_relaxed);) {
-      void* const p = ring[i % handoff_batch].exchange(nullptr, std::memory_order_acquire);
-      if (p == nullptr) {
-        std::this_thread::yield();
-        continue;
-      }
-      of.release(p, s);
-      freed.store(++i, std::memory_order_release);
-    }
-  }};
-  std::size_t given = 0;
-  bool failed = false;
-  for (auto turn : state) {
-    static_cast<void>(turn);
-    for (std::size_t i = 0; i < handoff_batch && !failed; ++i) {
-      void* const p = of.allocate(4 * kib, s);
-      failed = p == nullptr;
-      if (!failed) ring[given++ % handoff_batch].store(p, std::memory_order_release);
-    }
-    while (freed.load(std::memory_order_acquire) != given) std::this_thread::yield();
-    if (failed) {
-      state.SkipWithError("out of memory");
-      break;
-    }
-  }
-  stop = true;
-  other.join();
-  state.SetItemsProcessed(static_cast<std::int64_t>(given));
-}
-
-[[gnu::noinline]] void* empty_call(void* p) {
-  benchmark::DoNotOptimize(p);
-  return p;
-}
-
-void floor_chase(benchmark::State& state, std::size_t blocks) {
-  struct alignas(64) node {
-    std::uint32_t next;
-  };
-  std::vector<node> nodes(blocks);
-  std::vector<std::uint32_t> order(blocks);
-  std::iota(order.begin(), order.end(), 0U);
-  std::shuffle(order.begin(), order.end(), std::minstd_rand{1});
-  for (std::size_t i = 0; i < blocks; ++i) nodes[order[i]].next = order[(i + 1) % blocks];
-  std::uint32_t at = 0;
-  for (auto turn : state) {
-    static_cast<void>(turn);
-    at = nodes[at].next;
-    benchmark::DoNotOptimize(at);
-  }
-}
-
-void floor_spin(benchmark::State& state) {
-  std::uint64_t x = 1;
-  for (auto turn : state) {
-    static_cast<void>(turn);
-    for (int i = 0; i < 32; ++i) benchmark::DoNotOptimize(x = x * 6364136223846793005U + 1);
-  }
-}
 
 /// Collects every repetition; prints nothing.
 class collector final : public benchmark::BenchmarkReporter {
@@ -156,12 +45,9 @@ class collector final : public benchmark::BenchmarkReporter {
       key k{name.substr(0, bar), name.substr(bar + 1, second - bar - 1), static_cast<unsigned>(r.threads)};
       if (r.error_occurred) {
         failed_.insert(k);
-        continue;
+      } else {
+        times_[k].push_back(r.real_accumulated_time / static_cast<double>(r.iterations) * 1e9);
       }
-      const auto turns = static_cast<double>(r.iterations);
-      double ns = r.real_accumulated_time / turns * 1e9;
-      if (k.name == "handoff") ns /= static_cast<double>(handoff_batch);
-      times_[k].push_back(ns);
     }
   }
   [[nodiscard]] std::vector<latency_row> rows() {
@@ -176,14 +62,13 @@ class collector final : public benchmark::BenchmarkReporter {
     }
     for (auto& [k, ns] : times_) {
       std::sort(ns.begin(), ns.end());
-      out.push_back({.allocator = k.allocator,
-                     .name = k.name,
-                     .threads = k.threads,
-                     .oom = false,
-                     .median_ns = ns[ns.size() / 2],
-                     .least_ns = ns.front(),
-                     .most_ns = ns.back(),
-                     .double_share_ns = {}});
+      latency_row& row = out.emplace_back();
+      row.allocator = k.allocator;
+      row.name = k.name;
+      row.threads = k.threads;
+      row.median_ns = ns[ns.size() / 2];
+      row.least_ns = ns.front();
+      row.most_ns = ns.back();
     }
     return out;
   }
@@ -193,84 +78,64 @@ class collector final : public benchmark::BenchmarkReporter {
   std::set<key> failed_;
 };
 
-/// The order in which cases were added, which interleaving loses.
-std::vector<std::string>& added() {
-  static std::vector<std::string> names;
-  return names;
-}
-std::string name_of(const std::string& allocator, const std::string& name, unsigned threads) {
-  return fmt::format("{}|{}|{}", allocator, name, threads);
-}
-
-template <typename Body>
-void add(const std::string& allocator, const std::string& name, unsigned threads, Body body) {
-  added().push_back(name_of(allocator, name, threads));
-  benchmark::RegisterBenchmark(fmt::format("{}|{}|", allocator, name).c_str(), body)
-      ->Threads(static_cast<int>(threads))
-      ->UseRealTime();
-}
-
-/// An allocator of its own for the walks, so that the pairs do not meet their million blocks.
-struct walked_subject {
-  walked_subject() = default;
-  walked_subject(const walked_subject&) = delete;
-  walked_subject& operator=(const walked_subject&) = delete;
-  ~walked_subject() {
-    for (const std::vector<void*>& list : blocks) {
-      for (void* p : list) {
-        if (p != nullptr) of->release(p, of->stream(0));
-      }
-    }
-  }
-  std::unique_ptr<latency_subject> of;
-  std::array<std::vector<void*>, 7> blocks;  ///< by power of ten
+/// What one row of the table measures. Each kind of case has an allocator of its own, so that the pairs do not meet the
+/// million blocks of the walks, and no trace what another one left.
+class measured_row {
+ public:
+  measured_row() = default;
+  measured_row(const measured_row&) = delete;
+  measured_row& operator=(const measured_row&) = delete;
+  virtual ~measured_row() = default;
+  virtual std::optional<tail_times> tail() = 0;
 };
 
-std::string power_name(const char* what, int power) { return fmt::format("{}_1e{}", what, power); }
-std::size_t power_of_ten(int power) { return static_cast<std::size_t>(std::lround(std::pow(10.0, power))); }
+struct row_context {
+  const policy_row* row;
+  std::string name;
+  const options* with;
+  cuda_stage* stage;
+  const std::vector<unsigned>* threads;
+  const std::vector<replay_loop>* loops;
+  const std::vector<std::string>* traces;
+};
 
-void add_floor(const std::vector<unsigned>& threads) {
-  add("floor", "empty_call", 1, [](benchmark::State& state) {
-    void* p = nullptr;
-    for (auto turn : state) {
-      static_cast<void>(turn);
-      p = empty_call(p);
-    }
-  });
-  add("floor", "mutex", 1, [](benchmark::State& state) {
-    std::mutex mutex;
-    for (auto turn : state) {
-      static_cast<void>(turn);
-      mutex.lock();
-      benchmark::ClobberMemory();
-      mutex.unlock();
-    }
-  });
-  for (const int power : live_powers) {
-    add("floor", power_name("chase", power), 1,
-        [power](benchmark::State& state) { floor_chase(state, power_of_ten(power)); });
+template <typename subject>
+class measured_subject final : public measured_row {
+ public:
+  /// Opens what the wanted cases need, and adds them.
+  status add(case_list& cases, const row_context& in) {
+    const unsigned most_threads = *std::max_element(in.threads->begin(), in.threads->end());
+    const auto paired = open(in, most_threads);
+    if (!paired) return paired.why();
+    add_pairs(cases, in, **paired);
+    if (status walks = add_walks(cases, in); !walks) return walks;
+    if (!(*paired)->caches_every_size()) return {};
+    if (status replays = add_replays(cases, in); !replays) return replays;
+    return add_worst(cases, in);
   }
-  for (const unsigned n : threads) add("floor", "spin", n, floor_spin);
-}
+  std::optional<tail_times> tail() override { return worst_ ? std::optional{worst_->tail()} : std::nullopt; }
 
-void add_subject(const std::string& allocator, latency_subject& of, walked_subject& walked,
-                 const std::vector<unsigned>& threads) {
-  for (const sized_case& c : pair_cases) {
-    add(allocator, c.name, 1, [&of, c](benchmark::State& state) { one_pair(state, of, c.bytes); });
+ private:
+  result<subject*> open(const row_context& in, std::size_t streams) {
+    auto opened = subject::open(*in.row, in.with->setup, in.stage, streams);
+    if (!opened) return opened.why();
+    subjects_.push_back(*std::move(opened));
+    return subjects_.back().get();
   }
-  for (const unsigned n : threads) {
-    if (n == 1 || !of.caches()) continue;
-    add(allocator, "pair_4KiB", n, [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); });
-  }
-  for (const int power : live_powers) {
-    if (!of.caches() && power > most_uncached_power) continue;
-    add(allocator, power_name("live", power), 1, [&walked, power](benchmark::State& state) {
-      random_walk(state, *walked.of, power_of_ten(power), walked.blocks[static_cast<std::size_t>(power)]);
-    });
-  }
-  if (of.caches()) add(allocator, "handoff", 1, [&of](benchmark::State& state) { hand_off(state, of); });
-  if (of.driver_part(of.stream(0))) {
-    add(allocator, "driver_part", 1, [&of](benchmark::State& state) {
+
+  void add_pairs(case_list& cases, const row_context& in, subject& of) {
+    for (const sized_case& c : pair_cases) {
+      cases.add(in.name, c.name, 1, [&of, c](benchmark::State& state) { one_pair(state, of, c.bytes); });
+    }
+    for (const unsigned n : *in.threads) {
+      if (n == 1 || !of.caches()) continue;
+      cases.add(in.name, "pair_4KiB", n, [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); });
+    }
+    if (of.caches()) {
+      cases.add(in.name, "handoff", 1, [&of](benchmark::State& state) { hand_off(state, of); });
+    }
+    if (!of.driver_part(of.stream(0))) return;
+    cases.add_always(in.name, "driver_part", 1, [&of](benchmark::State& state) {
       const stream_ref s = of.stream(0);
       for (auto turn : state) {
         static_cast<void>(turn);
@@ -278,40 +143,67 @@ void add_subject(const std::string& allocator, latency_subject& of, walked_subje
       }
     });
   }
+
+  status add_walks(case_list& cases, const row_context& in) {
+    subject* of = nullptr;
+    for (const int power : live_powers) {
+      const std::string name = power_name("live", power);
+      if (!cases.wants(name)) continue;
+      if (of == nullptr) {
+        const auto opened = open(in, 1);
+        if (!opened) return opened.why();
+        of = *opened;
+      }
+      if (!of->caches() && power > most_uncached_power) continue;
+      walks_.push_back(std::make_unique<live_blocks<subject>>(*of));
+      cases.add(in.name, name, 1, [over = walks_.back().get(), power](benchmark::State& state) {
+        random_walk(state, *over, power_of_ten(power));
+      });
+    }
+    return {};
+  }
+
+  status add_replays(case_list& cases, const row_context& in) {
+    for (std::size_t i = 0; i < in.loops->size(); ++i) {
+      const std::string name = "replay_" + (*in.traces)[i];
+      if (!cases.wants(name)) continue;
+      const replay_loop& loop = (*in.loops)[i];
+      const auto opened = open(in, loop.streams);
+      if (!opened) return opened.why();
+      replays_.push_back(std::make_unique<replayed<subject>>(**opened, loop));
+      cases.add(in.name, name, 1, [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
+    }
+    return {};
+  }
+
+  status add_worst(case_list& cases, const row_context& in) {
+    if (!cases.wants("worst")) return {};
+    const auto opened = open(in, 1);
+    if (!opened) return opened.why();
+    worst_ = std::make_unique<worst_case<subject>>(**opened, repetitions);
+    cases.add(in.name, "worst", 1, [this](benchmark::State& state) { worst_->run(state); })
+        ->Iterations(static_cast<benchmark::IterationCount>(worst_pairs));
+    return {};
+  }
+
+  std::vector<std::unique_ptr<subject>> subjects_;  // freed last
+  std::vector<std::unique_ptr<live_blocks<subject>>> walks_;
+  std::vector<std::unique_ptr<replayed<subject>>> replays_;
+  std::unique_ptr<worst_case<subject>> worst_;
+};
+
+result<std::unique_ptr<cuda_stage>> open_stage(const options& with) {
+  const auto& cuda = with.setup.cuda;
+  return cuda_stage::open({.simulated = !cuda || cuda->info.simulated,
+                           .ordinal = cuda ? cuda->info.ordinal : 0,
+                           .bytes = cuda ? cuda->info.total_bytes : with.setup.device.capacity_bytes,
+                           .referee = false,
+                           .works = false});
 }
 
-}  // namespace
-
-result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& rows, const options& with) {
-  const bool baselines = std::any_of(rows.begin(), rows.end(), [](const auto& r) { return !r.baseline.empty(); });
-  std::unique_ptr<cuda_stage> stage;
-  if (baselines || with.setup.cuda) {
-    const auto& cuda = with.setup.cuda;
-    auto opened = cuda_stage::open({.simulated = !cuda || cuda->info.simulated,
-                                    .ordinal = cuda ? cuda->info.ordinal : 0,
-                                    .bytes = cuda ? cuda->info.total_bytes : with.setup.device.capacity_bytes,
-                                    .referee = false,
-                                    .works = false});
-    if (!opened) return opened.why();
-    stage = *std::move(opened);
-  }
-  std::vector<unsigned> threads = with.threads;
-  if (threads.empty()) threads = {1, 2, 4, 8};
-  std::vector<std::unique_ptr<latency_subject>> subjects;
-  std::vector<std::unique_ptr<walked_subject>> walked;
-  add_floor(threads);
-  for (const policy_row& row : rows) {
-    auto opened = open_latency_subject(row, with.setup, stage.get());
-    if (!opened) return opened.why();
-    subjects.push_back(*std::move(opened));
-    auto beside = open_latency_subject(row, with.setup, stage.get());
-    if (!beside) return beside.why();
-    walked.push_back(std::make_unique<walked_subject>());
-    walked.back()->of = *std::move(beside);
-    add_subject(row.baseline.empty() ? "gpumem/" + row.text : row.baseline, *subjects.back(), *walked.back(), threads);
-  }
+std::vector<latency_row> run_benchmarks() {
   std::array words{std::string{"gpumem_bench"}, std::string{"--benchmark_enable_random_interleaving=true"},
-                   std::string{"--benchmark_repetitions=5"}, std::string{"--benchmark_min_time=0.005"}};
+                   fmt::format("--benchmark_repetitions={}", repetitions), std::string{"--benchmark_min_time=0.005"}};
   std::vector<char*> argv;
   for (std::string& w : words) argv.push_back(w.data());
   auto argc = static_cast<int>(argv.size());
@@ -319,58 +211,94 @@ result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& 
   collector collected;
   benchmark::RunSpecifiedBenchmarks(&collected);
   benchmark::ClearRegisteredBenchmarks();
-  std::vector<latency_row> all = collected.rows();
-  const auto place = [](const latency_row& r) {
-    return std::find(added().begin(), added().end(), name_of(r.allocator, r.name, r.threads)) - added().begin();
-  };
-  std::sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
-  const bool simulated = !with.setup.cuda || with.setup.cuda->info.simulated;
+  return collected.rows();
+}
+
+/// From turns of a benchmark to what the row's name promises.
+void scale(latency_row& row, const std::vector<replay_loop>& loops, const std::vector<std::string>& traces) {
+  double turns = 1;
+  for (std::size_t i = 0; i < traces.size(); ++i) {
+    if (row.name != "replay_" + traces[i] && row.name != "replay_loop_" + traces[i]) continue;
+    turns = static_cast<double>(loops[i].ops.size());
+    row.pairs_per_turn = static_cast<double>(loops[i].frees) / turns;
+    row.turn = turn_kind::operation;
+  }
+  if (row.name == "handoff" || row.name == "handoff_ring") turns = handoff_batch;
+  if (row.name == "worst" || (row.allocator == "floor" && row.turn == turn_kind::pair)) row.turn = turn_kind::other;
+  row.median_ns /= turns;
+  row.least_ns /= turns;
+  row.most_ns /= turns;
+}
+
+/// Of one thread only: what several wait for each other in the device is no part of any one.
+void add_double_shares(std::vector<latency_row>& all) {
   for (latency_row& row : all) {
+    if (row.name == "driver_part" || row.name == "worst" || row.threads != 1 || row.oom) continue;
     const auto part = std::find_if(all.begin(), all.end(), [&row](const latency_row& other) {
       return other.allocator == row.allocator && other.name == "driver_part";
     });
-    if (simulated && part != all.end() && row.name != "driver_part") row.double_share_ns = part->median_ns;
+    if (part != all.end()) row.double_share_ns = part->median_ns * row.pairs_per_turn;
   }
+}
+
+}  // namespace
+
+result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& rows, const std::vector<trace>& traces,
+                                                 const options& with) {
+  std::unique_ptr<cuda_stage> stage;
+  if (with.setup.cuda || std::any_of(rows.begin(), rows.end(), [](const auto& r) { return !r.baseline.empty(); })) {
+    auto opened = open_stage(with);
+    if (!opened) return opened.why();
+    stage = *std::move(opened);
+  }
+  std::vector<unsigned> threads = with.threads;
+  if (threads.empty()) threads = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::vector<replay_loop> loops;
+  std::vector<std::string> names;
+  for (const trace& each : traces) {
+    loops.push_back(loop_of(each));
+    names.push_back(each.name);
+  }
+  case_list cases{with.cases};
+  latency_floor floor{repetitions};
+  floor.add(cases, threads, loops, names);
+  std::vector<std::unique_ptr<measured_row>> measured;
+  std::map<std::string, measured_row*> by_name;
+  for (const policy_row& row : rows) {
+    const row_context in{.row = &row,
+                         .name = row.baseline.empty() ? "gpumem/" + row.text : row.baseline,
+                         .with = &with,
+                         .stage = stage.get(),
+                         .threads = &threads,
+                         .loops = &loops,
+                         .traces = &names};
+    const auto add = [&](auto of) {
+      status added = of->add(cases, in);
+      by_name[in.name] = of.get();
+      measured.push_back(std::move(of));
+      return added;
+    };
+    status added = row.baseline.empty() ? add(std::make_unique<measured_subject<gpumem_subject>>())
+                                        : add(std::make_unique<measured_subject<baseline_subject>>());
+    if (!added) return added;
+  }
+  if (const std::string* const unknown = cases.unknown()) {
+    benchmark::ClearRegisteredBenchmarks();
+    return status{errc::bad_setting, fmt::format("--case {}: expected the begin of a case's name, such as pair, "
+                                                 "live_1e4, handoff, replay or worst",
+                                                 printable(*unknown))};
+  }
+  std::vector<latency_row> all = run_benchmarks();
+  std::sort(all.begin(), all.end(), [&](const auto& a, const auto& b) {
+    return cases.place(a.allocator, a.name, a.threads) < cases.place(b.allocator, b.name, b.threads);
+  });
+  for (latency_row& row : all) {
+    scale(row, loops, names);
+    if (row.name != "worst" || row.oom) continue;
+    row.tail = row.allocator == "floor" ? std::optional{floor.worst()->tail()} : by_name.at(row.allocator)->tail();
+  }
+  if (!with.setup.cuda || with.setup.cuda->info.simulated) add_double_shares(all);
   return all;
-}
-
-std::string latency_table(const std::vector<latency_row>& rows, const replay_setup& setup) {
-  std::string out = fmt::format("{:<34}{:<14}{:>8}{:>12}{:>12}{:>12}{:>14}\n", "allocator", "case", "threads",
-                                "ns/pair", "least", "most", "double's part");
-  for (const latency_row& r : rows) {
-    if (r.oom) {
-      out += fmt::format("{:<34}{:<14}{:>8}  out of memory\n", r.allocator, r.name, r.threads);
-      continue;
-    }
-    out +=
-        fmt::format("{:<34}{:<14}{:>8}{:>12.1f}{:>12.1f}{:>12.1f}{:>14}\n", r.allocator, r.name, r.threads, r.median_ns,
-                    r.least_ns, r.most_ns, r.double_share_ns ? fmt::format("{:.1f}", *r.double_share_ns) : "-");
-  }
-  const bool real = setup.cuda && !setup.cuda->info.simulated;
-  return out + fmt::format("\nMedians of 5 interleaved repetitions, wall-clock time over the pairs of all threads{}.\n",
-                           real ? ", on " + setup.device.name
-                                : ", host time alone: the device is simulated, and a baseline's part that is the "
-                                  "double's of the driver is given beside it");
-}
-
-std::string latency_json(const std::vector<latency_row>& rows, const replay_setup& setup) {
-  using json = nlohmann::ordered_json;
-  json all{{"schema", 1},
-           {"command", "latency"},
-           {"simulated", !setup.cuda || setup.cuda->info.simulated},
-           {"device", {{"kind", setup.cuda ? "cuda" : "sim"}, {"name", setup.device.name}}},
-           {"results", json::array()}};
-  for (const latency_row& r : rows) {
-    all["results"].push_back({{"allocator", r.allocator},
-                              {"case", r.name},
-                              {"threads", r.threads},
-                              {"ns_per_pair", r.oom ? json(nullptr) : json(r.median_ns)},
-                              {"least_ns", r.oom ? json(nullptr) : json(r.least_ns)},
-                              {"most_ns", r.oom ? json(nullptr) : json(r.most_ns)},
-                              {"oom", r.oom},
-                              {"double_share_ns", r.double_share_ns ? json(*r.double_share_ns) : json(nullptr)}});
-  }
-  return all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace gpumem::bench

@@ -1,31 +1,69 @@
 /// What a cached allocate and free cost: gpumem, the baselines, and the floor of the machine, in turn in one run.
 ///
 /// Google Benchmark measures; its repetitions are interleaved at random, so that a busy moment of the machine meets all
-/// alike. Times are of processor and lock, not of a GPU: nothing is enqueued.
+/// alike. Times are of processor and lock, not of a GPU: nothing is enqueued. The figures, the ratios and their texts
+/// are plain values and need no Google Benchmark.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "options.hpp"
 #include "policy_row.hpp"
+#include "trace.hpp"
 
 namespace gpumem::bench {
 
-struct latency_row {
-  std::string allocator;  ///< `gpumem/<policy>`, a baseline, or `floor`
-  std::string name;  ///< the case: pair_4KiB, live_1e4, handoff, and of the floor empty_call, mutex, chase_1e4, spin
-  unsigned threads = 1;
-  bool oom = false;      ///< memory ran out, and there is no time
-  double median_ns = 0;  ///< a pair, or one turn of the floor
-  double least_ns = 0;
-  double most_ns = 0;
-  std::optional<double> double_share_ns;  ///< of it, what the double of the driver takes; simulated baselines only
+/// Of the case `worst`: single operations, clock readings included.
+struct tail_times {
+  double p50_us = 0;
+  double p99_us = 0;
+  double p99_9_us = 0;
+  double p99_999_us = 0;
+  double max_us = 0;
+  std::uint64_t ops = 0;                    ///< timed and in the figures above
+  std::optional<std::uint64_t> device_ops;  ///< left out of them, since they called the device; none: not known
+};
+/// Sorts `ns` in part. A percentile is the least time that so many of the operations did not exceed.
+tail_times tail_of(std::vector<std::uint32_t>& ns, std::optional<std::uint64_t> device_ops);
+
+enum class turn_kind : std::uint8_t {
+  pair,       ///< an allocate and a free
+  operation,  ///< one of them, in the mean over a replay
+  other,      ///< a turn of the floor, or one pair of `worst` with its clock readings
 };
 
-/// `unsupported` where this build has no Google Benchmark.
-result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& rows, const options& with);
+struct latency_row {
+  std::string allocator;  ///< `gpumem/<policy>`, a baseline, or `floor`
+  std::string name;       ///< the case: pair_4KiB, live_1e4, handoff, replay_lstm, worst, or one of the floor's
+  unsigned threads = 1;
+  turn_kind turn = turn_kind::pair;
+  bool oom = false;      ///< memory ran out, and there is no time
+  double median_ns = 0;  ///< a turn
+  double least_ns = 0;
+  double most_ns = 0;
+  double pairs_per_turn = 1;              ///< of replays the share of the operations that are frees
+  std::optional<double> double_share_ns;  ///< of it, what the simulated device or the double of the driver takes
+  std::optional<tail_times> tail;         ///< of `worst`
+};
+
+/// A figure that is compared with a bound. Whether it holds is for the reader: the machine may be busy.
+struct latency_ratio {
+  std::string name;
+  double value = 0;
+  std::string bound;  ///< such as `>= 10`
+  std::string of;     ///< the allocator
+  std::string from;   ///< the figures it is made of
+};
+
+/// `unsupported` where this build has no Google Benchmark. Every trace is a case.
+result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& rows, const std::vector<trace>& traces,
+                                                 const options& with);
+
+/// For each row of gpumem what there are figures for, in the order of the rows.
+std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows);
 
 std::string latency_table(const std::vector<latency_row>& rows, const replay_setup& setup);
 std::string latency_json(const std::vector<latency_row>& rows, const replay_setup& setup);

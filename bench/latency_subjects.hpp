@@ -1,7 +1,12 @@
 /// What `latency` times: something that allocates and frees, from any thread.
+///
+/// The cases are templates over these types, so that no virtual call of the bench's own is part of a time.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,25 +17,84 @@
 
 namespace gpumem::bench {
 
-class latency_subject {
+/// An allocator of gpumem on a device of its own (a simulated one), or on the GPU.
+class gpumem_subject {
  public:
-  latency_subject() = default;
-  latency_subject(const latency_subject&) = delete;
-  latency_subject& operator=(const latency_subject&) = delete;
-  virtual ~latency_subject() = default;
+  static result<std::unique_ptr<gpumem_subject>> open(const policy_row& row, const replay_setup& setup,
+                                                      cuda_stage* stage, std::size_t streams);
 
   /// Null where it fails.
-  virtual void* allocate(std::size_t bytes, stream_ref s) = 0;
-  virtual void release(void* p, stream_ref s) = 0;
+  void* allocate(std::size_t bytes, stream_ref s) {
+    const result<void*> got = over_->try_allocate({.bytes = bytes, .stream = s});
+    return got ? *got : nullptr;
+  }
+  /// In the order of the block's own stream.
+  void release(void* p, stream_ref /*own*/) { static_cast<void>(over_->try_deallocate(p)); }
   /// A stream for the i-th thread.
-  virtual stream_ref stream(unsigned i) = 0;
-  /// The part of a pair that is not the allocator's: false where there is none.
-  virtual bool driver_part(stream_ref /*s*/) { return false; }
-  [[nodiscard]] virtual bool caches() const { return true; }
+  [[nodiscard]] stream_ref stream(std::size_t i) const { return streams_[i % streams_.size()]; }
+  /// To be called first on every thread but the one that opened it.
+  void enter_thread() {}
+  [[nodiscard]] static bool caches() { return true; }
+  [[nodiscard]] static bool caches_every_size() { return true; }
+
+  /// The device calls that a pair of a cached block consists of (asking for the stream's id); false: it has none.
+  bool driver_part(stream_ref s);
+  /// Calls so far, those that every pair makes left out.
+  static constexpr bool counts_device_calls = true;
+  [[nodiscard]] std::uint64_t device_calls() const;
+
+ private:
+  std::unique_ptr<device> on_;
+  sim_device* sim_ = nullptr;
+  std::unique_ptr<allocator> over_;
+  std::vector<stream_ref> streams_;
+  std::optional<unsigned> asks_a_pair_;
 };
 
-/// Opened once and kept for all cases of its row.
-result<std::unique_ptr<latency_subject>> open_latency_subject(const policy_row& row, const replay_setup& setup,
-                                                              cuda_stage* stage);
+/// A baseline of the plug-in.
+class baseline_subject {
+ public:
+  static result<std::unique_ptr<baseline_subject>> open(const policy_row& row, const replay_setup& setup,
+                                                        cuda_stage* stage, std::size_t streams);
+  baseline_subject(cuda_stage& stage, gpumem_baseline* under, std::string kind, std::size_t streams);
+  ~baseline_subject() { api_.close(under_); }
+  baseline_subject(const baseline_subject&) = delete;
+  baseline_subject& operator=(const baseline_subject&) = delete;
+
+  void* allocate(std::size_t bytes, stream_ref s) {
+    void* p = nullptr;
+    return api_.allocate(under_, &p, bytes, s.handle) == 0 ? p : nullptr;
+  }
+  void release(void* p, stream_ref own) { api_.release(under_, p, own.handle); }
+  [[nodiscard]] stream_ref stream(std::size_t i) const { return streams_[i % streams_.size()]; }
+  void enter_thread() { api_.set_device(ordinal_); }
+  [[nodiscard]] bool caches() const { return kind_ != "cuda_malloc"; }
+  /// What does not goes to the device in a replay, and that is not what is timed here.
+  [[nodiscard]] bool caches_every_size() const { return caches() && kind_ != "cub_default"; }
+
+  bool driver_part(stream_ref s) { return api_.runtime_calls_of_a_pair(under_, s.handle) == 0; }
+  static constexpr bool counts_device_calls = false;
+
+ private:
+  const gpumem_baseline_api& api_;
+  gpumem_baseline* under_;
+  std::string kind_;
+  int ordinal_;
+  std::vector<stream_ref> streams_;
+};
+
+/// The floor of a case: calls that do nothing, and the loop around them.
+class empty_subject {
+ public:
+  [[gnu::noinline]] void* allocate(std::size_t bytes, stream_ref /*s*/) {
+    return reinterpret_cast<void*>(bytes | 1);
+  }
+  [[gnu::noinline]] void release(void* p, stream_ref /*own*/) {
+    asm volatile("" : : "r"(p));  // a call without an effect would be left out
+  }
+  [[nodiscard]] static stream_ref stream(std::size_t /*i*/) { return {}; }
+  void enter_thread() {}
+  static constexpr bool counts_device_calls = false;
+};
 
 }  // namespace gpumem::bench

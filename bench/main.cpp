@@ -116,7 +116,7 @@ struct report {
 
 result<report> make_report(const inputs& all, const options& with) {
   if (with.what == command::latency) {
-    const auto figures = measure_latency(all.rows, with);
+    const auto figures = measure_latency(all.rows, all.traces, with);
     if (!figures) return figures.why();
     return report{latency_table(*figures, with.setup), latency_json(*figures, with.setup), ""};
   }

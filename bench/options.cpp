@@ -91,8 +91,8 @@ status read_values(const option_texts& texts, options& into) {
     }
     into.threads.push_back(*threads);
   }
-  if (into.what == command::latency && (!into.csv_path.empty() || !into.traces.empty())) {
-    return {errc::bad_setting, "latency replays nothing; --trace and --csv mean nothing to it"};
+  if (into.what == command::latency && !into.csv_path.empty()) {
+    return {errc::bad_setting, "latency takes --json; --csv means nothing to it"};
   }
   if (into.what == command::costs && (!into.csv_path.empty() || !into.traces.empty() || !into.policies.empty())) {
     return {errc::bad_setting, "costs takes --device and --json; --trace, --policy and --csv mean nothing to it"};
@@ -220,6 +220,9 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   latency->add_option("--threads", texts.threads, "threads, each on a stream of its own: 1 to 64, may be repeated")
       ->allow_extra_args(false)
       ->type_name("N");
+  latency->add_option("--case", into.cases, "only cases whose names begin so: pair, live_1e4, replay; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("C");
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);

@@ -24,7 +24,8 @@ struct options {
   std::string csv_path;
   bool quiet = false;  ///< no progress bar
   unsigned jobs = 1;
-  std::vector<unsigned> threads;  ///< of latency; empty: 1, 2, 4, 8
+  std::vector<unsigned> threads;   ///< of latency; empty: 1 to 8
+  std::vector<std::string> cases;  ///< of latency: how the names of those wanted begin; empty: all
   replay_setup setup;
 };
 

@@ -18,8 +18,7 @@ gpu* device_of(CUdevice d) {
 extern "C" {
 
 CUresult CUDAAPI cuInit(unsigned int flags) {
-  const entered here{"cuInit", false};
-  if (here.refused() != CUDA_SUCCESS) return here.refused();
+  SIMCUDA_ENTER_EARLY("cuInit");
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (the_world().gpus.empty()) return CUDA_ERROR_NO_DEVICE;
   the_world().initialised = true;
@@ -27,16 +26,14 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
 }
 
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
-  const entered here{"cuDriverGetVersion", false};
-  if (here.refused() != CUDA_SUCCESS) return here.refused();
+  SIMCUDA_ENTER_EARLY("cuDriverGetVersion");
   *version = the_world().config.driver_version;
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
                                      CUdriverProcAddressQueryResult* how) {
-  const entered here{"cuGetProcAddress", false};
-  if (here.refused() != CUDA_SUCCESS) return here.refused();
+  SIMCUDA_ENTER_EARLY("cuGetProcAddress");
   if (symbol == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const found_function found = find_function(symbol, version, the_world().config.driver_version,
                                              (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
@@ -210,7 +207,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags
 }
 
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext* context) {
-  SIMCUDA_ENTER("cuCtxGetCurrent");
+  SIMCUDA_ENTER_UNLOCKED("cuCtxGetCurrent");
   const thread_state& me = this_thread();
   *context = me.contexts.empty() ? nullptr : me.contexts.back();
   return CUDA_SUCCESS;
@@ -241,7 +238,7 @@ CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* context) {
 }
 
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
-  SIMCUDA_ENTER("cuCtxGetDevice");
+  SIMCUDA_ENTER_UNLOCKED("cuCtxGetDevice");
   gpu* on = nullptr;
   if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
   *device = on->ordinal;

@@ -163,7 +163,7 @@ CUresult CUDAAPI cuEventRecord(CUevent e, CUstream handle) {
   if (!f) return error_of(f.why());
   forget_fence(*e);
   e->fence = *f;
-  e->recorded_ns = e->context->on->sim->now_ns();
+  if (e->timed) e->recorded_ns = e->context->on->sim->now_ns();
   return CUDA_SUCCESS;
 }
 
@@ -176,7 +176,7 @@ CUresult CUDAAPI cuCtxRecordEvent(CUcontext context, CUevent e) {
   if (!f) return error_of(f.why());
   forget_fence(*e);
   e->fence = *f;
-  e->recorded_ns = e->context->on->sim->now_ns();
+  if (e->timed) e->recorded_ns = e->context->on->sim->now_ns();
   return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,6 @@
 #include "world.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -48,6 +49,7 @@ void plan_failures(world& w) {
     std::getline(parts, code, ':');
     w.failures.push_back(
         {function, static_cast<unsigned>(std::atoi(nth.c_str())), static_cast<CUresult>(std::atoi(code.c_str()))});
+    w.any_failure = true;
   }
 }
 
@@ -78,7 +80,11 @@ void reset(world& w, const world_config& config) {
   w.config = config;
   w.initialised = false;
   w.failures.clear();
-  w.calls.clear();
+  w.any_failure = false;
+  {
+    const std::lock_guard lock{w.functions_mutex};
+    for (auto& [name, record] : w.functions) record.calls = 0;
+  }
   ++w.generation;
   // Records that a handle may still point to stay: it is then refused, and not followed into nothing.
   for (const auto& c : w.contexts) c->alive = false;
@@ -125,39 +131,59 @@ void fail(std::string_view function, unsigned nth, CUresult error) {
   world& w = the_world();
   const std::lock_guard lock{w.mutex};
   w.failures.push_back({std::string{function}, nth, error});
+  w.any_failure = true;
 }
 
 std::uint64_t calls(std::string_view function) {
   world& w = the_world();
-  const std::lock_guard lock{w.mutex};
-  const auto found = w.calls.find(function);
-  return found == w.calls.end() ? 0 : found->second;
+  const std::lock_guard lock{w.functions_mutex};
+  const auto found = w.functions.find(function);
+  return found == w.functions.end() ? 0 : found->second.calls.load();
 }
 
 thread_state& this_thread() {
   thread_local thread_state state;
-  if (state.generation != the_world().generation) {
+  const std::uint64_t generation = the_world().generation.load(std::memory_order_relaxed);
+  if (state.generation != generation) {
     state = {};
-    state.generation = the_world().generation;
+    state.generation = generation;
   }
   return state;
 }
 
-entered::entered(std::string_view function, bool needs_init) {
+function_record& record_of(std::string_view function) {
   world& w = the_world();
-  lock_ = std::unique_lock{w.mutex};
-  if (const auto found = w.calls.find(function); found != w.calls.end()) {
-    ++found->second;
-  } else {
-    w.calls.emplace(function, 1);
-  }
+  const std::lock_guard lock{w.functions_mutex};
+  function_record& record = w.functions[std::string{function}];
+  if (record.name.empty()) record.name = function;
+  return record;
+}
+
+namespace {
+
+/// Counts the call against every failure planned for the function, up to the first that falls due.
+CUresult due_failure(std::string_view function) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
   for (auto it = w.failures.begin(); it != w.failures.end(); ++it) {
     if (it->function != function || --it->calls_left != 0) continue;
-    refused_ = it->error;
+    const CUresult error = it->error;
     w.failures.erase(it);
-    return;
+    w.any_failure = !w.failures.empty();
+    return error;
   }
-  if (needs_init && !w.initialised) refused_ = CUDA_ERROR_NOT_INITIALIZED;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult count_call(function_record& of, bool needs_init) {
+  world& w = the_world();
+  of.calls.fetch_add(1, std::memory_order_relaxed);
+  if (w.any_failure.load(std::memory_order_relaxed)) {
+    if (const CUresult planned = due_failure(of.name); planned != CUDA_SUCCESS) return planned;
+  }
+  return needs_init && !w.initialised ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
 }
 
 CUresult error_of(const status& s, CUresult otherwise) {
@@ -243,16 +269,19 @@ CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on) {
     *out = &legacy;
     return CUDA_SUCCESS;
   }
-  const world& w = the_world();
-  for (const auto& s : w.streams) {
-    if (s.get() != handle) continue;
-    if (s->context == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    if (!s->context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    *out = s.get();
-    *on = s->context->on;
-    return CUDA_SUCCESS;
+  thread_local CUstream last_found = nullptr;  // which is a record for good
+  if (handle != last_found) {
+    const auto& all = the_world().streams;
+    if (std::none_of(all.begin(), all.end(), [handle](const auto& s) { return s.get() == handle; })) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    last_found = handle;
   }
-  return CUDA_ERROR_INVALID_HANDLE;
+  if (handle->context == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (!handle->context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *out = handle;
+  *on = handle->context->on;
+  return CUDA_SUCCESS;
 }
 
 CUresult unsafe_call() {

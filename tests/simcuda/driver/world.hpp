@@ -1,13 +1,15 @@
 // The state behind the double's driver functions: devices, contexts, streams, events, graphs, planned failures.
 //
-// One lock for all of it, taken by `entered` at the begin of each driver function; the sim_device has its own. Handles
-// are pointers to the records below. A stream's record is reused by the next stream, as drivers do; contexts, events
+// One lock for all of it, taken by `entered` at the begin of each driver function; the sim_device has its own. What
+// programs ask all the time, which context is current, needs none: it is the thread's own. Handles are pointers to the
+// records below, which are never freed. A stream's record is reused by the next stream, as drivers do; contexts, events
 // and graphs keep theirs until the world is configured anew, so that a stale handle is an error and not a crash.
 #pragma once
 
 #include <cuda.h>
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -52,7 +54,7 @@ struct captured_use {
 struct CUctx_st {
   gpumem::simcuda::gpu* on = nullptr;
   unsigned long long id = 0;
-  bool alive = true;
+  std::atomic<bool> alive = true;
 };
 
 struct CUstream_st {
@@ -104,10 +106,16 @@ struct planned_failure {
   CUresult error;
 };
 
+/// A driver function by its base name: one for each name, for good, so that a call finds its own once.
+struct function_record {
+  std::string name;
+  std::atomic<std::uint64_t> calls = 0;
+};
+
 struct world {
   std::recursive_mutex mutex;
   world_config config;
-  bool initialised = false;
+  std::atomic<bool> initialised = false;
   unsigned long long next_id = 1;
   std::uint64_t next_handle = 1;
   std::vector<std::unique_ptr<gpu>> gpus;
@@ -118,9 +126,11 @@ struct world {
   std::vector<CUevent> spare_events;
   std::vector<std::unique_ptr<CUgraph_st>> graphs;
   std::vector<std::unique_ptr<CUgraphExec_st>> execs;
-  std::map<std::string, std::uint64_t, std::less<>> calls;
+  std::mutex functions_mutex;  ///< guards the next; taken last
+  std::map<std::string, function_record, std::less<>> functions;  ///< those called so far
   std::vector<planned_failure> failures;
-  std::uint64_t generation = 0;  ///< of the world: thread-local state of an older one is void
+  std::atomic<bool> any_failure = false;      ///< `failures` has one
+  std::atomic<std::uint64_t> generation = 0;  ///< of the world: thread-local state of an older one is void
 };
 world& the_world();
 /// A device that was reset: everything on it is gone.
@@ -137,15 +147,20 @@ struct thread_state {
 };
 thread_state& this_thread();
 
+function_record& record_of(std::string_view function);
+/// Counts a call; what it is refused with, by plan or before cuInit.
+CUresult count_call(function_record& of, bool needs_init = true);
+
 /// One driver function: the lock, the count, and the failure that was planned for it.
 class entered {
  public:
-  explicit entered(std::string_view function, bool needs_init = true);
+  explicit entered(function_record& of, bool needs_init = true)
+      : lock_{the_world().mutex}, refused_{count_call(of, needs_init)} {}
   [[nodiscard]] CUresult refused() const noexcept { return refused_; }
 
  private:
   std::unique_lock<std::recursive_mutex> lock_;
-  CUresult refused_ = CUDA_SUCCESS;
+  CUresult refused_;
 };
 
 CUresult error_of(const status& s, CUresult otherwise = CUDA_ERROR_UNKNOWN);
@@ -168,6 +183,16 @@ void run_destructors();
 }  // namespace gpumem::simcuda
 
 /// Opens a driver function: `SIMCUDA_ENTER("cuMemAlloc")`.
-#define SIMCUDA_ENTER(name)                   \
-  const gpumem::simcuda::entered here_{name}; \
+#define SIMCUDA_ENTER(name) SIMCUDA_ENTER_WITH(name, true)
+/// One that may be called before cuInit.
+#define SIMCUDA_ENTER_EARLY(name) SIMCUDA_ENTER_WITH(name, false)
+#define SIMCUDA_ENTER_WITH(name, needs_init)                                                      \
+  static gpumem::simcuda::function_record& record_here_ = gpumem::simcuda::record_of(name);       \
+  const gpumem::simcuda::entered here_{record_here_, needs_init};                                 \
   if (here_.refused() != CUDA_SUCCESS) return here_.refused()
+/// One that reads nothing but the calling thread's state: without the lock.
+#define SIMCUDA_ENTER_UNLOCKED(name)                                                              \
+  static gpumem::simcuda::function_record& record_here_ = gpumem::simcuda::record_of(name);       \
+  if (const CUresult refused_here_ = gpumem::simcuda::count_call(record_here_);                   \
+      refused_here_ != CUDA_SUCCESS)                                                              \
+  return refused_here_

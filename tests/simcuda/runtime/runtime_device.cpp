@@ -117,9 +117,8 @@ cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
 
 cudaError_t CUDARTAPI cudaGetDevice(int* device) {
   if (const cudaError_t e = initialise(); e != cudaSuccess) return remember(e);
-  CUcontext now = nullptr;
   CUdevice d = chosen_device();
-  if (driver().cuCtxGetCurrent(&now) == CUDA_SUCCESS && now != nullptr) static_cast<void>(driver().cuCtxGetDevice(&d));
+  static_cast<void>(driver().cuCtxGetDevice(&d));  // which leaves it where no context is current
   *device = d;
   return cudaSuccess;
 }

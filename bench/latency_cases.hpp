@@ -1,0 +1,234 @@
+/// The cases of `latency` as Google Benchmark's functions, for whatever allocates and frees (latency_subjects.hpp).
+///
+/// A case is known by `allocator|case|threads`. What it keeps between its repetitions (blocks that live, times of single
+/// operations) belongs to whoever adds it.
+#pragma once
+
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bits.hpp"
+#include "gpumem/device.hpp"
+
+namespace gpumem::bench {
+
+inline constexpr std::size_t handoff_batch = 4096;  ///< pairs in one turn of `handoff`
+inline constexpr std::array live_powers{2, 3, 4, 5, 6};
+
+/// The cases of a run, in order; Google Benchmark keeps their functions.
+class case_list {
+ public:
+  /// Only cases with a name that begins with one of these; empty: all.
+  explicit case_list(std::vector<std::string> wanted) : wanted_{std::move(wanted)} {}
+
+  [[nodiscard]] bool wants(std::string_view name) const {
+    return wanted_.empty() ||
+           std::any_of(wanted_.begin(), wanted_.end(), [name](const auto& w) { return name.starts_with(w); });
+  }
+  /// Null where nobody wants it.
+  template <typename Body>
+  benchmark::internal::Benchmark* add(const std::string& allocator, const std::string& name, unsigned threads,
+                                      Body body) {
+    return wants(name) ? add_always(allocator, name, threads, std::move(body)) : nullptr;
+  }
+  template <typename Body>
+  benchmark::internal::Benchmark* add_always(const std::string& allocator, const std::string& name, unsigned threads,
+                                             Body body) {
+    names_.push_back(fmt::format("{}|{}|{}", allocator, name, threads));
+    return benchmark::RegisterBenchmark(fmt::format("{}|{}|", allocator, name).c_str(), body)
+        ->Threads(static_cast<int>(threads))
+        ->UseRealTime();
+  }
+  [[nodiscard]] std::ptrdiff_t place(const std::string& allocator, const std::string& name, unsigned threads) const {
+    const std::string full = fmt::format("{}|{}|{}", allocator, name, threads);
+    return std::find(names_.begin(), names_.end(), full) - names_.begin();
+  }
+  /// Of what was wanted, the first that no case's name begins with; null: there is none.
+  [[nodiscard]] const std::string* unknown() const {
+    const auto found = std::find_if(wanted_.begin(), wanted_.end(), [this](const std::string& w) {
+      return std::none_of(names_.begin(), names_.end(),
+                          [&w](const std::string& name) { return name.substr(name.find('|') + 1).starts_with(w); });
+    });
+    return found != wanted_.end() ? &*found : nullptr;
+  }
+
+ private:
+  std::vector<std::string> wanted_;
+  std::vector<std::string> names_;
+};
+
+inline std::string power_name(std::string_view what, int power) { return fmt::format("{}_1e{}", what, power); }
+constexpr std::size_t power_of_ten(int power) { return power == 0 ? 1 : 10 * power_of_ten(power - 1); }
+
+/// One multiplication a number, since it is part of what is timed (Knuth's MMIX generator).
+class cheap_random {
+ public:
+  std::uint64_t next() { return state_ = state_ * 6364136223846793005U + 1442695040888963407U; }
+  /// In [0, end), from the upper half of a number; `end` is below 2^32.
+  static std::size_t below(std::uint64_t number, std::size_t end) { return ((number >> 32) * end) >> 32; }
+  /// 512 to 512 * `sizes` bytes, from bits that `below` hardly uses; a power of two of them.
+  static std::size_t bytes(std::uint64_t number, std::size_t sizes) { return 512 * (1 + ((number >> 20) & (sizes - 1))); }
+
+ private:
+  std::uint64_t state_ = 1;
+};
+
+template <typename subject>
+void one_pair(benchmark::State& state, subject& of, std::size_t bytes) {
+  if (state.thread_index() != 0) of.enter_thread();
+  const stream_ref s = of.stream(static_cast<std::size_t>(state.thread_index()));
+  for (auto turn : state) {
+    static_cast<void>(turn);
+    void* const p = of.allocate(bytes, s);
+    if (p == nullptr) {
+      state.SkipWithError("out of memory");
+      break;
+    }
+    of.release(p, s);
+  }
+}
+
+/// Blocks that live between the repetitions of a walk, since a million of them take longer than the measurement.
+template <typename subject>
+class live_blocks {
+ public:
+  explicit live_blocks(subject& of) : of_{&of} {}
+  ~live_blocks() {
+    for (void* p : blocks_) {
+      if (p != nullptr) of_->release(p, of_->stream(0));
+    }
+  }
+  live_blocks(const live_blocks&) = delete;
+  live_blocks& operator=(const live_blocks&) = delete;
+
+  /// As many as `live`, of up to `sizes` sizes; false: memory ran out.
+  bool fill(std::size_t live, std::size_t sizes) {
+    blocks_.reserve(live);
+    while (blocks_.size() < live) {
+      void* const p = of_->allocate(cheap_random::bytes(random.next(), sizes), of_->stream(0));
+      if (p == nullptr) return false;
+      blocks_.push_back(p);
+    }
+    return true;
+  }
+  [[nodiscard]] subject& of() const { return *of_; }
+  [[nodiscard]] void** data() { return blocks_.data(); }
+
+  cheap_random random;
+
+ private:
+  subject* of_;
+  std::vector<void*> blocks_;
+};
+
+inline constexpr std::size_t walk_sizes = 8;  ///< 512 B to 4 KiB
+
+/// Frees a block at random and allocates another, over so many that live.
+template <typename subject>
+void random_walk(benchmark::State& state, live_blocks<subject>& over, std::size_t live) {
+  if (!over.fill(live, walk_sizes)) {
+    state.SkipWithError("out of memory");
+    return;
+  }
+  subject& of = over.of();
+  const stream_ref s = of.stream(0);
+  void** const blocks = over.data();
+  cheap_random random = over.random;
+  for (auto turn : state) {
+    static_cast<void>(turn);
+    const std::uint64_t number = random.next();
+    void*& p = blocks[cheap_random::below(number, live)];
+    of.release(p, s);
+    p = of.allocate(cheap_random::bytes(number, walk_sizes), s);
+    if (p == nullptr) {
+      state.SkipWithError("out of memory");
+      break;
+    }
+  }
+  over.random = random;
+}
+
+/// One producer and one consumer: plain stores, published and taken in chunks.
+class pointer_ring {
+ public:
+  static constexpr std::size_t chunk = 64;
+
+  /// Waits while the ring is full. What was put is seen by the other thread after a whole chunk.
+  void put(void* p) {
+    slots_[put_ % slots_.size()] = p;
+    if (++put_ % chunk == 0) publish();
+  }
+  /// Whatever was put and not taken, one after the other; false: nothing was there.
+  template <typename Take>
+  bool take(Take&& each) {
+    const std::size_t end = published_.load(std::memory_order_acquire);
+    if (taken_here_ == end) return false;
+    while (taken_here_ != end) {
+      each(slots_[taken_here_ % slots_.size()]);
+      if (++taken_here_ % chunk == 0) taken_.store(taken_here_, std::memory_order_release);
+    }
+    taken_.store(taken_here_, std::memory_order_release);
+    return true;
+  }
+  /// All that was put is seen, and taken when this returns.
+  void drain() {
+    published_.store(put_, std::memory_order_release);
+    while (taken_.load(std::memory_order_acquire) != put_) std::this_thread::yield();
+  }
+
+ private:
+  void publish() {
+    published_.store(put_, std::memory_order_release);
+    while (put_ + chunk - taken_.load(std::memory_order_acquire) > slots_.size()) std::this_thread::yield();
+  }
+
+  std::array<void*, 1024> slots_{};
+  alignas(64) std::size_t put_ = 0;  ///< the producer's
+  alignas(64) std::atomic<std::size_t> published_ = 0;
+  alignas(64) std::size_t taken_here_ = 0;  ///< the consumer's
+  alignas(64) std::atomic<std::size_t> taken_ = 0;
+};
+
+/// One thread allocates, another one frees; a turn is a batch of pairs.
+template <typename subject>
+void hand_off(benchmark::State& state, subject& of) {
+  const stream_ref s = of.stream(0);
+  pointer_ring ring;
+  std::atomic<bool> stop{false};
+  std::thread other{[&] {
+    of.enter_thread();
+    for (;;) {
+      const bool last = stop.load(std::memory_order_acquire);
+      if (ring.take([&](void* p) { of.release(p, s); })) continue;
+      if (last) break;
+      std::this_thread::yield();
+    }
+  }};
+  bool failed = false;
+  for (auto turn : state) {
+    static_cast<void>(turn);
+    for (std::size_t i = 0; i < handoff_batch && !failed; ++i) {
+      void* const p = of.allocate(4 * kib, s);
+      failed = p == nullptr;
+      if (!failed) ring.put(p);
+    }
+    ring.drain();
+    if (failed) {
+      state.SkipWithError("out of memory");
+      break;
+    }
+  }
+  stop.store(true, std::memory_order_release);
+  other.join();
+}
+
+}  // namespace gpumem::bench

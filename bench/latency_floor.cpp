@@ -1,0 +1,82 @@
+#include "latency_floor.hpp"
+
+#include <mutex>
+#include <numeric>
+#include <random>
+
+namespace gpumem::bench {
+namespace {
+
+[[gnu::noinline]] void* empty_call(void* p) {
+  benchmark::DoNotOptimize(p);
+  return p;
+}
+
+void call_nothing(benchmark::State& state) {
+  void* p = nullptr;
+  for (auto turn : state) {
+    static_cast<void>(turn);
+    p = empty_call(p);
+  }
+}
+
+void lock_and_unlock(benchmark::State& state) {
+  std::mutex mutex;
+  for (auto turn : state) {
+    static_cast<void>(turn);
+    mutex.lock();
+    benchmark::ClobberMemory();
+    mutex.unlock();
+  }
+}
+
+/// From block to block, each on a cache line of its own, in random order.
+void chase(benchmark::State& state, std::size_t blocks) {
+  struct alignas(64) node {
+    std::uint32_t next;
+  };
+  std::vector<node> nodes(blocks);
+  std::vector<std::uint32_t> order(blocks);
+  std::iota(order.begin(), order.end(), 0U);
+  std::shuffle(order.begin(), order.end(), std::minstd_rand{1});
+  for (std::size_t i = 0; i < blocks; ++i) nodes[order[i]].next = order[(i + 1) % blocks];
+  std::uint32_t at = 0;
+  for (auto turn : state) {
+    static_cast<void>(turn);
+    at = nodes[at].next;
+    benchmark::DoNotOptimize(at);
+  }
+}
+
+void spin(benchmark::State& state) {
+  std::uint64_t x = 1;
+  for (auto turn : state) {
+    static_cast<void>(turn);
+    for (int i = 0; i < 32; ++i) benchmark::DoNotOptimize(x = x * 6364136223846793005U + 1);
+  }
+}
+
+}  // namespace
+
+void latency_floor::add(case_list& cases, const std::vector<unsigned>& threads, const std::vector<replay_loop>& loops,
+                        const std::vector<std::string>& names) {
+  cases.add("floor", "empty_call", 1, call_nothing);
+  cases.add("floor", "mutex", 1, lock_and_unlock);
+  for (const int power : live_powers) {
+    cases.add("floor", power_name("chase", power), 1,
+              [power](benchmark::State& state) { chase(state, power_of_ten(power)); });
+  }
+  for (const unsigned n : threads) cases.add("floor", "spin", n, spin);
+  cases.add("floor", "handoff_ring", 1, [this](benchmark::State& state) { hand_off(state, empty_); });
+  for (std::size_t i = 0; i < loops.size(); ++i) {
+    replays_.push_back(std::make_unique<replayed<empty_subject>>(empty_, loops[i]));
+    cases.add("floor", "replay_loop_" + names[i], 1,
+              [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
+  }
+  if (!cases.wants("worst")) return;
+  worst_ = std::make_unique<worst_case<empty_subject>>(empty_, repetitions_);
+  cases.add("floor", "worst", 1, [this](benchmark::State& state) { worst_->run(state); })
+      ->Iterations(static_cast<benchmark::IterationCount>(worst_pairs));
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,137 @@
+/// Percentiles, and what is compared with a bound. Arithmetic on values; nothing is measured here.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "latency.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+/// What is the allocator's own of a row's time.
+double own_ns(const latency_row& row) { return row.median_ns - row.double_share_ns.value_or(0); }
+
+std::string own_text(const latency_row& row) {
+  return row.double_share_ns ? fmt::format("({:.1f} - {:.1f})", row.median_ns, *row.double_share_ns)
+                             : fmt::format("{:.1f}", row.median_ns);
+}
+
+class ratio_list {
+ public:
+  explicit ratio_list(const std::vector<latency_row>& rows) : rows_{rows} {}
+
+  void add_all_of(const std::string& gpumem) {
+    add_against_cub(gpumem, "pair_4KiB", ">= 10");
+    add_against_cub(gpumem, "pair_2MiB", ">= 8");
+    add_scaling(gpumem);
+    add_handoff(gpumem);
+    add_million(gpumem);
+    add_worst(gpumem);
+    for (const latency_row& row : rows_) {
+      if (row.allocator != gpumem || row.turn != turn_kind::operation || row.oom) continue;
+      add({row.name + " ns", own_ns(row), "<= 20", gpumem, own_text(row) + " ns an operation"});
+      add_against_cub(gpumem, row.name, ">= 5");
+    }
+  }
+  [[nodiscard]] std::vector<latency_ratio> take() { return std::move(out_); }
+
+ private:
+  /// Null where it was not measured or ran out of memory.
+  [[nodiscard]] const latency_row* find(std::string_view allocator, std::string_view name, unsigned threads = 1) const {
+    const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const latency_row& r) {
+      return r.allocator == allocator && r.name == name && r.threads == threads && !r.oom;
+    });
+    return found != rows_.end() ? &*found : nullptr;
+  }
+  /// Of CUB's configurations the one that is fastest at this.
+  [[nodiscard]] const latency_row* best_cub(std::string_view name) const {
+    const latency_row* best = nullptr;
+    for (const char* kind : {"cub", "cub_default"}) {
+      const latency_row* const row = find(kind, name);
+      if (row != nullptr && (best == nullptr || own_ns(*row) < own_ns(*best))) best = row;
+    }
+    return best;
+  }
+  void add(latency_ratio ratio) {
+    if (std::isfinite(ratio.value)) out_.push_back(std::move(ratio));
+  }
+
+  void add_against_cub(const std::string& gpumem, const std::string& name, const char* bound) {
+    const latency_row* const ours = find(gpumem, name);
+    const latency_row* const theirs = best_cub(name);
+    if (ours == nullptr || theirs == nullptr) return;
+    add({name + " cub/gpumem", own_ns(*theirs) / own_ns(*ours), bound, gpumem,
+         fmt::format("{} {} / {} ns", theirs->allocator, own_text(*theirs), own_text(*ours))});
+  }
+  void add_scaling(const std::string& gpumem) {
+    const latency_row* const one = find(gpumem, "pair_4KiB");
+    const latency_row* const two = find(gpumem, "pair_4KiB", 2);
+    const latency_row* const spin_one = find("floor", "spin");
+    const latency_row* const spin_two = find("floor", "spin", 2);
+    if (one == nullptr || two == nullptr || spin_one == nullptr || spin_two == nullptr) return;
+    const double ours = one->median_ns / two->median_ns;
+    const double floor = spin_one->median_ns / spin_two->median_ns;
+    add({"pair_4KiB 2 threads, of spin's scaling", ours / floor, ">= 0.9", gpumem,
+         fmt::format("x {:.2f} / x {:.2f}", ours, floor)});
+  }
+  void add_handoff(const std::string& gpumem) {
+    const latency_row* const handed = find(gpumem, "handoff");
+    const latency_row* const pair = find(gpumem, "pair_4KiB");
+    if (handed == nullptr || pair == nullptr) return;
+    add({"handoff / pair_4KiB", handed->median_ns / pair->median_ns, "<= 2", gpumem,
+         fmt::format("{:.1f} / {:.1f} ns", handed->median_ns, pair->median_ns)});
+  }
+  void add_million(const std::string& gpumem) {
+    const latency_row* const walk = find(gpumem, "live_1e6");
+    const latency_row* const chase = find("floor", "chase_1e6");
+    if (walk == nullptr || chase == nullptr) return;
+    add({"live_1e6 - chase_1e6 ns", own_ns(*walk) - chase->median_ns, "<= 60", gpumem,
+         fmt::format("{} - {:.1f} ns", own_text(*walk), chase->median_ns)});
+  }
+  void add_worst(const std::string& gpumem) {
+    const latency_row* const ours = find(gpumem, "worst");
+    if (ours == nullptr || !ours->tail) return;
+    const latency_row* const floor = find("floor", "worst");
+    const bool known = floor != nullptr && floor->tail;
+    add({"worst p99.999 us", ours->tail->p99_999_us, "< 50", gpumem,
+         known ? fmt::format("an empty operation: {:.1f} us", floor->tail->p99_999_us) : ""});
+  }
+
+  const std::vector<latency_row>& rows_;
+  std::vector<latency_ratio> out_;
+};
+
+}  // namespace
+
+tail_times tail_of(std::vector<std::uint32_t>& ns, std::optional<std::uint64_t> device_ops) {
+  tail_times out;
+  out.ops = ns.size();
+  out.device_ops = device_ops;
+  if (ns.empty()) return out;
+  const auto at = [&ns](double share) {
+    const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(ns.size()) - 1e-9));
+    const auto nth = ns.begin() + static_cast<std::ptrdiff_t>(std::clamp<std::size_t>(rank, 1, ns.size()) - 1);
+    std::nth_element(ns.begin(), nth, ns.end());
+    return *nth * 1e-3;
+  };
+  out.p50_us = at(0.5);
+  out.p99_us = at(0.99);
+  out.p99_9_us = at(0.999);
+  out.p99_999_us = at(0.99999);
+  out.max_us = at(1);
+  return out;
+}
+
+std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows) {
+  ratio_list list{rows};
+  std::vector<std::string> seen;
+  for (const latency_row& row : rows) {
+    if (!row.allocator.starts_with("gpumem/") || std::count(seen.begin(), seen.end(), row.allocator) != 0) continue;
+    seen.push_back(row.allocator);
+    list.add_all_of(row.allocator);
+  }
+  return list.take();
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,104 @@
+/// `latency`'s figures as tables for people and as JSON for programs.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "latency.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+std::string times_table(const std::vector<latency_row>& rows, std::size_t width) {
+  std::string out = fmt::format("{:<{}}{:<28}{:>8}{:>12}{:>12}{:>12}{:>15}\n", "allocator", width, "case", "threads",
+                                "ns", "least", "most", "device's part");
+  for (const latency_row& r : rows) {
+    if (r.tail) continue;
+    out += fmt::format("{:<{}}{:<28}{:>8}", r.allocator, width, r.name, r.threads);
+    out += r.oom ? "  out of memory\n"
+                 : fmt::format("{:>12.1f}{:>12.1f}{:>12.1f}{:>15}\n", r.median_ns, r.least_ns, r.most_ns,
+                               r.double_share_ns ? fmt::format("{:.1f}", *r.double_share_ns) : "-");
+  }
+  return out;
+}
+
+std::string tails_table(const std::vector<latency_row>& rows, std::size_t width) {
+  std::string out;
+  for (const latency_row& r : rows) {
+    if (!r.tail) continue;
+    const tail_times& t = *r.tail;
+    if (out.empty()) {
+      out = fmt::format("\n{:<{}}{:>10}{:>10}{:>10}{:>10}{:>12}{:>12}{:>12}\n", "worst, us", width, "p50", "p99", "p99.9",
+                        "p99.999", "max", "operations", "on device");
+    }
+    out += fmt::format("{:<{}}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>12.3f}{:>12}{:>12}\n", r.allocator, width, t.p50_us,
+                       t.p99_us, t.p99_9_us, t.p99_999_us, t.max_us, t.ops,
+                       t.device_ops ? fmt::format("{}", *t.device_ops) : "-");
+  }
+  return out;
+}
+
+std::string ratios_table(const std::vector<latency_ratio>& ratios, std::size_t width) {
+  if (ratios.empty()) return "";
+  std::string out = fmt::format("\n{:<{}}{:<42}{:>10}  {:<9}{}\n", "ratios of", width, "", "measured", "bound", "from");
+  for (const latency_ratio& r : ratios) {
+    out += fmt::format("{:<{}}{:<42}{:>10.2f}  {:<9}{}\n", r.of, width, r.name, r.value, r.bound, r.from);
+  }
+  return out;
+}
+
+nlohmann::ordered_json json_of(const tail_times& t) {
+  using json = nlohmann::ordered_json;
+  return {{"p50_us", t.p50_us},
+          {"p99_us", t.p99_us},
+          {"p99_9_us", t.p99_9_us},
+          {"p99_999_us", t.p99_999_us},
+          {"max_us", t.max_us},
+          {"ops", t.ops},
+          {"device_ops", t.device_ops ? json(*t.device_ops) : json(nullptr)}};
+}
+
+nlohmann::ordered_json json_of(const latency_row& r) {
+  using json = nlohmann::ordered_json;
+  const auto where = [&r](bool there, double value) { return there && !r.oom ? json(value) : json(nullptr); };
+  return {{"allocator", r.allocator},
+          {"case", r.name},
+          {"threads", r.threads},
+          {"ns_per_pair", where(r.turn != turn_kind::operation && !r.tail, r.median_ns)},
+          {"ns_per_op", where(r.turn == turn_kind::operation, r.median_ns)},
+          {"least_ns", where(!r.tail, r.least_ns)},
+          {"most_ns", where(!r.tail, r.most_ns)},
+          {"oom", r.oom},
+          {"double_share_ns", r.double_share_ns ? json(*r.double_share_ns) : json(nullptr)},
+          {"tail", r.tail ? json_of(*r.tail) : json(nullptr)}};
+}
+
+}  // namespace
+
+std::string latency_table(const std::vector<latency_row>& rows, const replay_setup& setup) {
+  std::size_t width = 12;
+  for (const latency_row& r : rows) width = std::max(width, r.allocator.size() + 2);
+  const bool real = setup.cuda && !setup.cuda->info.simulated;
+  return times_table(rows, width) + tails_table(rows, width) + ratios_table(latency_ratios(rows), width) +
+         fmt::format("\nMedians of 5 interleaved repetitions: ns of wall-clock time a pair (a replay's: an operation, in "
+                     "the mean over the trace) of all threads together{}.\n",
+                     real ? ", on " + setup.device.name
+                          : ", host time alone: the device is simulated, and what it or the double of the driver takes "
+                            "of a time is given beside it");
+}
+
+std::string latency_json(const std::vector<latency_row>& rows, const replay_setup& setup) {
+  using json = nlohmann::ordered_json;
+  json all{{"schema", 1},
+           {"command", "latency"},
+           {"simulated", !setup.cuda || setup.cuda->info.simulated},
+           {"device", {{"kind", setup.cuda ? "cuda" : "sim"}, {"name", setup.device.name}}},
+           {"results", json::array()},
+           {"ratios", json::array()}};
+  for (const latency_row& r : rows) all["results"].push_back(json_of(r));
+  for (const latency_ratio& r : latency_ratios(rows)) {
+    all["ratios"].push_back({{"name", r.name}, {"value", r.value}, {"bound", r.bound}, {"of", r.of}, {"from", r.from}});
+  }
+  return all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace gpumem::bench
