@@ -1,7 +1,7 @@
 /// The cases of `latency` as Google Benchmark's functions, for whatever allocates and frees (latency_subjects.hpp).
 ///
-/// A case is known by `allocator|case|threads`. What it keeps between its repetitions (blocks that live, times of single
-/// operations) belongs to whoever adds it.
+/// A case is known by `allocator|case|threads`. What it keeps between its repetitions (blocks that live, times of
+/// single operations) belongs to whoever adds it.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -76,7 +76,9 @@ class cheap_random {
   /// In [0, end), from the upper half of a number; `end` is below 2^32.
   static std::size_t below(std::uint64_t number, std::size_t end) { return ((number >> 32) * end) >> 32; }
   /// 512 to 512 * `sizes` bytes, from bits that `below` hardly uses; a power of two of them.
-  static std::size_t bytes(std::uint64_t number, std::size_t sizes) { return 512 * (1 + ((number >> 20) & (sizes - 1))); }
+  static std::size_t bytes(std::uint64_t number, std::size_t sizes) {
+    return 512 * (1 + ((number >> 20) & (sizes - 1)));
+  }
 
  private:
   std::uint64_t state_ = 1;

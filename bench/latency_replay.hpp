@@ -1,7 +1,7 @@
 /// The case `replay_<trace>`: a trace as a tight loop of allocations and frees, and nothing else.
 ///
-/// No clock, no work on the device, no table of pointers: what a replay looks up while it runs is resolved here, before.
-/// A block is freed in the order of its own stream, and what lives at the end is freed outside the time.
+/// No clock, no work on the device, no table of pointers: what a replay looks up while it runs is resolved here,
+/// before. A block is freed in the order of its own stream, and what lives at the end is freed outside the time.
 #pragma once
 
 #include <benchmark/benchmark.h>

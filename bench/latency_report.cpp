@@ -27,11 +27,11 @@ std::string tails_table(const std::vector<latency_row>& rows, std::size_t width)
     if (!r.tail) continue;
     const tail_times& t = *r.tail;
     if (out.empty()) {
-      out = fmt::format("\n{:<{}}{:>10}{:>10}{:>10}{:>10}{:>12}{:>12}{:>12}\n", "worst, us", width, "p50", "p99", "p99.9",
-                        "p99.999", "max", "operations", "on device");
+      out = fmt::format("\n{:<{}}{:>10}{:>10}{:>10}{:>10}{:>12}{:>12}{:>12}\n", "worst, us", width, "p50", "p99",
+                        "p99.9", "p99.999", "max", "operations", "on device");
     }
-    out += fmt::format("{:<{}}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>12.3f}{:>12}{:>12}\n", r.allocator, width, t.p50_us,
-                       t.p99_us, t.p99_9_us, t.p99_999_us, t.max_us, t.ops,
+    out += fmt::format("{:<{}}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>12.3f}{:>12}{:>12}\n", r.allocator, width,
+                       t.p50_us, t.p99_us, t.p99_9_us, t.p99_999_us, t.max_us, t.ops,
                        t.device_ops ? fmt::format("{}", *t.device_ops) : "-");
   }
   return out;
@@ -79,11 +79,12 @@ std::string latency_table(const std::vector<latency_row>& rows, const replay_set
   for (const latency_row& r : rows) width = std::max(width, r.allocator.size() + 2);
   const bool real = setup.cuda && !setup.cuda->info.simulated;
   return times_table(rows, width) + tails_table(rows, width) + ratios_table(latency_ratios(rows), width) +
-         fmt::format("\nMedians of 5 interleaved repetitions: ns of wall-clock time a pair (a replay's: an operation, in "
-                     "the mean over the trace) of all threads together{}.\n",
-                     real ? ", on " + setup.device.name
-                          : ", host time alone: the device is simulated, and what it or the double of the driver takes "
-                            "of a time is given beside it");
+         fmt::format(
+             "\nMedians of 5 interleaved repetitions: ns of wall-clock time a pair (a replay's: an operation, in "
+             "the mean over the trace) of all threads together{}.\n",
+             real ? ", on " + setup.device.name
+                  : ", host time alone: the device is simulated, and what it or the double of the driver takes "
+                    "of a time is given beside it");
 }
 
 std::string latency_json(const std::vector<latency_row>& rows, const replay_setup& setup) {

@@ -51,8 +51,7 @@ bool gpumem_subject::driver_part(stream_ref s) {
 std::uint64_t gpumem_subject::device_calls() const {
   const call_counts all = on_->calls();
   return std::accumulate(all.begin(), all.end(), std::uint64_t{0}) -
-         all[static_cast<std::size_t>(device_call::stream_id)] -
-         all[static_cast<std::size_t>(device_call::capture_id)];
+         all[static_cast<std::size_t>(device_call::stream_id)] - all[static_cast<std::size_t>(device_call::capture_id)];
 }
 
 baseline_subject::baseline_subject(cuda_stage& stage, gpumem_baseline* under, std::string kind, std::size_t streams)

@@ -86,9 +86,7 @@ class baseline_subject {
 /// The floor of a case: calls that do nothing, and the loop around them.
 class empty_subject {
  public:
-  [[gnu::noinline]] void* allocate(std::size_t bytes, stream_ref /*s*/) {
-    return reinterpret_cast<void*>(bytes | 1);
-  }
+  [[gnu::noinline]] void* allocate(std::size_t bytes, stream_ref /*s*/) { return reinterpret_cast<void*>(bytes | 1); }
   [[gnu::noinline]] void release(void* p, stream_ref /*own*/) {
     asm volatile("" : : "r"(p));  // a call without an effect would be left out
   }

@@ -207,9 +207,8 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags
 }
 
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext* context) {
-  SIMCUDA_ENTER_UNLOCKED("cuCtxGetCurrent");
-  const thread_state& me = this_thread();
-  *context = me.contexts.empty() ? nullptr : me.contexts.back();
+  if (const CUresult refused = enter_unlocked(own_call::get_current); refused != CUDA_SUCCESS) return refused;
+  *context = current_context();
   return CUDA_SUCCESS;
 }
 
@@ -218,6 +217,7 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
   thread_state& me = this_thread();
   if (!me.contexts.empty()) me.contexts.pop_back();
   if (context != nullptr) me.contexts.push_back(context);
+  note_current();
   return CUDA_SUCCESS;
 }
 
@@ -225,6 +225,7 @@ CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext context) {
   SIMCUDA_ENTER("cuCtxPushCurrent");
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   this_thread().contexts.push_back(context);
+  note_current();
   return CUDA_SUCCESS;
 }
 
@@ -234,11 +235,12 @@ CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* context) {
   if (me.contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   if (context != nullptr) *context = me.contexts.back();
   me.contexts.pop_back();
+  note_current();
   return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
-  SIMCUDA_ENTER_UNLOCKED("cuCtxGetDevice");
+  if (const CUresult refused = enter_unlocked(own_call::get_device); refused != CUDA_SUCCESS) return refused;
   gpu* on = nullptr;
   if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
   *device = on->ordinal;

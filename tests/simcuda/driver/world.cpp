@@ -84,6 +84,9 @@ void reset(world& w, const world_config& config) {
   {
     const std::lock_guard lock{w.functions_mutex};
     for (auto& [name, record] : w.functions) record.calls = 0;
+    for (const auto& counts : w.own_calls) {
+      for (auto& each : *counts) each = 0;
+    }
   }
   ++w.generation;
   // Records that a handle may still point to stay: it is then refused, and not followed into nothing.
@@ -102,12 +105,16 @@ void reset(world& w, const world_config& config) {
 
 }  // namespace
 
-world& the_world() {
+std::atomic<world*> made_world;
+thread_local constinit thread_front front{};
+
+world& make_world() {
   // Never destroyed: programs call the driver from their own static destructors.
   static auto* const only = [] {
     auto* const w = new world;
     reset(*w, from_environment());
     plan_failures(*w);
+    made_world.store(w, std::memory_order_release);
     return w;
   }();
   return *only;
@@ -137,6 +144,12 @@ void fail(std::string_view function, unsigned nth, CUresult error) {
 std::uint64_t calls(std::string_view function) {
   world& w = the_world();
   const std::lock_guard lock{w.functions_mutex};
+  const auto own = std::find(own_call_names.begin(), own_call_names.end(), function);
+  if (own != own_call_names.end()) {
+    std::uint64_t all = 0;
+    for (const auto& counts : w.own_calls) all += (*counts)[static_cast<std::size_t>(own - own_call_names.begin())];
+    return all;
+  }
   const auto found = w.functions.find(function);
   return found == w.functions.end() ? 0 : found->second.calls.load();
 }
@@ -147,8 +160,21 @@ thread_state& this_thread() {
   if (state.generation != generation) {
     state = {};
     state.generation = generation;
+    front.generation = generation;
+    front.current = nullptr;
   }
   return state;
+}
+
+void note_current() {
+  const thread_state& me = this_thread();
+  front.current = me.contexts.empty() ? nullptr : me.contexts.back();
+}
+
+void count_from_now_on() {
+  world& w = the_world();
+  const std::lock_guard lock{w.functions_mutex};
+  front.own_calls = w.own_calls.emplace_back(std::make_unique<own_counts>()).get();
 }
 
 function_record& record_of(std::string_view function) {
@@ -159,9 +185,6 @@ function_record& record_of(std::string_view function) {
   return record;
 }
 
-namespace {
-
-/// Counts the call against every failure planned for the function, up to the first that falls due.
 CUresult due_failure(std::string_view function) {
   world& w = the_world();
   const std::lock_guard lock{w.mutex};
@@ -173,17 +196,6 @@ CUresult due_failure(std::string_view function) {
     return error;
   }
   return CUDA_SUCCESS;
-}
-
-}  // namespace
-
-CUresult count_call(function_record& of, bool needs_init) {
-  world& w = the_world();
-  of.calls.fetch_add(1, std::memory_order_relaxed);
-  if (w.any_failure.load(std::memory_order_relaxed)) {
-    if (const CUresult planned = due_failure(of.name); planned != CUDA_SUCCESS) return planned;
-  }
-  return needs_init && !w.initialised ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
 }
 
 CUresult error_of(const status& s, CUresult otherwise) {
@@ -199,16 +211,6 @@ CUresult error_of(const status& s, CUresult otherwise) {
     default:
       return otherwise;
   }
-}
-
-CUresult current(gpu** on, CUcontext* context) {
-  const thread_state& me = this_thread();
-  if (me.contexts.empty() || me.contexts.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  CUcontext c = me.contexts.back();
-  if (!c->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  *on = c->on;
-  if (context != nullptr) *context = c;
-  return CUDA_SUCCESS;
 }
 
 namespace {
@@ -269,13 +271,12 @@ CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on) {
     *out = &legacy;
     return CUDA_SUCCESS;
   }
-  thread_local CUstream last_found = nullptr;  // which is a record for good
-  if (handle != last_found) {
+  if (handle != front.last_found) {
     const auto& all = the_world().streams;
     if (std::none_of(all.begin(), all.end(), [handle](const auto& s) { return s.get() == handle; })) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    last_found = handle;
+    front.last_found = handle;
   }
   if (handle->context == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (!handle->context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -18,6 +18,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "async_pool.hpp"
@@ -109,11 +110,47 @@ struct planned_failure {
 /// A driver function by its base name: one for each name, for good, so that a call finds its own once.
 struct function_record {
   std::string name;
-  std::atomic<std::uint64_t> calls = 0;
+  std::atomic<std::uint64_t> calls = 0;  ///< written under the world's lock
+};
+
+/// The functions that take no lock. Each thread counts its own calls of them.
+enum class own_call : std::uint8_t { get_current, get_device };
+inline constexpr std::array<std::string_view, 2> own_call_names{"cuCtxGetCurrent", "cuCtxGetDevice"};
+using own_counts = std::array<std::atomic<std::uint64_t>, own_call_names.size()>;
+
+/// The calling thread's, as plain values that need no constructor: what it is asked all the time. In the space for such
+/// that every thread has from its begin, where a dlopened library can have a few bytes.
+struct thread_front {
+  std::uint64_t generation;  ///< as `thread_state::generation`
+  CUcontext current;         ///< the last of `thread_state::contexts`; null: none
+  own_counts* own_calls;     ///< null: none yet
+  CUstream last_found;       ///< by `find_stream`; a record for good
+};
+extern thread_local constinit thread_front front __attribute__((tls_model("initial-exec")));
+
+/// A recursive mutex for short sections: half of std::recursive_mutex's time where nobody waits, and who waits, yields.
+class short_lock {
+ public:
+  void lock() {
+    if (owner_.load(std::memory_order_relaxed) != &front) {
+      for (thread_front* nobody = nullptr; !owner_.compare_exchange_weak(nobody, &front, std::memory_order_acquire);) {
+        nobody = nullptr;
+        std::this_thread::yield();
+      }
+    }
+    ++depth_;
+  }
+  void unlock() {
+    if (--depth_ == 0) owner_.store(nullptr, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<thread_front*> owner_ = nullptr;  ///< of the thread that holds it
+  unsigned depth_ = 0;
 };
 
 struct world {
-  std::recursive_mutex mutex;
+  short_lock mutex;
   world_config config;
   std::atomic<bool> initialised = false;
   unsigned long long next_id = 1;
@@ -126,13 +163,19 @@ struct world {
   std::vector<CUevent> spare_events;
   std::vector<std::unique_ptr<CUgraph_st>> graphs;
   std::vector<std::unique_ptr<CUgraphExec_st>> execs;
-  std::mutex functions_mutex;  ///< guards the next; taken last
+  std::mutex functions_mutex;                                     ///< guards the next two; taken last
   std::map<std::string, function_record, std::less<>> functions;  ///< those called so far
+  std::vector<std::unique_ptr<own_counts>> own_calls;             ///< of each thread that ever was
   std::vector<planned_failure> failures;
   std::atomic<bool> any_failure = false;      ///< `failures` has one
   std::atomic<std::uint64_t> generation = 0;  ///< of the world: thread-local state of an older one is void
 };
-world& the_world();
+extern std::atomic<world*> made_world;
+world& make_world();
+inline world& the_world() {
+  world* const w = made_world.load(std::memory_order_acquire);
+  return w != nullptr ? *w : make_world();
+}
 /// A device that was reset: everything on it is gone.
 void remake(gpu& g);
 CUstream new_stream(CUcontext context);
@@ -147,25 +190,61 @@ struct thread_state {
 };
 thread_state& this_thread();
 
+/// The calling thread's; null: none.
+inline CUcontext current_context() {
+  if (front.generation != the_world().generation.load(std::memory_order_relaxed)) this_thread();
+  return front.current;
+}
+/// After a change of `thread_state::contexts`.
+void note_current();
+void count_from_now_on();
+
 function_record& record_of(std::string_view function);
-/// Counts a call; what it is refused with, by plan or before cuInit.
-CUresult count_call(function_record& of, bool needs_init = true);
+/// Counts the call against every failure planned for the function; the first that falls due.
+CUresult due_failure(std::string_view function);
+/// What a call is refused with, by plan or before cuInit.
+inline CUresult refusal_of(std::string_view function, bool needs_init) {
+  const world& w = the_world();
+  if (w.any_failure.load(std::memory_order_relaxed)) {
+    if (const CUresult planned = due_failure(function); planned != CUDA_SUCCESS) return planned;
+  }
+  return needs_init && !w.initialised ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
+}
+inline void add_one(std::atomic<std::uint64_t>& to) {
+  to.store(to.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+/// A function that reads nothing but the calling thread's state: counted, without the lock.
+inline CUresult enter_unlocked(own_call which) {
+  if (front.own_calls == nullptr) count_from_now_on();
+  const auto index = static_cast<std::size_t>(which);
+  add_one((*front.own_calls)[index]);
+  return refusal_of(own_call_names[index], true);
+}
 
 /// One driver function: the lock, the count, and the failure that was planned for it.
 class entered {
  public:
-  explicit entered(function_record& of, bool needs_init = true)
-      : lock_{the_world().mutex}, refused_{count_call(of, needs_init)} {}
+  explicit entered(function_record& of, bool needs_init = true) : lock_{the_world().mutex} {
+    add_one(of.calls);
+    refused_ = refusal_of(of.name, needs_init);
+  }
   [[nodiscard]] CUresult refused() const noexcept { return refused_; }
 
  private:
-  std::unique_lock<std::recursive_mutex> lock_;
-  CUresult refused_;
+  std::unique_lock<short_lock> lock_;
+  CUresult refused_ = CUDA_SUCCESS;
 };
 
 CUresult error_of(const status& s, CUresult otherwise = CUDA_ERROR_UNKNOWN);
 /// The current context's device, or why there is none.
-CUresult current(gpu** on, CUcontext* context = nullptr);
+inline CUresult current(gpu** on, CUcontext* context = nullptr) {
+  CUcontext c = current_context();
+  if (c == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!c->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *on = c->on;
+  if (context != nullptr) *context = c;
+  return CUDA_SUCCESS;
+}
 /// The device on which the address was allocated, whatever context is current; null: on none.
 gpu* owner_of(CUdeviceptr at);
 /// The same, for reserved ranges, too.
@@ -186,13 +265,7 @@ void run_destructors();
 #define SIMCUDA_ENTER(name) SIMCUDA_ENTER_WITH(name, true)
 /// One that may be called before cuInit.
 #define SIMCUDA_ENTER_EARLY(name) SIMCUDA_ENTER_WITH(name, false)
-#define SIMCUDA_ENTER_WITH(name, needs_init)                                                      \
-  static gpumem::simcuda::function_record& record_here_ = gpumem::simcuda::record_of(name);       \
-  const gpumem::simcuda::entered here_{record_here_, needs_init};                                 \
+#define SIMCUDA_ENTER_WITH(name, needs_init)                                                \
+  static gpumem::simcuda::function_record& record_here_ = gpumem::simcuda::record_of(name); \
+  const gpumem::simcuda::entered here_{record_here_, needs_init};                           \
   if (here_.refused() != CUDA_SUCCESS) return here_.refused()
-/// One that reads nothing but the calling thread's state: without the lock.
-#define SIMCUDA_ENTER_UNLOCKED(name)                                                              \
-  static gpumem::simcuda::function_record& record_here_ = gpumem::simcuda::record_of(name);       \
-  if (const CUresult refused_here_ = gpumem::simcuda::count_call(record_here_);                   \
-      refused_here_ != CUDA_SUCCESS)                                                              \
-  return refused_here_

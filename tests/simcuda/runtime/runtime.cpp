@@ -10,13 +10,12 @@ namespace gpumem::simcudart {
 namespace {
 
 struct ground {
-  cudaError_t state = cudaSuccess;
-  driver_table tables[2];           ///< legacy, per thread
+  found_driver driver;
   std::mutex mutex;                 ///< guards the contexts
   std::vector<CUcontext> contexts;  ///< by device; null: not retained yet, or reset
   std::vector<CUcontext> gone;
-  std::atomic<bool> any_gone = false;
 };
+std::atomic<bool> any_gone = false;  ///< `ground::gone` has one
 
 // The driver names no function twice with one signature, so what is missing in the table is a name of a newer driver:
 // its calls fail one by one, and the rest works.
@@ -54,9 +53,9 @@ cudaError_t start(ground& g) {
   void* const symbol = dlsym(library, "cuGetProcAddress_v2");
   if (symbol == nullptr) return cudaErrorInsufficientDriver;
   const auto get = reinterpret_cast<PFN_cuGetProcAddress_v12000>(symbol);
-  fill(g.tables[0], get, false);
-  fill(g.tables[1], get, true);
-  const driver_table& d = g.tables[0];
+  fill(g.driver.tables[0], get, false);
+  fill(g.driver.tables[1], get, true);
+  const driver_table& d = g.driver.tables[0];
   int version = 0;
   if (const CUresult e = d.cuDriverGetVersion(&version); e != CUDA_SUCCESS) return error_of(e);
   if (version / 1000 < CUDART_VERSION / 1000) return cudaErrorInsufficientDriver;
@@ -70,20 +69,22 @@ cudaError_t start(ground& g) {
 ground& the_ground() {
   static auto* const only = [] {
     auto* const g = new ground;
-    g->state = start(*g);
+    g->driver.state = start(*g);
+    found_already.store(&g->driver, std::memory_order_release);
     return g;
   }();
   return *only;
 }
 
-thread_local cudaError_t last = cudaSuccess;
-thread_local int chosen = 0;
+// In the space that every thread has from its begin, where a dlopened library can have a few bytes: they are asked at
+// every call.
+__attribute__((tls_model("initial-exec"))) thread_local cudaError_t last = cudaSuccess;
+__attribute__((tls_model("initial-exec"))) thread_local int chosen = 0;
 
 }  // namespace
 
-const driver_table& driver(bool per_thread) { return the_ground().tables[per_thread ? 1 : 0]; }
-
-cudaError_t initialise() { return the_ground().state; }
+std::atomic<const found_driver*> found_already;
+const found_driver& find_driver() { return the_ground().driver; }
 
 cudaError_t context_of(int device, CUcontext* context) {
   ground& g = the_ground();
@@ -106,7 +107,7 @@ void forget_contexts(int device) {
   const std::lock_guard lock{g.mutex};
   CUcontext& kept = g.contexts[static_cast<std::size_t>(device)];
   if (kept != nullptr) g.gone.push_back(kept);
-  g.any_gone = true;
+  any_gone = true;
   kept = nullptr;
 }
 
@@ -114,8 +115,8 @@ cudaError_t enter() {
   if (const cudaError_t e = initialise(); e != cudaSuccess) return e;
   CUcontext now = nullptr;
   if (const CUresult e = driver().cuCtxGetCurrent(&now); e != CUDA_SUCCESS) return error_of(e);
-  ground& g = the_ground();
-  if (now != nullptr && g.any_gone) {
+  if (now != nullptr && any_gone.load(std::memory_order_relaxed)) {
+    ground& g = the_ground();
     const std::lock_guard lock{g.mutex};
     for (const CUcontext old : g.gone) {
       if (old == now) now = nullptr;  // another thread has reset the device

@@ -9,6 +9,7 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <utility>
 
@@ -22,10 +23,21 @@ struct driver_table {
 #undef DRIVER
 };
 
+struct found_driver {
+  cudaError_t state = cudaSuccess;
+  driver_table tables[2];  ///< legacy, per thread
+};
+extern std::atomic<const found_driver*> found_already;
+const found_driver& find_driver();
+inline const found_driver& the_driver() {
+  const found_driver* const found = found_already.load(std::memory_order_acquire);
+  return found != nullptr ? *found : find_driver();
+}
+
 /// The driver's functions, for legacy default streams or those of each thread; only after `initialise` succeeded.
-const driver_table& driver(bool per_thread = false);
+inline const driver_table& driver(bool per_thread = false) { return the_driver().tables[per_thread ? 1 : 0]; }
 /// Finds the driver and initialises it, once.
-cudaError_t initialise();
+inline cudaError_t initialise() { return the_driver().state; }
 /// As `initialise`, and the thread has a current context: the program's own, else that of its device.
 cudaError_t enter();
 /// The primary context of a device, retained for good.
