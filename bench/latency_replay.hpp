@@ -9,43 +9,9 @@
 #include <vector>
 
 #include "gpumem/device.hpp"
-#include "trace.hpp"
+#include "replay_loop.hpp"
 
 namespace gpumem::bench {
-
-struct loop_op {
-  std::uint64_t bytes = 0;
-  std::uint32_t slot = 0;
-  std::uint16_t stream = 0;  ///< the block's
-  bool frees = false;
-};
-
-/// A trace's operations in their order.
-struct replay_loop {
-  std::vector<loop_op> ops;
-  std::vector<loop_op> live_at_end;  ///< what frees those
-  std::size_t slots = 0;
-  std::size_t streams = 0;
-  std::size_t frees = 0;
-};
-
-inline replay_loop loop_of(const trace& t) {
-  replay_loop out{.ops = {}, .live_at_end = {}, .slots = t.slots, .streams = t.streams.size(), .frees = 0};
-  out.ops.reserve(t.ops.size());
-  std::vector<std::uint16_t> stream_of(t.slots);
-  std::vector<bool> live(t.slots);
-  for (const trace_op& op : t.ops) {
-    const bool frees = op.kind == op_kind::free;
-    if (!frees) stream_of[op.slot] = op.stream;
-    live[op.slot] = !frees;
-    out.frees += frees ? 1 : 0;
-    out.ops.push_back({op.bytes, op.slot, stream_of[op.slot], frees});
-  }
-  for (std::uint32_t slot = 0; slot < t.slots; ++slot) {
-    if (live[slot]) out.live_at_end.push_back({0, slot, stream_of[slot], true});
-  }
-  return out;
-}
 
 /// One allocator on one trace; it stays as the pass before left it.
 template <typename subject>

@@ -195,9 +195,61 @@ TEST_F(cli, refuses_what_means_nothing_to_latency) {
   expect_refused("latency --threads 0", "--threads 0: expected a whole number from 1 to 64");
   expect_refused("latency --threads 65", "--threads 65");
   expect_refused("latency --threads x", "--threads x");
-  expect_refused("latency --trace x.csv", "latency replays nothing");
+  expect_refused("latency --trace x.csv", "x.csv");
+  expect_refused("latency --csv x.csv", "latency takes --json");
   expect_refused("latency --baseline rmm", "--baseline rmm: expected cub");
 }
+
+#ifdef GPUMEM_TEST_LATENCY
+TEST_F(cli, latency_measures_the_cases_that_are_asked_for) {
+  const outcome got =
+      run("latency --policy growth --baseline cub --threads 2 --case pair_4KiB --case handoff --case "
+          "live_1e2 --case spin --case replay --json - --trace " +
+          good_trace());
+  ASSERT_EQ(got.exit_status, 0) << got.err;
+  const json all = json::parse(got.out);
+  std::vector<std::string> cases;
+  for (const json& row : all["results"]) {
+    cases.push_back(row["allocator"].get<std::string>() + " " + row["case"].get<std::string>() + " " +
+                    std::to_string(row["threads"].get<int>()));
+    const bool replay = row["case"].get<std::string>().starts_with("replay_");
+    EXPECT_EQ(row["ns_per_pair"].is_null(), replay) << row;
+    EXPECT_GT(row[replay ? "ns_per_op" : "ns_per_pair"], 0) << row;
+    EXPECT_EQ(row["oom"], false) << row;
+  }
+  EXPECT_THAT(cases, testing::ElementsAre(
+                         "floor spin 2", "floor handoff_ring 1", "floor replay_loop_good 1",
+                         "gpumem/growth pair_4KiB 1", "gpumem/growth pair_4KiB 2", "gpumem/growth handoff 1",
+                         "gpumem/growth driver_part 1", "gpumem/growth live_1e2 1", "gpumem/growth replay_good 1",
+                         "cub pair_4KiB 1", "cub pair_4KiB 2", "cub handoff 1", "cub driver_part 1", "cub live_1e2 1",
+                         "cub replay_good 1", "cub_default pair_4KiB 1", "cub_default pair_4KiB 2",
+                         "cub_default handoff 1", "cub_default driver_part 1", "cub_default live_1e2 1"));
+  std::vector<std::string> ratios;
+  for (const json& ratio : all["ratios"]) ratios.push_back(ratio["name"]);
+  EXPECT_THAT(ratios, testing::ElementsAre("pair_4KiB cub/gpumem", "handoff / pair_4KiB", "replay_good ns",
+                                           "replay_good cub/gpumem"));
+  expect_refused("latency --case nonsense", "--case nonsense: expected the begin of a case's name");
+}
+
+TEST_F(cli, latency_times_the_worst_of_four_million_operations) {
+  const outcome got = run("latency --policy growth,stream_ids=notify --case worst --json - --trace " + good_trace());
+  ASSERT_EQ(got.exit_status, 0) << got.err;
+  const json all = json::parse(got.out);
+  ASSERT_EQ(all["results"].size(), 2U) << "and the floor";
+  for (const json& row : all["results"]) {
+    const json& tail = row["tail"];
+    const bool floor = row["allocator"] == "floor";
+    EXPECT_EQ(tail["device_ops"].is_null(), floor) << row;
+    EXPECT_EQ(tail["ops"].get<int>() + (floor ? 0 : tail["device_ops"].get<int>()), 4'000'000) << row;
+    EXPECT_GT(tail["p50_us"], 0) << row;
+    EXPECT_LE(tail["p50_us"], tail["p99_us"]) << row;
+    EXPECT_LE(tail["p99_us"], tail["p99_9_us"]) << row;
+    EXPECT_LE(tail["p99_9_us"], tail["p99_999_us"]) << row;
+    EXPECT_LE(tail["p99_999_us"], tail["max_us"]) << row;
+  }
+  EXPECT_EQ(all["ratios"].size(), 1U);
+}
+#endif
 
 TEST_F(cli, measures_what_device_calls_cost) {
   const outcome got = run("costs --device cuda --json -", with_driver);

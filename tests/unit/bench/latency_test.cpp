@@ -1,52 +1,178 @@
-/// The latency command's figures as programs read them; what is measured is the machine's business.
+/// The latency command's figures as programs read them, and the arithmetic between them; what is measured is the
+/// machine's business.
 #include "latency.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 namespace gpumem::bench {
 namespace {
 
+const std::string ours = "gpumem/growth";
+
+latency_row row(std::string allocator, std::string name, double ns, unsigned threads = 1) {
+  latency_row out;
+  out.allocator = std::move(allocator);
+  out.name = std::move(name);
+  out.threads = threads;
+  out.median_ns = ns;
+  out.least_ns = ns / 2;
+  out.most_ns = ns * 2;
+  return out;
+}
+
+latency_row with_share(latency_row of, double ns) {
+  of.double_share_ns = ns;
+  return of;
+}
+
+latency_row replay(std::string allocator, double ns) {
+  latency_row out = row(std::move(allocator), "replay_lstm", ns);
+  out.turn = turn_kind::operation;
+  return out;
+}
+
+latency_row worst(std::string allocator, double p99_999_us) {
+  latency_row out = row(std::move(allocator), "worst", 80);
+  out.turn = turn_kind::other;
+  out.tail = tail_times{.p50_us = 0.1,
+                        .p99_us = 0.2,
+                        .p99_9_us = 0.3,
+                        .p99_999_us = p99_999_us,
+                        .max_us = 90,
+                        .ops = 4'000'000,
+                        .device_ops = 3};
+  return out;
+}
+
+/// The ratio of that name; the test fails where there is none, or more than one.
+latency_ratio only(const std::vector<latency_ratio>& all, const std::string& name) {
+  EXPECT_EQ(std::count_if(all.begin(), all.end(), [&](const auto& r) { return r.name == name; }), 1) << name;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& r) { return r.name == name; });
+  return found != all.end() ? *found : latency_ratio{};
+}
+
 TEST(latency, json_has_the_agreed_keys) {
-  const std::vector<latency_row> rows{{.allocator = "gpumem/growth",
-                                       .name = "pair_4KiB",
-                                       .threads = 2,
-                                       .oom = false,
-                                       .median_ns = 20,
-                                       .least_ns = 10,
-                                       .most_ns = 30,
-                                       .double_share_ns = {}},
-                                      {.allocator = "cub",
-                                       .name = "pair_4KiB",
-                                       .threads = 1,
-                                       .oom = false,
-                                       .median_ns = 200,
-                                       .least_ns = 100,
-                                       .most_ns = 300,
-                                       .double_share_ns = 40.0}};
+  const std::vector<latency_row> rows{row(ours, "pair_4KiB", 20, 2), with_share(row("cub", "pair_4KiB", 200), 40),
+                                      replay(ours, 15), worst(ours, 12.5)};
   const auto all = nlohmann::json::parse(latency_json(rows, {}));
-  EXPECT_EQ(all["results"][0]["allocator"], "gpumem/growth");
-  EXPECT_EQ(all["results"][0]["case"], "pair_4KiB");
-  EXPECT_EQ(all["results"][0]["threads"], 2);
-  EXPECT_EQ(all["results"][0]["ns_per_pair"], 20);
-  EXPECT_TRUE(all["results"][0]["double_share_ns"].is_null());
-  EXPECT_EQ(all["results"][1]["double_share_ns"], 40);
-  EXPECT_EQ(all["results"][1]["oom"], false);
+  const auto& results = all["results"];
+  EXPECT_EQ(results[0]["allocator"], ours);
+  EXPECT_EQ(results[0]["case"], "pair_4KiB");
+  EXPECT_EQ(results[0]["threads"], 2);
+  EXPECT_EQ(results[0]["ns_per_pair"], 20);
+  EXPECT_TRUE(results[0]["ns_per_op"].is_null());
+  EXPECT_TRUE(results[0]["double_share_ns"].is_null());
+  EXPECT_TRUE(results[0]["tail"].is_null());
+  EXPECT_EQ(results[1]["double_share_ns"], 40);
+  EXPECT_EQ(results[1]["oom"], false);
+  EXPECT_TRUE(results[2]["ns_per_pair"].is_null());
+  EXPECT_EQ(results[2]["ns_per_op"], 15);
+  EXPECT_TRUE(results[3]["ns_per_pair"].is_null());
+  EXPECT_EQ(results[3]["tail"]["p99_999_us"], 12.5);
+  EXPECT_EQ(results[3]["tail"]["ops"], 4'000'000);
+  EXPECT_EQ(results[3]["tail"]["device_ops"], 3);
   EXPECT_EQ(all["simulated"], true);
   EXPECT_THAT(latency_table(rows, {}), testing::HasSubstr("host time alone"));
 }
 
 TEST(latency, a_case_that_ran_out_of_memory_is_a_row_all_the_same) {
-  latency_row failed;
-  failed.allocator = "gpumem/grab_all";
-  failed.name = "live_1e6";
+  latency_row failed = row("gpumem/grab_all", "live_1e6", 0);
   failed.oom = true;
-  const auto all = nlohmann::json::parse(latency_json({failed}, {}));
+  const auto all = nlohmann::json::parse(latency_json({failed, row("floor", "chase_1e6", 100)}, {}));
   EXPECT_TRUE(all["results"][0]["ns_per_pair"].is_null());
   EXPECT_EQ(all["results"][0]["oom"], true);
+  EXPECT_TRUE(all["ratios"].empty()) << "no time, nothing to compare";
   EXPECT_THAT(latency_table({failed}, {}), testing::HasSubstr("out of memory"));
+}
+
+TEST(latency, a_pair_is_compared_with_the_fastest_cub_without_what_the_double_takes) {
+  const std::vector<latency_row> rows{with_share(row(ours, "pair_4KiB", 25), 5),
+                                      row(ours, "pair_2MiB", 50),
+                                      with_share(row("cub", "pair_4KiB", 300), 60),
+                                      with_share(row("cub", "pair_2MiB", 460), 60),
+                                      with_share(row("cub_default", "pair_4KiB", 270), 70),
+                                      with_share(row("cub_default", "pair_2MiB", 9000), 70)};
+  const auto all = latency_ratios(rows);
+  const latency_ratio small = only(all, "pair_4KiB cub/gpumem");
+  EXPECT_DOUBLE_EQ(small.value, (270.0 - 70) / (25 - 5));
+  EXPECT_EQ(small.bound, ">= 10");
+  EXPECT_EQ(small.of, ours);
+  EXPECT_EQ(small.from, "cub_default (270.0 - 70.0) / (25.0 - 5.0) ns");
+  const latency_ratio large = only(all, "pair_2MiB cub/gpumem");
+  EXPECT_DOUBLE_EQ(large.value, (460.0 - 60) / 50);
+  EXPECT_EQ(large.bound, ">= 8");
+}
+
+TEST(latency, two_threads_are_compared_with_what_two_threads_of_the_machine_do) {
+  const std::vector<latency_row> rows{row("floor", "spin", 40), row("floor", "spin", 25, 2), row(ours, "pair_4KiB", 30),
+                                      row(ours, "pair_4KiB", 20, 2), row(ours, "pair_4KiB", 1, 3)};
+  const latency_ratio scaling = only(latency_ratios(rows), "pair_4KiB 2 threads, of spin's scaling");
+  EXPECT_DOUBLE_EQ(scaling.value, (30.0 / 20) / (40.0 / 25));
+  EXPECT_EQ(scaling.bound, ">= 0.9");
+}
+
+TEST(latency, a_hand_off_a_million_blocks_and_the_worst_have_their_bounds) {
+  const std::vector<latency_row> rows{row("floor", "chase_1e6", 90),
+                                      worst("floor", 4.5),
+                                      row(ours, "pair_4KiB", 30),
+                                      row(ours, "handoff", 75),
+                                      with_share(row(ours, "live_1e6", 140), 8),
+                                      worst(ours, 12.5)};
+  const auto all = latency_ratios(rows);
+  EXPECT_DOUBLE_EQ(only(all, "handoff / pair_4KiB").value, 2.5);
+  EXPECT_EQ(only(all, "handoff / pair_4KiB").bound, "<= 2");
+  EXPECT_DOUBLE_EQ(only(all, "live_1e6 - chase_1e6 ns").value, 140.0 - 8 - 90);
+  EXPECT_EQ(only(all, "live_1e6 - chase_1e6 ns").bound, "<= 60");
+  EXPECT_DOUBLE_EQ(only(all, "worst p99.999 us").value, 12.5);
+  EXPECT_EQ(only(all, "worst p99.999 us").bound, "< 50");
+  EXPECT_EQ(only(all, "worst p99.999 us").from, "an empty operation: 4.5 us");
+}
+
+TEST(latency, a_replay_has_a_mean_and_a_ratio_for_each_trace_and_row) {
+  const std::string other = "gpumem/caching";
+  const std::vector<latency_row> rows{replay("floor", 2), replay(ours, 18), replay(other, 36),
+                                      with_share(replay("cub", 120), 30)};
+  const auto all = latency_ratios(rows);
+  ASSERT_EQ(all.size(), 4U) << "none for the floor and CUB themselves";
+  EXPECT_EQ(all[0].name, "replay_lstm ns");
+  EXPECT_DOUBLE_EQ(all[0].value, 18);
+  EXPECT_EQ(all[0].bound, "<= 20");
+  EXPECT_EQ(all[1].name, "replay_lstm cub/gpumem");
+  EXPECT_DOUBLE_EQ(all[1].value, 90.0 / 18);
+  EXPECT_EQ(all[1].bound, ">= 5");
+  EXPECT_EQ(all[2].of, other);
+  EXPECT_DOUBLE_EQ(all[3].value, 90.0 / 36);
+}
+
+TEST(latency, ratios_stand_in_the_table_and_in_the_json) {
+  const std::vector<latency_row> rows{row(ours, "pair_4KiB", 30), row(ours, "handoff", 45)};
+  const auto all = nlohmann::json::parse(latency_json(rows, {}));
+  ASSERT_EQ(all["ratios"].size(), 1U);
+  EXPECT_EQ(all["ratios"][0]["name"], "handoff / pair_4KiB");
+  EXPECT_EQ(all["ratios"][0]["value"], 1.5);
+  EXPECT_EQ(all["ratios"][0]["bound"], "<= 2");
+  EXPECT_EQ(all["ratios"][0]["of"], ours);
+  EXPECT_THAT(latency_table(rows, {}), testing::HasSubstr("handoff / pair_4KiB"));
+}
+
+TEST(latency, a_percentile_is_the_least_time_that_so_many_did_not_exceed) {
+  std::vector<std::uint32_t> ns(1'000'000);
+  std::iota(ns.rbegin(), ns.rend(), 1);  // 1 ns to 1 ms, the slowest first
+  const tail_times t = tail_of(ns, 7);
+  EXPECT_DOUBLE_EQ(t.p50_us, 500);
+  EXPECT_DOUBLE_EQ(t.p99_us, 990);
+  EXPECT_DOUBLE_EQ(t.p99_9_us, 999);
+  EXPECT_DOUBLE_EQ(t.p99_999_us, 999.99);
+  EXPECT_DOUBLE_EQ(t.max_us, 1000);
+  EXPECT_EQ(t.ops, 1'000'000U);
+  EXPECT_EQ(t.device_ops, 7U);
+  std::vector<std::uint32_t> none;
+  EXPECT_EQ(tail_of(none, {}).ops, 0U);
 }
 
 }  // namespace

@@ -1,0 +1,32 @@
+/// A trace as a tight loop of allocations and frees: what a replay looks up while it runs is resolved before.
+///
+/// A block is freed in the order of its own stream, wherever the trace frees it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "trace.hpp"
+
+namespace gpumem::bench {
+
+struct loop_op {
+  std::uint64_t bytes = 0;
+  std::uint32_t slot = 0;
+  std::uint16_t stream = 0;  ///< the block's
+  bool frees = false;
+};
+
+/// A trace's operations in their order.
+struct replay_loop {
+  std::vector<loop_op> ops;
+  std::vector<loop_op> live_at_end;  ///< what frees those
+  std::size_t slots = 0;
+  std::size_t streams = 0;
+  std::size_t frees = 0;
+};
+
+replay_loop loop_of(const trace& t);
+
+}  // namespace gpumem::bench
