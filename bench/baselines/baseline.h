@@ -2,7 +2,8 @@
  *
  * The plug-in is built twice from one source: over the CUDA runtime, for a real GPU, and over the double of the
  * runtime, for a simulated one. gpumem_bench loads the one that fits its device. Functions return a cudaError_t, 0 for
- * success; 2 is out of memory. One device a process, one thread. */
+ * success; 2 is out of memory. One device a process; a thread that calls `allocate` or `release` has called
+ * `set_device` or `open`. Only "cub", "cub_default" and "cuda_malloc_async" take several threads at once. */
 #ifndef GPUMEM_BENCH_BASELINE_H
 #define GPUMEM_BENCH_BASELINE_H
 
