@@ -15,7 +15,6 @@
 namespace gpumem::bench {
 namespace {
 
-constexpr int repetitions = 5;
 constexpr int most_uncached_power = 3;  // a driver call for each of more blocks would take minutes
 
 struct sized_case {
@@ -180,7 +179,7 @@ class measured_subject final : public measured_row {
     if (!cases.wants("worst")) return {};
     const auto opened = open(in, 1);
     if (!opened) return opened.why();
-    worst_ = std::make_unique<worst_case<subject>>(**opened, repetitions);
+    worst_ = std::make_unique<worst_case<subject>>(**opened, latency_repetitions);
     cases.add(in.name, "worst", 1, [this](benchmark::State& state) { worst_->run(state); })
         ->Iterations(static_cast<benchmark::IterationCount>(worst_pairs));
     return {};
@@ -203,7 +202,8 @@ result<std::unique_ptr<cuda_stage>> open_stage(const options& with) {
 
 std::vector<latency_row> run_benchmarks() {
   std::array words{std::string{"gpumem_bench"}, std::string{"--benchmark_enable_random_interleaving=true"},
-                   fmt::format("--benchmark_repetitions={}", repetitions), std::string{"--benchmark_min_time=0.005"}};
+                   fmt::format("--benchmark_repetitions={}", latency_repetitions),
+                   std::string{"--benchmark_min_time=0.002"}};
   std::vector<char*> argv;
   for (std::string& w : words) argv.push_back(w.data());
   auto argc = static_cast<int>(argv.size());
@@ -237,7 +237,9 @@ void add_double_shares(std::vector<latency_row>& all) {
     const auto part = std::find_if(all.begin(), all.end(), [&row](const latency_row& other) {
       return other.allocator == row.allocator && other.name == "driver_part";
     });
-    if (part != all.end()) row.double_share_ns = part->median_ns * row.pairs_per_turn;
+    if (part == all.end()) continue;
+    row.double_share_ns = part->median_ns * row.pairs_per_turn;
+    row.least_share_ns = part->least_ns * row.pairs_per_turn;
   }
 }
 
@@ -260,7 +262,7 @@ result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& 
     names.push_back(each.name);
   }
   case_list cases{with.cases};
-  latency_floor floor{repetitions};
+  latency_floor floor;
   floor.add(cases, threads, loops, names);
   std::vector<std::unique_ptr<measured_row>> measured;
   std::map<std::string, measured_row*> by_name;

@@ -16,6 +16,9 @@
 
 namespace gpumem::bench {
 
+/// Many short repetitions: on a busy machine most of them then fall between two interruptions.
+inline constexpr int latency_repetitions = 11;
+
 /// Of the case `worst`: single operations, clock readings included.
 struct tail_times {
   double p50_us = 0;
@@ -25,6 +28,7 @@ struct tail_times {
   double max_us = 0;
   std::uint64_t ops = 0;                    ///< timed and in the figures above
   std::optional<std::uint64_t> device_ops;  ///< left out of them, since they called the device; none: not known
+  std::uint64_t preemptions = 0;  ///< how often the thread lost its processor meanwhile: each is in the figures
 };
 /// Sorts `ns` in part. A percentile is the least time that so many of the operations did not exceed.
 tail_times tail_of(std::vector<std::uint32_t>& ns, std::optional<std::uint64_t> device_ops);
@@ -46,6 +50,7 @@ struct latency_row {
   double most_ns = 0;
   double pairs_per_turn = 1;              ///< of replays the share of the operations that are frees
   std::optional<double> double_share_ns;  ///< of it, what the simulated device or the double of the driver takes
+  std::optional<double> least_share_ns;   ///< the same of `least_ns`
   std::optional<tail_times> tail;         ///< of `worst`
 };
 
@@ -53,9 +58,10 @@ struct latency_row {
 struct latency_ratio {
   std::string name;
   double value = 0;
-  std::string bound;  ///< such as `>= 10`
-  std::string of;     ///< the allocator
-  std::string from;   ///< the figures it is made of
+  std::string bound;                 ///< such as `>= 10`
+  std::string of;                    ///< the allocator
+  std::string from;                  ///< the figures it is made of
+  std::optional<double> of_least{};  ///< the same of the least times, which a busy machine disturbs less
 };
 
 /// `unsupported` where this build has no Google Benchmark. Every trace is a case.

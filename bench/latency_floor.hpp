@@ -14,14 +14,12 @@ namespace gpumem::bench {
 /// What the floor's cases keep while they run.
 class latency_floor {
  public:
-  explicit latency_floor(int repetitions) : repetitions_{repetitions} {}
   /// `loops` and the names of their traces stay where they are.
   void add(case_list& cases, const std::vector<unsigned>& threads, const std::vector<replay_loop>& loops,
            const std::vector<std::string>& names);
   [[nodiscard]] worst_case<empty_subject>* worst() { return worst_.get(); }
 
  private:
-  int repetitions_;
   empty_subject empty_;
   std::vector<std::unique_ptr<replayed<empty_subject>>> replays_;
   std::unique_ptr<worst_case<empty_subject>> worst_;

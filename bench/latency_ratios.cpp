@@ -95,7 +95,9 @@ class ratio_list {
     const latency_row* const floor = find("floor", "worst");
     const bool known = floor != nullptr && floor->tail;
     add({"worst p99.999 us", ours->tail->p99_999_us, "< 50", gpumem,
-         known ? fmt::format("an empty operation: {:.1f} us", floor->tail->p99_999_us) : ""});
+         fmt::format("{}preempted {} times",
+                     known ? fmt::format("an empty operation: {:.1f} us; ", floor->tail->p99_999_us) : "",
+                     ours->tail->preemptions)});
   }
 
   const std::vector<latency_row>& rows_;
@@ -123,7 +125,9 @@ tail_times tail_of(std::vector<std::uint32_t>& ns, std::optional<std::uint64_t> 
   return out;
 }
 
-std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows) {
+namespace {
+
+std::vector<latency_ratio> ratios_of_medians(const std::vector<latency_row>& rows) {
   ratio_list list{rows};
   std::vector<std::string> seen;
   for (const latency_row& row : rows) {
@@ -132,6 +136,26 @@ std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows) 
     list.add_all_of(row.allocator);
   }
   return list.take();
+}
+
+}  // namespace
+
+std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows) {
+  std::vector<latency_row> least = rows;
+  for (latency_row& row : least) {
+    row.median_ns = row.least_ns;
+    row.double_share_ns = row.least_share_ns;
+    row.tail.reset();  // which is of all repetitions together
+  }
+  const std::vector<latency_ratio> of_least = ratios_of_medians(least);
+  std::vector<latency_ratio> out = ratios_of_medians(rows);
+  for (latency_ratio& each : out) {
+    const auto same = std::find_if(of_least.begin(), of_least.end(), [&each](const latency_ratio& other) {
+      return other.name == each.name && other.of == each.of;
+    });
+    if (same != of_least.end()) each.of_least = same->value;
+  }
+  return out;
 }
 
 }  // namespace gpumem::bench

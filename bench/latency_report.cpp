@@ -27,21 +27,23 @@ std::string tails_table(const std::vector<latency_row>& rows, std::size_t width)
     if (!r.tail) continue;
     const tail_times& t = *r.tail;
     if (out.empty()) {
-      out = fmt::format("\n{:<{}}{:>10}{:>10}{:>10}{:>10}{:>12}{:>12}{:>12}\n", "worst, us", width, "p50", "p99",
-                        "p99.9", "p99.999", "max", "operations", "on device");
+      out = fmt::format("\n{:<{}}{:>10}{:>10}{:>10}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "worst, us", width, "p50", "p99",
+                        "p99.9", "p99.999", "max", "operations", "on device", "preempted");
     }
-    out += fmt::format("{:<{}}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>12.3f}{:>12}{:>12}\n", r.allocator, width,
+    out += fmt::format("{:<{}}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>12.3f}{:>12}{:>12}{:>12}\n", r.allocator, width,
                        t.p50_us, t.p99_us, t.p99_9_us, t.p99_999_us, t.max_us, t.ops,
-                       t.device_ops ? fmt::format("{}", *t.device_ops) : "-");
+                       t.device_ops ? fmt::format("{}", *t.device_ops) : "-", t.preemptions);
   }
   return out;
 }
 
 std::string ratios_table(const std::vector<latency_ratio>& ratios, std::size_t width) {
   if (ratios.empty()) return "";
-  std::string out = fmt::format("\n{:<{}}{:<42}{:>10}  {:<9}{}\n", "ratios of", width, "", "measured", "bound", "from");
+  std::string out = fmt::format("\n{:<{}}{:<42}{:>10}{:>10}  {:<9}{}\n", "ratios of", width, "", "measured", "of least",
+                                "bound", "from");
   for (const latency_ratio& r : ratios) {
-    out += fmt::format("{:<{}}{:<42}{:>10.2f}  {:<9}{}\n", r.of, width, r.name, r.value, r.bound, r.from);
+    out += fmt::format("{:<{}}{:<42}{:>10.2f}{:>10}  {:<9}{}\n", r.of, width, r.name, r.value,
+                       r.of_least ? fmt::format("{:.2f}", *r.of_least) : "-", r.bound, r.from);
   }
   return out;
 }
@@ -54,7 +56,8 @@ nlohmann::ordered_json json_of(const tail_times& t) {
           {"p99_999_us", t.p99_999_us},
           {"max_us", t.max_us},
           {"ops", t.ops},
-          {"device_ops", t.device_ops ? json(*t.device_ops) : json(nullptr)}};
+          {"device_ops", t.device_ops ? json(*t.device_ops) : json(nullptr)},
+          {"preemptions", t.preemptions}};
 }
 
 nlohmann::ordered_json json_of(const latency_row& r) {
@@ -80,8 +83,9 @@ std::string latency_table(const std::vector<latency_row>& rows, const replay_set
   const bool real = setup.cuda && !setup.cuda->info.simulated;
   return times_table(rows, width) + tails_table(rows, width) + ratios_table(latency_ratios(rows), width) +
          fmt::format(
-             "\nMedians of 5 interleaved repetitions: ns of wall-clock time a pair (a replay's: an operation, in "
+             "\nMedians of {} interleaved repetitions: ns of wall-clock time a pair (a replay's: an operation, in "
              "the mean over the trace) of all threads together{}.\n",
+             latency_repetitions,
              real ? ", on " + setup.device.name
                   : ", host time alone: the device is simulated, and what it or the double of the driver takes "
                     "of a time is given beside it");
@@ -97,7 +101,12 @@ std::string latency_json(const std::vector<latency_row>& rows, const replay_setu
            {"ratios", json::array()}};
   for (const latency_row& r : rows) all["results"].push_back(json_of(r));
   for (const latency_ratio& r : latency_ratios(rows)) {
-    all["ratios"].push_back({{"name", r.name}, {"value", r.value}, {"bound", r.bound}, {"of", r.of}, {"from", r.from}});
+    all["ratios"].push_back({{"name", r.name},
+                             {"value", r.value},
+                             {"bound", r.bound},
+                             {"of", r.of},
+                             {"from", r.from},
+                             {"of_least", r.of_least ? json(*r.of_least) : json(nullptr)}});
   }
   return all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }

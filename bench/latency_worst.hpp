@@ -5,6 +5,7 @@
 #pragma once
 
 #include <benchmark/benchmark.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <optional>
@@ -17,7 +18,7 @@ namespace gpumem::bench {
 
 inline constexpr std::size_t worst_live = 10'000;
 inline constexpr std::size_t worst_sizes = 128;
-inline constexpr std::size_t worst_pairs = 400'000;  ///< in a repetition
+inline constexpr std::size_t worst_pairs = 200'000;  ///< in a repetition
 
 template <typename subject>
 class worst_case {
@@ -32,6 +33,8 @@ class worst_case {
     }
     subject& of = blocks_.of();
     const stream_ref s = of.stream(0);
+    if constexpr (subject::counts_device_calls) calls_ = of.device_calls();
+    const std::uint64_t preempted = preemptions();
     for (auto turn : state) {
       static_cast<void>(turn);
       const std::uint64_t number = blocks_.random.next();
@@ -44,14 +47,22 @@ class worst_case {
         break;
       }
     }
+    preempted_ += preemptions() - preempted;
   }
   /// Once, after the last repetition.
   [[nodiscard]] tail_times tail() {
     ns_.resize(used_);
-    return tail_of(ns_, subject::counts_device_calls ? std::optional{device_ops_} : std::nullopt);
+    tail_times out = tail_of(ns_, subject::counts_device_calls ? std::optional{device_ops_} : std::nullopt);
+    out.preemptions = preempted_;
+    return out;
   }
 
  private:
+  /// Of this thread, so far.
+  static std::uint64_t preemptions() {
+    rusage used{};
+    return getrusage(RUSAGE_THREAD, &used) == 0 ? static_cast<std::uint64_t>(used.ru_nivcsw) : 0;
+  }
   template <typename Operation>
   void timed(Operation&& operation) {
     using clock = std::chrono::steady_clock;
@@ -75,6 +86,7 @@ class worst_case {
   std::size_t used_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t device_ops_ = 0;
+  std::uint64_t preempted_ = 0;
 };
 
 }  // namespace gpumem::bench

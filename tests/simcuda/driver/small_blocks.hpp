@@ -1,13 +1,20 @@
 // How a driver serves small cuMemAlloc requests: several share one 2 MiB segment, 512 bytes apart or more.
 //
-// First fit. A segment goes back to the device with its last block. No lock: the world's.
+// First fit, found by the sizes of the segments' largest holes, so that a million blocks cost little more each than a
+// few. A segment goes back to the device with its last block. No lock: the world's. Invariant: each segment is in the
+// set of `by_hole_` that its largest hole belongs to.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <map>
+#include <set>
+#include <unordered_map>
+#include <vector>
 
 #include "gpumem/sim_device.hpp"
-#include "range_set.hpp"
 
 namespace gpumem::simcuda {
 
@@ -20,18 +27,24 @@ class small_blocks {
 
   result<address> alloc(std::uint64_t bytes) {
     const std::uint64_t rounded = (bytes + 511) / 512 * 512;
-    auto at = free_.first_fit(rounded, 512);
-    if (!at) {
-      const result<address> segment = device_.alloc(segment_bytes);
-      if (!segment) return segment;
-      free_.insert(*segment, *segment + segment_bytes);
-      live_[*segment] = 0;
-      at = *segment;
+    address begin = first_with_room(rounded);
+    if (begin == nowhere) {
+      const result<address> fresh = device_.alloc(segment_bytes);
+      if (!fresh) return fresh;
+      begin = *fresh;
+      segments_[begin].holes = {{begin, begin + segment_bytes}};
     }
-    free_.erase(*at, *at + rounded);
-    blocks_[*at] = rounded;
-    ++live_.at(segment_of(*at));
-    return *at;
+    segment& in = segments_.at(begin);
+    forget(begin, in);
+    const auto first =
+        std::find_if(in.holes.begin(), in.holes.end(), [rounded](const hole& h) { return h.end - h.begin >= rounded; });
+    const address at = first->begin;
+    first->begin += rounded;
+    if (first->begin == first->end) in.holes.erase(first);
+    ++in.live;
+    note(begin, in);
+    blocks_[at] = {rounded, begin};
+    return at;
   }
 
   [[nodiscard]] bool owns(address at) const { return blocks_.count(at) != 0; }
@@ -39,28 +52,78 @@ class small_blocks {
   status free(address at) {
     const auto found = blocks_.find(at);
     if (found == blocks_.end()) return {errc::invalid_argument, "not a small block"};
-    const address segment = segment_of(at);
-    if (live_.at(segment) == 1) {
-      if (status gone = device_.free(segment); !gone) return gone;
-      free_.erase(segment, segment + segment_bytes);
-      live_.erase(segment);
+    const block freed = found->second;
+    segment& in = segments_.at(freed.segment);
+    if (in.live == 1) {
+      if (status gone = device_.free(freed.segment); !gone) return gone;
+      forget(freed.segment, in);
+      segments_.erase(freed.segment);
     } else {
       // The driver's free waits for the work in flight, whether or not memory goes back.
       if (status waited = device_.synchronize(); !waited) return waited;
-      free_.insert(at, at + found->second);
-      --live_.at(segment);
+      forget(freed.segment, in);
+      add_hole(in, {at, at + freed.bytes});
+      note(freed.segment, in);
+      --in.live;
     }
     blocks_.erase(found);
     return {};
   }
 
  private:
-  [[nodiscard]] address segment_of(address at) const { return std::prev(live_.upper_bound(at))->first; }
+  struct hole {
+    address begin;
+    address end;
+  };
+  struct segment {
+    std::vector<hole> holes;  ///< in order, no two of them touch
+    std::uint64_t live = 0;   ///< blocks
+  };
+  struct block {
+    std::uint64_t bytes = 0;
+    address segment = 0;
+  };
+
+  static constexpr address nowhere = UINT64_MAX;
+
+  /// The lowest segment with a hole of so many bytes.
+  [[nodiscard]] address first_with_room(std::uint64_t bytes) const {
+    const auto own = static_cast<std::size_t>(std::bit_width(bytes));
+    address lowest = nowhere;
+    for (std::size_t i = own + 1; i < by_hole_.size(); ++i) {  // any of them has room
+      if (!by_hole_[i].empty()) lowest = std::min(lowest, *by_hole_[i].begin());
+    }
+    for (const address begin : by_hole_[own]) {
+      if (begin > lowest) break;
+      if (largest_hole(segments_.at(begin)) >= bytes) return begin;
+    }
+    return lowest;
+  }
+  void note(address begin, const segment& in) { by_hole_[set_of(in)].insert(begin); }
+  void forget(address begin, const segment& in) { by_hole_[set_of(in)].erase(begin); }
+  static std::size_t set_of(const segment& in) { return static_cast<std::size_t>(std::bit_width(largest_hole(in))); }
+  static std::uint64_t largest_hole(const segment& in) {
+    std::uint64_t most = 0;
+    for (const hole& h : in.holes) most = std::max(most, h.end - h.begin);
+    return most;
+  }
+  static void add_hole(segment& in, hole fresh) {
+    auto next = std::find_if(in.holes.begin(), in.holes.end(), [&](const hole& h) { return h.begin >= fresh.end; });
+    if (next != in.holes.end() && next->begin == fresh.end) {
+      fresh.end = next->end;
+      next = in.holes.erase(next);
+    }
+    if (next != in.holes.begin() && std::prev(next)->end == fresh.begin) {
+      std::prev(next)->end = fresh.end;
+    } else {
+      in.holes.insert(next, fresh);
+    }
+  }
 
   sim_device& device_;
-  range_set free_;
-  std::map<address, std::uint64_t> blocks_;
-  std::map<address, std::uint64_t> live_;  // blocks in each segment
+  std::map<address, segment> segments_;
+  std::array<std::set<address>, 23> by_hole_;  ///< by the binary digits of the largest hole's size, 0 to 2 MiB
+  std::unordered_map<address, block> blocks_;
 };
 
 }  // namespace gpumem::simcuda

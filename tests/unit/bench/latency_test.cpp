@@ -27,6 +27,7 @@ latency_row row(std::string allocator, std::string name, double ns, unsigned thr
 
 latency_row with_share(latency_row of, double ns) {
   of.double_share_ns = ns;
+  of.least_share_ns = ns / 5;
   return of;
 }
 
@@ -45,7 +46,8 @@ latency_row worst(std::string allocator, double p99_999_us) {
                         .p99_999_us = p99_999_us,
                         .max_us = 90,
                         .ops = 4'000'000,
-                        .device_ops = 3};
+                        .device_ops = 3,
+                        .preemptions = 9};
   return out;
 }
 
@@ -76,6 +78,7 @@ TEST(latency, json_has_the_agreed_keys) {
   EXPECT_EQ(results[3]["tail"]["p99_999_us"], 12.5);
   EXPECT_EQ(results[3]["tail"]["ops"], 4'000'000);
   EXPECT_EQ(results[3]["tail"]["device_ops"], 3);
+  EXPECT_EQ(results[3]["tail"]["preemptions"], 9);
   EXPECT_EQ(all["simulated"], true);
   EXPECT_THAT(latency_table(rows, {}), testing::HasSubstr("host time alone"));
 }
@@ -100,6 +103,8 @@ TEST(latency, a_pair_is_compared_with_the_fastest_cub_without_what_the_double_ta
   const auto all = latency_ratios(rows);
   const latency_ratio small = only(all, "pair_4KiB cub/gpumem");
   EXPECT_DOUBLE_EQ(small.value, (270.0 - 70) / (25 - 5));
+  EXPECT_DOUBLE_EQ(small.of_least.value_or(0), (135.0 - 14) / (12.5 - 1))
+      << "half of the medians, a fifth of the shares";
   EXPECT_EQ(small.bound, ">= 10");
   EXPECT_EQ(small.of, ours);
   EXPECT_EQ(small.from, "cub_default (270.0 - 70.0) / (25.0 - 5.0) ns");
@@ -130,7 +135,8 @@ TEST(latency, a_hand_off_a_million_blocks_and_the_worst_have_their_bounds) {
   EXPECT_EQ(only(all, "live_1e6 - chase_1e6 ns").bound, "<= 60");
   EXPECT_DOUBLE_EQ(only(all, "worst p99.999 us").value, 12.5);
   EXPECT_EQ(only(all, "worst p99.999 us").bound, "< 50");
-  EXPECT_EQ(only(all, "worst p99.999 us").from, "an empty operation: 4.5 us");
+  EXPECT_FALSE(only(all, "worst p99.999 us").of_least.has_value());
+  EXPECT_EQ(only(all, "worst p99.999 us").from, "an empty operation: 4.5 us; preempted 9 times");
 }
 
 TEST(latency, a_replay_has_a_mean_and_a_ratio_for_each_trace_and_row) {
@@ -155,6 +161,7 @@ TEST(latency, ratios_stand_in_the_table_and_in_the_json) {
   ASSERT_EQ(all["ratios"].size(), 1U);
   EXPECT_EQ(all["ratios"][0]["name"], "handoff / pair_4KiB");
   EXPECT_EQ(all["ratios"][0]["value"], 1.5);
+  EXPECT_EQ(all["ratios"][0]["of_least"], 1.5);
   EXPECT_EQ(all["ratios"][0]["bound"], "<= 2");
   EXPECT_EQ(all["ratios"][0]["of"], ours);
   EXPECT_THAT(latency_table(rows, {}), testing::HasSubstr("handoff / pair_4KiB"));
