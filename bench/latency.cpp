@@ -10,20 +10,11 @@
 #include <set>
 
 #include "latency_floor.hpp"
+#include "latency_measured.hpp"
 #include "text.hpp"
 
 namespace gpumem::bench {
 namespace {
-
-constexpr int most_uncached_power = 3;  // a driver call for each of more blocks would take minutes
-
-struct sized_case {
-  const char* name;
-  std::size_t bytes;
-};
-constexpr std::array pair_cases{sized_case{"pair_512", 512}, sized_case{"pair_4KiB", 4 * kib},
-                                sized_case{"pair_256KiB", 256 * kib}, sized_case{"pair_2MiB", 2 * mib},
-                                sized_case{"pair_64MiB", 64 * mib}};
 
 /// Collects every repetition; prints nothing.
 class collector final : public benchmark::BenchmarkReporter {
@@ -75,120 +66,6 @@ class collector final : public benchmark::BenchmarkReporter {
  private:
   std::map<key, std::vector<double>> times_;
   std::set<key> failed_;
-};
-
-/// What one row of the table measures. Each kind of case has an allocator of its own, so that the pairs do not meet the
-/// million blocks of the walks, and no trace what another one left.
-class measured_row {
- public:
-  measured_row() = default;
-  measured_row(const measured_row&) = delete;
-  measured_row& operator=(const measured_row&) = delete;
-  virtual ~measured_row() = default;
-  virtual std::optional<tail_times> tail() = 0;
-};
-
-struct row_context {
-  const policy_row* row;
-  std::string name;
-  const options* with;
-  cuda_stage* stage;
-  const std::vector<unsigned>* threads;
-  const std::vector<replay_loop>* loops;
-  const std::vector<std::string>* traces;
-};
-
-template <typename subject>
-class measured_subject final : public measured_row {
- public:
-  /// Opens what the wanted cases need, and adds them.
-  status add(case_list& cases, const row_context& in) {
-    const unsigned most_threads = *std::max_element(in.threads->begin(), in.threads->end());
-    const auto paired = open(in, most_threads);
-    if (!paired) return paired.why();
-    add_pairs(cases, in, **paired);
-    if (status walks = add_walks(cases, in); !walks) return walks;
-    if (!(*paired)->caches_every_size()) return {};
-    if (status replays = add_replays(cases, in); !replays) return replays;
-    return add_worst(cases, in);
-  }
-  std::optional<tail_times> tail() override { return worst_ ? std::optional{worst_->tail()} : std::nullopt; }
-
- private:
-  result<subject*> open(const row_context& in, std::size_t streams) {
-    auto opened = subject::open(*in.row, in.with->setup, in.stage, streams);
-    if (!opened) return opened.why();
-    subjects_.push_back(*std::move(opened));
-    return subjects_.back().get();
-  }
-
-  void add_pairs(case_list& cases, const row_context& in, subject& of) {
-    for (const sized_case& c : pair_cases) {
-      cases.add(in.name, c.name, 1, [&of, c](benchmark::State& state) { one_pair(state, of, c.bytes); });
-    }
-    for (const unsigned n : *in.threads) {
-      if (n == 1 || !of.caches()) continue;
-      cases.add(in.name, "pair_4KiB", n, [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); });
-    }
-    if (of.caches()) {
-      cases.add(in.name, "handoff", 1, [&of](benchmark::State& state) { hand_off(state, of); });
-    }
-    if (!of.driver_part(of.stream(0))) return;
-    cases.add_always(in.name, "driver_part", 1, [&of](benchmark::State& state) {
-      const stream_ref s = of.stream(0);
-      for (auto turn : state) {
-        static_cast<void>(turn);
-        of.driver_part(s);
-      }
-    });
-  }
-
-  status add_walks(case_list& cases, const row_context& in) {
-    subject* of = nullptr;
-    for (const int power : live_powers) {
-      const std::string name = power_name("live", power);
-      if (!cases.wants(name)) continue;
-      if (of == nullptr) {
-        const auto opened = open(in, 1);
-        if (!opened) return opened.why();
-        of = *opened;
-      }
-      if (!of->caches() && power > most_uncached_power) continue;
-      walks_.push_back(std::make_unique<live_blocks<subject>>(*of));
-      cases.add(in.name, name, 1, [over = walks_.back().get(), power](benchmark::State& state) {
-        random_walk(state, *over, power_of_ten(power));
-      });
-    }
-    return {};
-  }
-
-  status add_replays(case_list& cases, const row_context& in) {
-    for (std::size_t i = 0; i < in.loops->size(); ++i) {
-      const std::string name = "replay_" + (*in.traces)[i];
-      if (!cases.wants(name)) continue;
-      const replay_loop& loop = (*in.loops)[i];
-      const auto opened = open(in, loop.streams);
-      if (!opened) return opened.why();
-      replays_.push_back(std::make_unique<replayed<subject>>(**opened, loop));
-      cases.add(in.name, name, 1, [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
-    }
-    return {};
-  }
-
-  status add_worst(case_list& cases, const row_context& in) {
-    if (!cases.wants("worst")) return {};
-    const auto opened = open(in, 1);
-    if (!opened) return opened.why();
-    worst_ = std::make_unique<worst_case<subject>>(**opened, latency_repetitions);
-    cases.add(in.name, "worst", 1, [this](benchmark::State& state) { worst_->run(state); })
-        ->Iterations(static_cast<benchmark::IterationCount>(worst_pairs));
-    return {};
-  }
-
-  std::vector<std::unique_ptr<subject>> subjects_;  // freed last
-  std::vector<std::unique_ptr<live_blocks<subject>>> walks_;
-  std::vector<std::unique_ptr<replayed<subject>>> replays_;
-  std::unique_ptr<worst_case<subject>> worst_;
 };
 
 result<std::unique_ptr<cuda_stage>> open_stage(const options& with) {

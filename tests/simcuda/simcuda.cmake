@@ -6,7 +6,7 @@ set(simcuda_source ${CMAKE_CURRENT_LIST_DIR})
 set(simcuda_dir ${PROJECT_BINARY_DIR}/simcuda)
 
 add_library(simcuda_driver OBJECT
-  ${simcuda_source}/driver/control.cpp ${simcuda_source}/driver/driver_captures.cpp
+  ${simcuda_source}/driver/calls.cpp ${simcuda_source}/driver/control.cpp ${simcuda_source}/driver/driver_captures.cpp
   ${simcuda_source}/driver/driver_copies.cpp ${simcuda_source}/driver/driver_device.cpp
   ${simcuda_source}/driver/driver_errors.cpp ${simcuda_source}/driver/driver_memory.cpp
   ${simcuda_source}/driver/driver_per_thread.cpp ${simcuda_source}/driver/driver_pool.cpp

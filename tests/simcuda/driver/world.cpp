@@ -81,13 +81,7 @@ void reset(world& w, const world_config& config) {
   w.initialised = false;
   w.failures.clear();
   w.any_failure = false;
-  {
-    const std::lock_guard lock{w.functions_mutex};
-    for (auto& [name, record] : w.functions) record.calls = 0;
-    for (const auto& counts : w.own_calls) {
-      for (auto& each : *counts) each = 0;
-    }
-  }
+  forget_calls(w);
   ++w.generation;
   // Records that a handle may still point to stay: it is then refused, and not followed into nothing.
   for (const auto& c : w.contexts) c->alive = false;
@@ -134,26 +128,6 @@ sim_device& device(int ordinal) {
   return *w.gpus.at(static_cast<std::size_t>(ordinal))->sim;
 }
 
-void fail(std::string_view function, unsigned nth, CUresult error) {
-  world& w = the_world();
-  const std::lock_guard lock{w.mutex};
-  w.failures.push_back({std::string{function}, nth, error});
-  w.any_failure = true;
-}
-
-std::uint64_t calls(std::string_view function) {
-  world& w = the_world();
-  const std::lock_guard lock{w.functions_mutex};
-  const auto own = std::find(own_call_names.begin(), own_call_names.end(), function);
-  if (own != own_call_names.end()) {
-    std::uint64_t all = 0;
-    for (const auto& counts : w.own_calls) all += (*counts)[static_cast<std::size_t>(own - own_call_names.begin())];
-    return all;
-  }
-  const auto found = w.functions.find(function);
-  return found == w.functions.end() ? 0 : found->second.calls.load();
-}
-
 thread_state& this_thread() {
   thread_local thread_state state;
   const std::uint64_t generation = the_world().generation.load(std::memory_order_relaxed);
@@ -169,33 +143,6 @@ thread_state& this_thread() {
 void note_current() {
   const thread_state& me = this_thread();
   front.current = me.contexts.empty() ? nullptr : me.contexts.back();
-}
-
-void count_from_now_on() {
-  world& w = the_world();
-  const std::lock_guard lock{w.functions_mutex};
-  front.own_calls = w.own_calls.emplace_back(std::make_unique<own_counts>()).get();
-}
-
-function_record& record_of(std::string_view function) {
-  world& w = the_world();
-  const std::lock_guard lock{w.functions_mutex};
-  function_record& record = w.functions[std::string{function}];
-  if (record.name.empty()) record.name = function;
-  return record;
-}
-
-CUresult due_failure(std::string_view function) {
-  world& w = the_world();
-  const std::lock_guard lock{w.mutex};
-  for (auto it = w.failures.begin(); it != w.failures.end(); ++it) {
-    if (it->function != function || --it->calls_left != 0) continue;
-    const CUresult error = it->error;
-    w.failures.erase(it);
-    w.any_failure = !w.failures.empty();
-    return error;
-  }
-  return CUDA_SUCCESS;
 }
 
 CUresult error_of(const status& s, CUresult otherwise) {

@@ -200,6 +200,8 @@ void note_current();
 void count_from_now_on();
 
 function_record& record_of(std::string_view function);
+/// All counts are 0 again.
+void forget_calls(world& w);
 /// Counts the call against every failure planned for the function; the first that falls due.
 CUresult due_failure(std::string_view function);
 /// What a call is refused with, by plan or before cuInit.
