@@ -24,6 +24,13 @@ namespace gpumem::bench {
 inline constexpr std::size_t handoff_batch = 4096;  ///< pairs in one turn of `handoff`
 inline constexpr std::array live_powers{2, 3, 4, 5, 6};
 
+// Turns of a repetition: about a millisecond each, so that most fall between two interruptions.
+inline constexpr std::size_t short_turns = 200'000;  ///< of a few nanoseconds
+inline constexpr std::size_t pair_turns = 8000;
+inline constexpr std::size_t uncached_turns = 128;  ///< with a driver call in each
+inline constexpr std::size_t walk_turns = 4000;
+inline constexpr std::size_t handoff_turns = 8;
+
 /// The cases of a run, in order; Google Benchmark keeps their functions.
 class case_list {
  public:
@@ -34,18 +41,19 @@ class case_list {
     return wanted_.empty() ||
            std::any_of(wanted_.begin(), wanted_.end(), [name](const auto& w) { return name.starts_with(w); });
   }
-  /// Null where nobody wants it.
+  /// `turns` is how many one repetition has (on each thread). They are fixed, since a trial that is to find them out
+  /// may meet an interruption, and one turn would then look like enough.
   template <typename Body>
-  benchmark::internal::Benchmark* add(const std::string& allocator, const std::string& name, unsigned threads,
-                                      Body body) {
-    return wants(name) ? add_always(allocator, name, threads, std::move(body)) : nullptr;
+  void add(const std::string& allocator, const std::string& name, unsigned threads, std::size_t turns, Body body) {
+    if (wants(name)) add_always(allocator, name, threads, turns, std::move(body));
   }
   template <typename Body>
-  benchmark::internal::Benchmark* add_always(const std::string& allocator, const std::string& name, unsigned threads,
-                                             Body body) {
+  void add_always(const std::string& allocator, const std::string& name, unsigned threads, std::size_t turns,
+                  Body body) {
     names_.push_back(fmt::format("{}|{}|{}", allocator, name, threads));
-    return benchmark::RegisterBenchmark(fmt::format("{}|{}|", allocator, name).c_str(), body)
+    benchmark::RegisterBenchmark(fmt::format("{}|{}|", allocator, name).c_str(), body)
         ->Threads(static_cast<int>(threads))
+        ->Iterations(static_cast<benchmark::IterationCount>(turns))
         ->UseRealTime();
   }
   [[nodiscard]] std::ptrdiff_t place(const std::string& allocator, const std::string& name, unsigned threads) const {

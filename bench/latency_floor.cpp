@@ -60,23 +60,22 @@ void spin(benchmark::State& state) {
 
 void latency_floor::add(case_list& cases, const std::vector<unsigned>& threads, const std::vector<replay_loop>& loops,
                         const std::vector<std::string>& names) {
-  cases.add("floor", "empty_call", 1, call_nothing);
-  cases.add("floor", "mutex", 1, lock_and_unlock);
+  cases.add("floor", "empty_call", 1, short_turns, call_nothing);
+  cases.add("floor", "mutex", 1, short_turns, lock_and_unlock);
   for (const int power : live_powers) {
-    cases.add("floor", power_name("chase", power), 1,
+    cases.add("floor", power_name("chase", power), 1, pair_turns,
               [power](benchmark::State& state) { chase(state, power_of_ten(power)); });
   }
-  for (const unsigned n : threads) cases.add("floor", "spin", n, spin);
-  cases.add("floor", "handoff_ring", 1, [this](benchmark::State& state) { hand_off(state, empty_); });
+  for (const unsigned n : threads) cases.add("floor", "spin", n, pair_turns, spin);
+  cases.add("floor", "handoff_ring", 1, handoff_turns, [this](benchmark::State& state) { hand_off(state, empty_); });
   for (std::size_t i = 0; i < loops.size(); ++i) {
     replays_.push_back(std::make_unique<replayed<empty_subject>>(empty_, loops[i]));
-    cases.add("floor", "replay_loop_" + names[i], 1,
+    cases.add("floor", "replay_loop_" + names[i], 1, 1,
               [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
   }
   if (!cases.wants("worst")) return;
   worst_ = std::make_unique<worst_case<empty_subject>>(empty_, latency_repetitions);
-  cases.add("floor", "worst", 1, [this](benchmark::State& state) { worst_->run(state); })
-      ->Iterations(static_cast<benchmark::IterationCount>(worst_pairs));
+  cases.add("floor", "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); });
 }
 
 }  // namespace gpumem::bench

@@ -71,17 +71,18 @@ class measured_subject final : public measured_row {
 
   void add_pairs(case_list& cases, const row_context& in, subject& of) {
     for (const sized_case& c : pair_cases) {
-      cases.add(in.name, c.name, 1, [&of, c](benchmark::State& state) { one_pair(state, of, c.bytes); });
+      cases.add(in.name, c.name, 1, of.caches(c.bytes) ? pair_turns : uncached_turns,
+                [&of, c](benchmark::State& state) { one_pair(state, of, c.bytes); });
     }
     for (const unsigned n : *in.threads) {
-      if (n == 1 || !of.caches()) continue;
-      cases.add(in.name, "pair_4KiB", n, [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); });
+      if (n == 1 || !of.caches(4 * kib)) continue;
+      cases.add(in.name, "pair_4KiB", n, pair_turns, [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); });
     }
-    if (of.caches()) {
-      cases.add(in.name, "handoff", 1, [&of](benchmark::State& state) { hand_off(state, of); });
+    if (of.caches(4 * kib)) {
+      cases.add(in.name, "handoff", 1, handoff_turns, [&of](benchmark::State& state) { hand_off(state, of); });
     }
     if (!of.driver_part(of.stream(0))) return;
-    cases.add_always(in.name, "driver_part", 1, [&of](benchmark::State& state) {
+    cases.add_always(in.name, "driver_part", 1, pair_turns, [&of](benchmark::State& state) {
       const stream_ref s = of.stream(0);
       for (auto turn : state) {
         static_cast<void>(turn);
@@ -100,11 +101,12 @@ class measured_subject final : public measured_row {
         if (!opened) return opened.why();
         of = *opened;
       }
-      if (!of->caches() && power > most_uncached_power) continue;
+      if (!of->caches(4 * kib) && power > most_uncached_power) continue;
       walks_.push_back(std::make_unique<live_blocks<subject>>(*of));
-      cases.add(in.name, name, 1, [over = walks_.back().get(), power](benchmark::State& state) {
-        random_walk(state, *over, power_of_ten(power));
-      });
+      cases.add(in.name, name, 1, of->caches(4 * kib) ? walk_turns : uncached_turns,
+                [over = walks_.back().get(), power](benchmark::State& state) {
+                  random_walk(state, *over, power_of_ten(power));
+                });
     }
     return {};
   }
@@ -117,7 +119,7 @@ class measured_subject final : public measured_row {
       const auto opened = open(in, loop.streams);
       if (!opened) return opened.why();
       replays_.push_back(std::make_unique<replayed<subject>>(**opened, loop));
-      cases.add(in.name, name, 1, [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
+      cases.add(in.name, name, 1, 1, [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
     }
     return {};
   }
@@ -127,8 +129,7 @@ class measured_subject final : public measured_row {
     const auto opened = open(in, 1);
     if (!opened) return opened.why();
     worst_ = std::make_unique<worst_case<subject>>(**opened, latency_repetitions);
-    cases.add(in.name, "worst", 1, [this](benchmark::State& state) { worst_->run(state); })
-        ->Iterations(static_cast<benchmark::IterationCount>(worst_pairs));
+    cases.add(in.name, "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); });
     return {};
   }
 

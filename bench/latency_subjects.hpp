@@ -34,7 +34,8 @@ class gpumem_subject {
   [[nodiscard]] stream_ref stream(std::size_t i) const { return streams_[i % streams_.size()]; }
   /// To be called first on every thread but the one that opened it.
   void enter_thread() {}
-  [[nodiscard]] static bool caches() { return true; }
+  /// A block of that size costs no device call when it is asked for again.
+  [[nodiscard]] static bool caches(std::size_t /*bytes*/) { return true; }
   [[nodiscard]] static bool caches_every_size() { return true; }
 
   /// The device calls that a pair of a cached block consists of (asking for the stream's id); false: it has none.
@@ -68,9 +69,11 @@ class baseline_subject {
   void release(void* p, stream_ref own) { api_.release(under_, p, own.handle); }
   [[nodiscard]] stream_ref stream(std::size_t i) const { return streams_[i % streams_.size()]; }
   void enter_thread() { api_.set_device(ordinal_); }
-  [[nodiscard]] bool caches() const { return kind_ != "cuda_malloc"; }
+  [[nodiscard]] bool caches(std::size_t bytes) const {
+    return kind_ == "cub_default" ? bytes <= std::size_t{2} << 20 : kind_ != "cuda_malloc";
+  }
   /// What does not goes to the device in a replay, and that is not what is timed here.
-  [[nodiscard]] bool caches_every_size() const { return caches() && kind_ != "cub_default"; }
+  [[nodiscard]] bool caches_every_size() const { return caches(SIZE_MAX); }
 
   bool driver_part(stream_ref s) { return api_.runtime_calls_of_a_pair(under_, s.handle) == 0; }
   static constexpr bool counts_device_calls = false;

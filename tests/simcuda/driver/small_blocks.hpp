@@ -12,6 +12,7 @@
 #include <map>
 #include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "gpumem/sim_device.hpp"
@@ -32,15 +33,17 @@ class small_blocks {
       const result<address> fresh = device_.alloc(segment_bytes);
       if (!fresh) return fresh;
       begin = *fresh;
-      segments_[begin].holes = {{begin, begin + segment_bytes}};
+      segments_[begin] = {.holes = {{begin, begin + segment_bytes}}, .largest_hole = segment_bytes};
     }
     segment& in = segments_.at(begin);
     forget(begin, in);
     const auto first =
         std::find_if(in.holes.begin(), in.holes.end(), [rounded](const hole& h) { return h.end - h.begin >= rounded; });
     const address at = first->begin;
+    const bool was_largest = first->end - first->begin == in.largest_hole;
     first->begin += rounded;
     if (first->begin == first->end) in.holes.erase(first);
+    if (was_largest) find_largest(in);
     ++in.live;
     note(begin, in);
     blocks_[at] = {rounded, begin};
@@ -76,8 +79,9 @@ class small_blocks {
     address end;
   };
   struct segment {
-    std::vector<hole> holes;  ///< in order, no two of them touch
-    std::uint64_t live = 0;   ///< blocks
+    std::vector<hole> holes{};  ///< in order, no two of them touch
+    std::uint64_t live = 0;     ///< blocks
+    std::uint64_t largest_hole = 0;
   };
   struct block {
     std::uint64_t bytes = 0;
@@ -95,29 +99,35 @@ class small_blocks {
     }
     for (const address begin : by_hole_[own]) {
       if (begin > lowest) break;
-      if (largest_hole(segments_.at(begin)) >= bytes) return begin;
+      if (segments_.at(begin).largest_hole >= bytes) return begin;
     }
     return lowest;
   }
   void note(address begin, const segment& in) { by_hole_[set_of(in)].insert(begin); }
   void forget(address begin, const segment& in) { by_hole_[set_of(in)].erase(begin); }
-  static std::size_t set_of(const segment& in) { return static_cast<std::size_t>(std::bit_width(largest_hole(in))); }
-  static std::uint64_t largest_hole(const segment& in) {
-    std::uint64_t most = 0;
-    for (const hole& h : in.holes) most = std::max(most, h.end - h.begin);
-    return most;
+  static std::size_t set_of(const segment& in) { return static_cast<std::size_t>(std::bit_width(in.largest_hole)); }
+  /// After the largest one has shrunk: often there is another one like it.
+  static void find_largest(segment& in) {
+    const std::uint64_t before = std::exchange(in.largest_hole, 0);
+    for (const hole& h : in.holes) {
+      in.largest_hole = std::max(in.largest_hole, h.end - h.begin);
+      if (in.largest_hole == before) return;
+    }
   }
   static void add_hole(segment& in, hole fresh) {
-    auto next = std::find_if(in.holes.begin(), in.holes.end(), [&](const hole& h) { return h.begin >= fresh.end; });
+    auto next = std::lower_bound(in.holes.begin(), in.holes.end(), fresh.end,
+                                 [](const hole& h, address end) { return h.begin < end; });
     if (next != in.holes.end() && next->begin == fresh.end) {
       fresh.end = next->end;
       next = in.holes.erase(next);
     }
     if (next != in.holes.begin() && std::prev(next)->end == fresh.begin) {
       std::prev(next)->end = fresh.end;
+      fresh.begin = std::prev(next)->begin;
     } else {
       in.holes.insert(next, fresh);
     }
+    in.largest_hole = std::max(in.largest_hole, fresh.end - fresh.begin);
   }
 
   sim_device& device_;
