@@ -1,0 +1,180 @@
+#include "thread_cache.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+namespace gpumem {
+namespace {
+
+TEST(bin_places, small_sizes_have_one_each_and_all_are_in_range) {
+  std::set<std::uint32_t> exact;
+  for (std::uint32_t units = 1; units <= bin_places::exact; ++units) {
+    EXPECT_TRUE(exact.insert(bin_places::of(units)).second) << units;
+  }
+  std::set<std::uint32_t> shared;
+  for (std::uint32_t units = bin_places::exact + 1; units < 100'000; ++units) {
+    const std::uint32_t place = bin_places::of(units);
+    ASSERT_GE(place, bin_places::exact);
+    ASSERT_LT(place, bin_places::all);
+    ASSERT_GE(bin_places::beside(place), bin_places::exact);
+    ASSERT_LT(bin_places::beside(place), bin_places::all);
+    ASSERT_NE(bin_places::beside(place), place);
+    ASSERT_EQ(bin_places::beside(bin_places::beside(place)), place);
+    shared.insert(place);
+  }
+  EXPECT_EQ(shared.size(), bin_places::shared) << "all of them are used";
+  EXPECT_LT(bin_places::of(UINT32_MAX), bin_places::all);
+}
+
+TEST(stream_cache, a_bin_is_of_one_size_and_last_in_first_out) {
+  stream_cache s{3, 77};
+  EXPECT_EQ(s.owner(), 3U);
+  EXPECT_EQ(s.key(), 77U);
+  EXPECT_EQ(s.find(4), stream_cache::no_bin) << "of no size yet";
+  const std::uint32_t place = s.bin_to_change(4);
+  s.open(place, 4, 8);
+  ASSERT_EQ(s.find(4), place);
+  EXPECT_EQ(s.find(5), stream_cache::no_bin);
+  EXPECT_EQ(s.at(place).count, 0U);
+  EXPECT_EQ(s.at(place).most, 8U);
+  for (block_index i = 10; i < 18; ++i) s.push(place, i);
+  EXPECT_EQ(s.at(place).count, 8U);
+  EXPECT_EQ(s.held(place)[0], 10U);
+  for (block_index i = 18; i-- > 10;) EXPECT_EQ(s.pop(place), i);
+  EXPECT_EQ(s.at(place).count, 0U);
+}
+
+// Above 64 KiB a size may be in either of two bins; a third size takes the one that holds less.
+TEST(stream_cache, sizes_that_share_have_a_choice_of_two) {
+  const std::uint32_t a = 1000;
+  const auto shares = [a](std::uint32_t units) {
+    return bin_places::of(units) == bin_places::of(a) || bin_places::of(units) == bin_places::beside(bin_places::of(a));
+  };
+  std::uint32_t b = a + 1;
+  while (!shares(b)) ++b;
+  std::uint32_t c = b + 1;
+  while (!shares(c)) ++c;
+
+  stream_cache s{1, 0};
+  const std::uint32_t of_a = s.bin_to_change(a);
+  s.open(of_a, a, 8);
+  s.push(of_a, 1);
+  s.push(of_a, 2);
+  const std::uint32_t of_b = s.bin_to_change(b);
+  ASSERT_EQ(of_b, bin_places::beside(of_a)) << "the other of the two: the first holds something";
+  s.open(of_b, b, 8);
+  s.push(of_b, 3);
+  EXPECT_EQ(s.find(a), of_a);
+  EXPECT_EQ(s.find(b), of_b);
+  EXPECT_EQ(s.find(c), stream_cache::no_bin);
+  EXPECT_EQ(s.bin_to_change(c), of_b) << "it holds less";
+  EXPECT_EQ(s.pop(of_b), 3U);
+  s.open(of_b, c, 8);
+  EXPECT_EQ(s.find(c), of_b);
+  EXPECT_EQ(s.find(b), stream_cache::no_bin);
+}
+
+TEST(stream_cache, lists_the_bins_in_use_in_order) {
+  stream_cache s{1, 0};
+  EXPECT_EQ(s.next_in_use(0), stream_cache::no_bin);
+  const std::set<std::uint32_t> places{0, 63, 64, 127, 200, bin_places::all - 1};
+  for (const std::uint32_t p : places) s.open(p, p + 1, 4);
+  std::set<std::uint32_t> seen;
+  for (std::uint32_t at = s.next_in_use(0); at != stream_cache::no_bin; at = s.next_in_use(at + 1)) {
+    EXPECT_TRUE(seen.insert(at).second);
+  }
+  EXPECT_EQ(seen, places);
+  s.close(64);
+  EXPECT_EQ(s.next_in_use(64), 127U);
+  EXPECT_EQ(s.at(64).most, 0U) << "takes nothing in until it is opened again";
+  s.close(bin_places::all - 1);
+  EXPECT_EQ(s.next_in_use(201), stream_cache::no_bin);
+}
+
+TEST(thread_cache, finds_its_streams_by_handle_key_and_owner) {
+  thread_cache c;
+  int handle = 0;
+  EXPECT_EQ(c.of_handle(&handle), nullptr);
+  EXPECT_EQ(c.of_handle(nullptr), nullptr) << "the default stream, before there is a cache for it";
+  EXPECT_EQ(c.of_owner(5), nullptr);
+  stream_cache& five = c.add(5, 500);
+  stream_cache& two = c.add(2, 200);
+  EXPECT_EQ(c.owners(), 6U);
+  EXPECT_EQ(c.of_owner(5), &five);
+  EXPECT_EQ(c.of_owner(2), &two);
+  EXPECT_EQ(c.of_owner(3), nullptr);
+  EXPECT_EQ(c.of_owner(6), nullptr);
+  EXPECT_EQ(c.of_key(200), &two);
+  EXPECT_EQ(c.of_key(201), nullptr);
+  c.remember(&handle, &five);
+  EXPECT_EQ(c.of_handle(&handle), &five);
+  EXPECT_EQ(c.of_handle(nullptr), nullptr);
+  EXPECT_EQ(c.of_owner(2), &two);
+  c.forget(5);
+  EXPECT_EQ(c.of_handle(&handle), nullptr) << "a handle does not outlive what it named";
+  EXPECT_EQ(c.of_owner(5), nullptr);
+  EXPECT_EQ(c.of_key(500), nullptr);
+}
+
+TEST(thread_cache, counts_what_it_holds_and_what_it_served) {
+  thread_cache c;
+  const std::uint64_t empty = c.metadata_bytes();
+  stream_cache& s = c.add(1, 0);
+  EXPECT_GE(c.metadata_bytes(), empty + sizeof(stream_cache));
+  s.open(s.bin_to_change(1), 1, 8);
+  s.open(s.bin_to_change(700), 700, 8);
+  for (block_index i = 0; i < 5; ++i) s.push(s.find(1), i);
+  for (block_index i = 5; i < 7; ++i) s.push(s.find(700), i);
+  c.figures.filled = 7;
+  EXPECT_EQ(c.blocks(), 7U);
+  EXPECT_EQ(c.allocations(), 0U);
+  static_cast<void>(s.pop(s.find(700)));
+  EXPECT_EQ(c.blocks(), 6U);
+  EXPECT_EQ(c.allocations(), 1U);
+}
+
+// The claim of another thread: after the announcement, the fence and the wait, the owner is out until the claim ends.
+TEST(thread_cache, is_touched_by_one_at_a_time) {
+  thread_cache c;
+  std::uint64_t guarded = 0;
+  std::uint64_t own = 0;
+  std::atomic<bool> stop{false};
+  std::thread owner{[&] {
+    while (!stop.load(std::memory_order_relaxed)) {
+      if (!c.enter()) continue;
+      ++guarded;
+      ++own;
+      c.leave();
+    }
+  }};
+  constexpr std::uint64_t rounds = 2000;
+  for (std::uint64_t r = 0; r < rounds; ++r) {
+    c.announce_claim();
+    heavy_fence();
+    while (c.inside()) std::this_thread::yield();
+    ++guarded;
+    c.end_claim();
+  }
+  stop = true;
+  owner.join();
+  EXPECT_EQ(guarded, own + rounds);
+}
+
+TEST(thread_cache, refuses_its_thread_while_it_is_claimed) {
+  thread_cache c;
+  ASSERT_TRUE(c.enter());
+  EXPECT_TRUE(c.inside());
+  c.leave();
+  c.announce_claim();
+  EXPECT_FALSE(c.enter());
+  EXPECT_FALSE(c.inside()) << "a refused thread is out again";
+  c.end_claim();
+  EXPECT_TRUE(c.enter());
+  c.leave();
+}
+
+}  // namespace
+}  // namespace gpumem

@@ -1,0 +1,188 @@
+#include "thread_caches.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "bits.hpp"
+#include "gpumem/sim_device.hpp"
+#include "pool.hpp"
+
+namespace gpumem {
+namespace {
+
+/// A pool to stand behind the caches; nothing is asked of it.
+struct some_pool {
+  sim_device device;
+  pool it{device, config(), *make_policy("growth", {.total_bytes = gib})};
+  static pool_config config() {
+    pool_config c;
+    c.name = "0";
+    c.limit_bytes = c.total_bytes = gib;
+    return c;
+  }
+};
+
+struct tested_caches {
+  some_pool behind;
+  std::vector<thread_cache*> ended;
+  thread_caches it;
+  explicit tested_caches(cache_place at = {.allocator = 1'000'001, .device = 3})
+      : it{behind.it, at, [this](thread_cache& c) {
+             ended.push_back(&c);
+             it.remove(c);
+           }} {}
+};
+
+void in_a_thread(const std::function<void()>& does) { std::thread{does}.join(); }
+
+TEST(thread_caches, a_thread_has_one_and_it_stays_the_same) {
+  tested_caches x;
+  EXPECT_EQ(x.it.mine(), nullptr);
+  thread_cache* const mine = x.it.make_mine();
+  ASSERT_NE(mine, nullptr);
+  EXPECT_EQ(x.it.make_mine(), mine);
+  EXPECT_EQ(x.it.mine(), mine);
+  EXPECT_EQ(x.it.all().size(), 1U);
+  in_a_thread([&] {
+    EXPECT_EQ(x.it.mine(), nullptr) << "another thread's is not this one's";
+    EXPECT_NE(x.it.make_mine(), mine);
+    EXPECT_EQ(x.it.all().size(), 2U);
+  });
+  EXPECT_EQ(x.ended.size(), 1U);
+  EXPECT_EQ(x.it.all().size(), 1U);
+  EXPECT_EQ(x.it.mine(), mine);
+}
+
+TEST(thread_caches, the_latest_is_known_by_its_numbers) {
+  tested_caches x;
+  thread_cache* const mine = x.it.make_mine();
+  EXPECT_EQ(latest_cache_of_thread.allocator, 1'000'001U);
+  EXPECT_EQ(latest_cache_of_thread.device, 3);
+  EXPECT_EQ(latest_cache_of_thread.cache, mine);
+  EXPECT_EQ(latest_cache_of_thread.of, &x.behind.it);
+}
+
+TEST(thread_caches, several_pools_in_turn_each_find_their_own) {
+  tested_caches a{{.allocator = 1'000'001, .device = 0}};
+  tested_caches b{{.allocator = 1'000'001, .device = 1}};
+  tested_caches c{{.allocator = 1'000'002, .device = 0}};
+  thread_cache* const of_a = a.it.make_mine();
+  thread_cache* const of_b = b.it.make_mine();
+  thread_cache* const of_c = c.it.make_mine();
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(a.it.mine(), of_a);
+    EXPECT_EQ(latest_cache_of_thread.device, 0);
+    EXPECT_EQ(b.it.mine(), of_b);
+    EXPECT_EQ(latest_cache_of_thread.device, 1);
+    EXPECT_EQ(c.it.mine(), of_c);
+    EXPECT_EQ(latest_cache_of_thread.allocator, 1'000'002U);
+  }
+}
+
+TEST(thread_caches, a_thread_gives_back_every_cache_when_it_ends) {
+  tested_caches a;
+  tested_caches b;
+  in_a_thread([&] {
+    static_cast<void>(a.it.make_mine());
+    static_cast<void>(b.it.make_mine());
+    static_cast<void>(a.it.make_mine());
+  });
+  EXPECT_EQ(a.ended.size(), 1U);
+  EXPECT_EQ(b.ended.size(), 1U);
+  EXPECT_TRUE(a.it.all().empty());
+}
+
+TEST(thread_caches, a_pool_that_is_gone_is_not_told_of_a_threads_end) {
+  std::optional<tested_caches> x{std::in_place};
+  std::barrier step{2};
+  std::thread t{[&] {
+    static_cast<void>(x->it.make_mine());
+    step.arrive_and_wait();  // made
+    step.arrive_and_wait();  // gone
+    tested_caches another;   // whatever lies where the first one was, this thread has no cache of it
+    EXPECT_EQ(another.it.mine(), nullptr);
+    EXPECT_NE(another.it.make_mine(), nullptr);
+  }};
+  step.arrive_and_wait();
+  x.reset();
+  step.arrive_and_wait();
+  t.join();
+}
+
+TEST(thread_caches, a_later_one_at_the_same_address_is_another_one) {
+  std::optional<tested_caches> x{std::in_place};
+  const auto* const where = &x->it;
+  static_cast<void>(x->it.make_mine());
+  for (int round = 0; round < 3; ++round) {
+    x.emplace();
+    ASSERT_EQ(&x->it, where);
+    EXPECT_EQ(x->it.mine(), nullptr);
+    ASSERT_NE(x->it.make_mine(), nullptr);
+    EXPECT_EQ(x->it.all().size(), 1U);
+  }
+}
+
+/// Freed after the thread's caches are: thread-local objects go in the opposite order of their making.
+struct late_user {
+  std::function<void()> does;
+  late_user() = default;
+  late_user(const late_user&) = delete;
+  late_user& operator=(const late_user&) = delete;
+  ~late_user() {
+    if (does) does();
+  }
+};
+
+TEST(thread_caches, a_thread_that_has_begun_to_end_gets_none) {
+  tested_caches x;
+  bool asked = false;
+  in_a_thread([&] {
+    thread_local late_user last;
+    last.does = [&] {
+      asked = true;
+      EXPECT_EQ(x.it.mine(), nullptr);
+      EXPECT_EQ(x.it.make_mine(), nullptr);
+    };
+    EXPECT_NE(x.it.make_mine(), nullptr);
+  });
+  EXPECT_TRUE(asked);
+  EXPECT_EQ(x.ended.size(), 1U);
+  EXPECT_TRUE(x.it.all().empty());
+}
+
+TEST(thread_caches, a_claim_keeps_the_other_threads_out_and_not_its_own) {
+  tested_caches x;
+  thread_cache* const mine = x.it.make_mine();
+  std::barrier step{2};
+  std::thread t{[&] {
+    thread_cache* const other = x.it.make_mine();
+    step.arrive_and_wait();  // made
+    step.arrive_and_wait();  // claimed
+    EXPECT_FALSE(other->enter());
+    step.arrive_and_wait();  // seen
+    step.arrive_and_wait();  // the claim has ended
+    EXPECT_TRUE(other->enter());
+    other->leave();
+  }};
+  step.arrive_and_wait();
+  {
+    const thread_caches::claim all{x.it};
+    EXPECT_TRUE(mine->enter()) << "a thread's own is not claimed: whoever claims stands under the pool's lock";
+    mine->leave();
+    step.arrive_and_wait();
+    step.arrive_and_wait();
+  }
+  step.arrive_and_wait();
+  t.join();
+}
+
+}  // namespace
+}  // namespace gpumem
