@@ -16,6 +16,9 @@ struct open_pool {
 
 namespace {
 
+/// No allocator's number. An allocator that is not gpumem's has the number 0, and must not find a cache by it.
+constexpr std::uint64_t no_allocator = ~std::uint64_t{0};
+
 /// Outlives the thread's list of caches, for what frees in the destructors of other thread-local objects.
 constinit thread_local bool thread_has_ended = false;
 
@@ -31,7 +34,7 @@ struct caches_of_thread {
   caches_of_thread& operator=(const caches_of_thread&) = delete;
   ~caches_of_thread() {
     thread_has_ended = true;
-    latest_cache_of_thread = {~std::uint64_t{0}, 0, 0, nullptr, nullptr};
+    latest_cache_of_thread = {no_allocator, 0, 0, nullptr, nullptr};
     if (entries.empty() || process != ::getpid()) return;  // in a fork, a lock may be held by a thread that is not here
     for (const entry& e : entries) {
       const std::lock_guard lock{e.of->mutex};
@@ -58,7 +61,8 @@ void thread_caches::close() noexcept {
 }
 
 void thread_caches::note_latest(thread_cache* c) const noexcept {
-  latest_cache_of_thread = {place_.allocator, number_, place_.device, c, &of_};
+  const std::uint64_t allocator = place_.allocator != 0 ? place_.allocator : no_allocator;
+  latest_cache_of_thread = {allocator, number_, place_.device, c, &of_};
 }
 
 thread_cache* thread_caches::look_up() const noexcept {

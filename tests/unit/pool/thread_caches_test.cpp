@@ -184,5 +184,15 @@ TEST(thread_caches, a_claim_keeps_the_other_threads_out_and_not_its_own) {
   t.join();
 }
 
+// The number of an allocator that takes no part (another program's, behind the same interface) is 0, and so is that of
+// a pool whose caches serve under the lock alone: the two must not find each other.
+TEST(thread_caches, a_place_without_an_allocator_is_nobodys) {
+  tested_caches x{{.allocator = 0, .device = 0}};
+  thread_cache* const mine = x.it.make_mine();
+  EXPECT_NE(latest_cache_of_thread.allocator, 0U);
+  EXPECT_EQ(x.it.mine(), mine);
+  EXPECT_NE(latest_cache_of_thread.allocator, 0U);
+}
+
 }  // namespace
 }  // namespace gpumem
