@@ -79,8 +79,11 @@ thread_cache* thread_caches::make_mine() {
   if (thread_cache* const have = mine()) return have;
   if (thread_has_ended) return nullptr;
   caches_of_thread& all = mine_of_all;
+  if (const pid_t here = ::getpid(); all.process != here) {
+    all.entries.clear();  // a fork: these are the parent's, which gives them back
+    all.process = here;
+  }
   std::erase_if(all.entries, [](const auto& e) { return !e.of->open; });
-  all.process = ::getpid();
   all_.push_back(std::make_unique<thread_cache>());
   all.entries.push_back({number_, all_.back().get(), self_});
   note_latest(all_.back().get());

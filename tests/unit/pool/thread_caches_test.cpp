@@ -194,5 +194,38 @@ TEST(thread_caches, a_place_without_an_allocator_is_nobodys) {
   EXPECT_NE(latest_cache_of_thread.allocator, 0U);
 }
 
+// The child of a fork has the parent's list and perhaps its locks, held by threads that it does not have.
+TEST(thread_caches, a_fork_ends_even_where_a_thread_was_ending) {
+  some_pool behind;
+  std::barrier step{2};
+  bool first = true;
+  thread_caches* self = nullptr;
+  thread_caches x{behind.it, {.allocator = 1'000'003, .device = 0}, [&](thread_cache& c) {
+                    if (std::exchange(first, false)) {
+                      step.arrive_and_wait();  // the thread is ending
+                      step.arrive_and_wait();  // the fork is done
+                    }
+                    self->remove(c);
+                  }};
+  self = &x;
+  static_cast<void>(x.make_mine());
+  std::thread t{[&] { static_cast<void>(x.make_mine()); }};
+  step.arrive_and_wait();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    tested_caches own;  // the child goes on with an allocator of its own
+    const bool made = own.it.make_mine() != nullptr;
+    ::exit(made ? 0 : 1);  // runs this thread's destructors
+  }
+  step.arrive_and_wait();
+  t.join();
+  ASSERT_GT(child, 0);
+  int state = 0;
+  ASSERT_EQ(::waitpid(child, &state, 0), child);
+  EXPECT_TRUE(WIFEXITED(state)) << "ended by signal " << WTERMSIG(state);
+  EXPECT_EQ(WEXITSTATUS(state), 0);
+}
+
 }  // namespace
 }  // namespace gpumem
