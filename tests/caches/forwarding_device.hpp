@@ -1,0 +1,48 @@
+/// A device that passes every call on to a simulated one, and tells a test of some of them first.
+#pragma once
+
+#include <functional>
+
+#include "gpumem/sim_device.hpp"
+
+namespace gpumem::caches {
+
+class forwarding_device final : public device {
+ public:
+  explicit forwarding_device(sim_device& to) : to_{to} {}
+  /// Called in `alloc` before the device is; may replace itself.
+  std::function<void()> before_alloc;
+  /// As the driver's is in the child of a fork.
+  void fork() noexcept { set_condition(device_condition::forked); }
+
+  [[nodiscard]] const device_info& info() const noexcept override { return to_.info(); }
+
+ private:
+  result<address> do_alloc(std::uint64_t bytes) override {
+    if (const std::function<void()> told = before_alloc) told();
+    return to_.alloc(bytes);
+  }
+  status do_free(address segment) override { return to_.free(segment); }
+  result<address> do_alloc_host(std::uint64_t bytes) override { return to_.alloc_host(bytes); }
+  status do_free_host(address segment) override { return to_.free_host(segment); }
+  result<address> do_reserve(std::uint64_t bytes) override { return to_.reserve(bytes); }
+  status do_release_range(address range, std::uint64_t bytes) override { return to_.release_range(range, bytes); }
+  result<page_run> do_create(std::uint64_t bytes) override { return to_.create(bytes); }
+  status do_destroy(page_run pages) override { return to_.destroy(pages); }
+  status do_map(address at, std::uint64_t bytes, page_run pages) override { return to_.map(at, bytes, pages); }
+  status do_set_access(address at, std::uint64_t bytes) override { return to_.set_access(at, bytes); }
+  status do_unmap(address at, std::uint64_t bytes) override { return to_.unmap(at, bytes); }
+  result<memory_info> do_memory() override { return to_.memory(); }
+  result<fence> do_record(stream_ref on) override { return to_.record(on); }
+  result<fence> do_record_context() override { return to_.record_context(); }
+  result<bool> do_query(fence f) override { return to_.query(f); }
+  status do_wait_host(fence f) override { return to_.wait_host(f); }
+  status do_wait_stream(stream_ref waiter, fence f) override { return to_.wait_stream(waiter, f); }
+  void do_drop(fence f) noexcept override { to_.drop(f); }
+  result<std::uint64_t> do_stream_id(stream_ref of) override { return to_.stream_id(of); }
+  status do_synchronize() override { return to_.synchronize(); }
+
+  sim_device& to_;
+};
+
+}  // namespace gpumem::caches

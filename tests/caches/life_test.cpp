@@ -1,0 +1,157 @@
+/// Allocators, threads and processes that end in any order.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <optional>
+
+#include "cached.hpp"
+#include "forwarding_device.hpp"
+
+namespace gpumem::caches {
+namespace {
+
+class CachedLife : public cached_program {};
+
+TEST_F(CachedLife, AThreadMayOutliveTheAllocator) {
+  std::optional<parked_thread> other{std::in_place, [this] { fill_cache(); }};
+  allocator_.reset();
+  EXPECT_EQ(device_.used_bytes(), 0U) << "what the thread's cache held went with it";
+  other.reset();
+}
+
+TEST_F(CachedLife, AnAllocatorMayOutliveItsThreads) {
+  for (int round = 0; round < 50; ++round) {
+    std::thread{[this] { fill_cache(); }}.join();
+  }
+  EXPECT_EQ(in_caches(), 0U);
+  EXPECT_TRUE(allocator_->check(0).ok());
+}
+
+// Whatever lies where the former one was, nothing of it is handed out.
+TEST_F(CachedLife, ALaterAllocatorInheritsNothing) {
+  std::barrier step{2};
+  constexpr int rounds = 10;
+  std::thread other{[&] {
+    for (int round = 0; round < rounds; ++round) {
+      step.arrive_and_wait();
+      fill_cache();
+      step.arrive_and_wait();
+    }
+  }};
+  for (int round = 0; round < rounds; ++round) {
+    open("grab_all");
+    EXPECT_EQ(stats().allocations, 0U);
+    step.arrive_and_wait();
+    step.arrive_and_wait();
+    fill_cache();
+    EXPECT_EQ(stats().allocations, 144U) << "served by this allocator, all of them";
+    EXPECT_TRUE(allocator_->check(0).ok());
+  }
+  other.join();
+}
+
+TEST_F(CachedLife, SeveralAllocatorsInTurnKeepApart) {
+  sim_device second{{.capacity_bytes = gib, .first_address = 0x3000'0000'0000}};
+  device* const devices[] = {&second};
+  auto opened = allocator::open(devices, {});
+  ASSERT_TRUE(opened.ok());
+  for (int round = 0; round < 100; ++round) {
+    void* const p = allocator_->allocate(4096);
+    void* const q = (*opened)->allocate(4096);
+    ASSERT_TRUE((*opened)->describe(q).ok());
+    ASSERT_TRUE(allocator_->describe(p).ok());
+    EXPECT_EQ(allocator_->try_deallocate(q).code(), errc::unknown_pointer);
+    EXPECT_EQ((*opened)->try_deallocate(p).code(), errc::unknown_pointer);
+    ASSERT_TRUE(allocator_->try_deallocate(p).ok());
+    ASSERT_TRUE((*opened)->try_deallocate(q).ok());
+  }
+  EXPECT_TRUE((*opened)->check(0).ok());
+}
+
+/// Somebody else's allocator behind gpumem's interface.
+class foreign_allocator final : public allocator {
+ public:
+  status record_use(void*, stream_ref) override { return {}; }
+  status stream_release(stream_ref) override { return {}; }
+  status capture_begin(stream_ref) override { return {}; }
+  result<graph_ref> capture_end(stream_ref) override { return graph_ref{}; }
+  status graph_release(graph_ref) override { return {}; }
+  trim_result trim(int, std::uint64_t) override { return {}; }
+  result<limit_result> set_limit(int, std::uint64_t) override { return limit_result{}; }
+  void on_out_of_memory(oom_callback) override {}
+  [[nodiscard]] const std::vector<logical_device>& devices() const noexcept override { return devices_; }
+  [[nodiscard]] result<statistics> stats(int) const override { return statistics{}; }
+  [[nodiscard]] result<block_info> describe(const void*) const override { return block_info{}; }
+  [[nodiscard]] status check(int) const override { return {}; }
+  status flush_trace() override { return {}; }
+  int asked = 0;
+
+ private:
+  result<void*> do_allocate(const request&, oom_report*) override {
+    ++asked;
+    return static_cast<void*>(&asked);
+  }
+  status do_deallocate(void*, const release&) override {
+    ++asked;
+    return {};
+  }
+  std::vector<logical_device> devices_;
+};
+
+TEST_F(CachedLife, AnotherKindOfAllocatorIsNeverServedFromThem) {
+  foreign_allocator other;
+  const auto asks_it = [&other] {
+    other.asked = 0;
+    void* const p = other.allocate(4096);
+    EXPECT_EQ(p, &other.asked);
+    other.deallocate(p);
+    EXPECT_EQ(other.asked, 2);
+  };
+  fill_cache();
+  asks_it();
+  settings traced;  // whose caches serve under the lock alone
+  traced.trace_path = "/dev/null";
+  open(traced);
+  fill_cache();
+  asks_it();
+  give(take(4096));
+  allocator_.reset();
+  asks_it();
+}
+
+// The child refuses, keeps its hands off the locks that it may have inherited, and ends like any process.
+TEST_F(CachedLife, AForkRefusesAndEndsCleanly) {
+  allocator_.reset();
+  forwarding_device hooked{device_};
+  device* const devices[] = {&hooked};
+  auto opened = allocator::open(devices, {});
+  ASSERT_TRUE(opened.ok());
+  allocator_ = *std::move(opened);
+  void* const live = take(4096);
+  {
+    const parked_thread other{[this] { fill_cache(); }};
+    fill_cache();
+    ASSERT_GT(in_caches(), 0U);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      ::alarm(20);
+      hooked.fork();
+      const bool refused = allocator_->try_allocate({.bytes = 4096}).code() == errc::device_error &&
+                           allocator_->try_deallocate(live).code() == errc::device_error &&
+                           allocator_->try_deallocate(live, {.bytes = 4096}).code() == errc::device_error;
+      ::exit(refused ? 0 : 1);  // with this thread's destructors
+    }
+    int state = 0;
+    ASSERT_EQ(::waitpid(child, &state, 0), child);
+    EXPECT_TRUE(WIFEXITED(state)) << "ended by signal " << WTERMSIG(state);
+    EXPECT_EQ(WEXITSTATUS(state), 0);
+  }
+  give(live);
+  fill_cache();
+  EXPECT_TRUE(allocator_->check(0).ok()) << "the parent goes on";
+  allocator_.reset();
+}
+
+}  // namespace
+}  // namespace gpumem::caches

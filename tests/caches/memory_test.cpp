@@ -1,0 +1,202 @@
+/// What caches hold is nobody's loss: it serves whoever needs it, goes back when asked, and stays small.
+#include <map>
+#include <random>
+
+#include "cached.hpp"
+#include "forwarding_device.hpp"
+#include "gpumem/policy.hpp"
+
+namespace gpumem::caches {
+namespace {
+
+class CachedMemory : public cached_program {
+ protected:
+  /// The largest request that succeeds after `before`, found anew for each size.
+  std::uint64_t largest_after(std::string_view policy, bool thread_cache, bool by_another_thread) {
+    std::uint64_t best = 0;
+    for (const std::uint64_t bytes : {16 * mib, 64 * mib, 128 * mib, 200 * mib, 256 * mib}) {
+      open(policy, thread_cache);
+      give(take(200 * mib));  // so that there is room for caches
+      const auto fill = [this] {
+        fill_cache();
+        fill_cache(second_);
+      };
+      std::unique_ptr<parked_thread> other;
+      if (by_another_thread) {
+        other = std::make_unique<parked_thread>(fill);
+      } else {
+        fill();
+      }
+      if (thread_cache) {
+        EXPECT_GT(in_caches(), 0U);
+      }
+      const result<void*> got = allocator_->try_allocate({.bytes = bytes});
+      if (got.ok()) {
+        best = bytes;
+        EXPECT_TRUE(allocator_->try_deallocate(*got).ok());
+      }
+      other.reset();
+    }
+    return best;
+  }
+  stream_ref second_ = device_.create_stream();
+};
+
+TEST_F(CachedMemory, IsNeverTheCauseOfAnOutOfMemory) {
+  for (const policy_entry& entry : known_policies()) {
+    const std::uint64_t without = largest_after(entry.name, false, false);
+    EXPECT_GT(without, 0U) << entry.name;
+    EXPECT_EQ(largest_after(entry.name, true, false), without) << entry.name;
+    EXPECT_EQ(largest_after(entry.name, true, true), without) << entry.name << ", filled by another thread";
+  }
+}
+
+// Everything at once in small blocks: as many as without caches, to the last one.
+TEST_F(CachedMemory, ServesAsMuchAsWithoutCaches) {
+  const auto count = [this] {
+    std::vector<void*> all;
+    while (true) {
+      const result<void*> got = allocator_->try_allocate({.bytes = 256 * kib});
+      if (!got) break;
+      all.push_back(*got);
+    }
+    for (void* const p : all) EXPECT_TRUE(allocator_->try_deallocate(p).ok());
+    return all.size();
+  };
+  std::map<bool, std::size_t> served;
+  for (const bool thread_cache : {false, true}) {
+    open("grab_all", thread_cache);
+    EXPECT_EQ(count(), 256 * mib / (256 * kib));
+    const parked_thread other{[this] { fill_cache(); }};
+    fill_cache(second_);
+    served[thread_cache] = count();
+  }
+  EXPECT_EQ(served[true], served[false]);
+}
+
+TEST_F(CachedMemory, GoesBackWhenAThreadEnds) {
+  std::thread{[this] {
+    fill_cache();
+    fill_cache(second_);
+    EXPECT_GT(in_caches(), 0U);
+  }}.join();
+  EXPECT_EQ(in_caches(), 0U);
+  EXPECT_EQ(stats().live_blocks, 0U);
+  EXPECT_EQ(stats().cached_bytes + stats().idle_bytes, stats().reserved_bytes);
+}
+
+TEST_F(CachedMemory, TrimFlushesEveryCache) {
+  open("growth");
+  const parked_thread other{[this] { fill_cache(second_); }};
+  fill_cache();
+  ASSERT_GT(in_caches(), 0U);
+  const trim_result trimmed = allocator_->trim(0);
+  EXPECT_EQ(in_caches(), 0U);
+  EXPECT_EQ(stats().reserved_bytes, 0U) << trimmed.in_use_bytes << " in use";
+  EXPECT_EQ(device_.used_bytes(), 0U);
+  fill_cache();
+  EXPECT_GT(in_caches(), 0U) << "and they fill again";
+}
+
+TEST_F(CachedMemory, ALowerLimitFlushesEveryCache) {
+  open("growth");
+  const parked_thread other{[this] { fill_cache(second_); }};
+  fill_cache();
+  ASSERT_GT(stats().reserved_bytes, 2 * mib);
+  const result<limit_result> lowered = allocator_->set_limit(0, 2 * mib);
+  ASSERT_TRUE(lowered.ok());
+  EXPECT_EQ(lowered->over_bytes, 0U) << lowered->to_string();
+  EXPECT_LE(device_.used_bytes(), 2 * mib);
+}
+
+TEST_F(CachedMemory, IsZeroWhereCachesAreOff) {
+  open("grab_all", false);
+  const std::uint64_t before = stats().locks;
+  const std::uint64_t calls = 2 * 6 * 12;
+  fill_cache();
+  EXPECT_EQ(in_caches(), 0U);
+  EXPECT_EQ(stats().locks - before, calls) << "each call takes the lock";
+  std::thread{[this] { fill_cache(); }}.join();
+  EXPECT_EQ(in_caches(), 0U);
+}
+
+TEST_F(CachedMemory, AnOptionSwitchesItForOneDevice) {
+  sim_config second;
+  second.ordinal = 1;
+  second.first_address = 0x3000'0000'0000;
+  sim_device other{second};
+  settings s;
+  ASSERT_TRUE(s.apply({{"GPUMEM_THREAD_CACHE_1", "0"}}).ok());
+  device* const devices[] = {&device_, &other};
+  auto opened = allocator::open(devices, s);
+  ASSERT_TRUE(opened.ok()) << opened.why().message();
+  for (const int ordinal : {0, 1}) {
+    const auto pair = [&] {
+      const auto p = (*opened)->try_allocate({.bytes = 512, .device = ordinal});
+      EXPECT_TRUE((*opened)->try_deallocate(*p).ok());
+    };
+    pair();
+    EXPECT_EQ((*opened)->stats(ordinal)->thread_cached_bytes, ordinal == 0 ? 512U : 0U);
+  }
+}
+
+// One thread, one stream: what is reserved with caches is what is reserved without them, or little more.
+TEST_F(CachedMemory, CostsLittleUtilization) {
+  std::map<bool, std::uint64_t> reserved;
+  for (const bool thread_cache : {false, true}) {
+    open("growth", thread_cache);
+    std::mt19937_64 random{7};
+    std::vector<std::pair<void*, std::size_t>> live;
+    for (int n = 0; n < (sanitized ? 5'000 : 40'000); ++n) {
+      if (live.size() < 100 || random() % 2 == 0) {
+        const std::size_t bytes = std::size_t{512} << random() % 11;
+        live.emplace_back(take(bytes), bytes);
+        if (live.size() < 200) continue;
+      }
+      std::swap(live[random() % live.size()], live.back());
+      give(live.back().first);
+      live.pop_back();
+    }
+    for (const auto& [p, bytes] : live) give(p);
+    reserved[thread_cache] = stats().peak_reserved_bytes;
+  }
+  EXPECT_LE(static_cast<double>(reserved[true]), static_cast<double>(reserved[false]) * 1.05);
+}
+
+TEST_F(CachedMemory, TheRecordsOfManyBlocksAreBounded) {
+  constexpr std::size_t blocks = 100'000;
+  std::vector<void*> all;
+  const auto take_all = [&] {
+    for (std::size_t k = 0; k < blocks; ++k) all.push_back(allocator_->allocate(512));
+  };
+  const auto give_all = [&] {
+    for (void* const p : all) allocator_->deallocate(p);
+    all.clear();
+  };
+  const std::uint64_t before = stats().metadata_bytes;
+  take_all();
+  const std::uint64_t full = stats().metadata_bytes;
+  EXPECT_LE(full - before, blocks * 200) << static_cast<double>(full - before) / blocks << " B a block";
+  give_all();
+  for (int round = 0; round < 3; ++round) {
+    take_all();
+    give_all();
+  }
+  EXPECT_LE(stats().metadata_bytes, full + 64 * kib) << "the second time takes nothing more";
+}
+
+// Each thread and stream costs what is stated, and gives it back at its end.
+TEST_F(CachedMemory, TheRecordsOfAThreadGoWithIt) {
+  fill_cache();
+  const std::uint64_t before = stats().metadata_bytes;
+  for (int round = 0; round < 4; ++round) {
+    std::thread{[this] {
+      fill_cache();
+      fill_cache(second_);
+    }}.join();
+  }
+  EXPECT_LE(stats().metadata_bytes, before + 64 * kib);
+}
+
+}  // namespace
+}  // namespace gpumem::caches
