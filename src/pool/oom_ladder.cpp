@@ -3,10 +3,10 @@
 // 1 fences that are done by now   2 what threads' caches hold   3 idle neighbours merged
 // 4 another stream's memory, behind a fence                     5 grow, as the policy says
 // 6 all other streams' memory     7 give idle segments back and grow
-// 8 wait for every fence, search, and 7 again                   9 the callbacks, and from the top
-// 10 fail, with a report. Steps 4, 6 and 8 wait for nothing while a capture is under way. Runs under the pool's lock,
-// which is given up for every driver call that can block; so what a step found before it gave the lock up, it searches
-// again afterwards.
+// 8 wait for every fence, search, and 7 again                   9 caches once more
+// 10 the callbacks, and from the top                            11 fail, with a report
+// Steps 4, 6 and 8 wait for nothing while a capture is under way. Runs under the pool's lock, which is given up for
+// every driver call that can block; so what a step found before it gave the lock up, it searches again afterwards.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,6 +50,12 @@ block_index pool::climb(guard& lock, want& w) {
         heap_.absorb_idle(w.owner);
         if (const block_index i = search(w); i != no_block) return i;
         if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
+      }
+      // What other threads freed while the lock was given up may be in their caches.
+      if (flush_caches()) {
+        heap_.absorb_idle(w.owner);
+        if (const block_index i = search(w); i != no_block) return i;
+        if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
       }
     } else {
       w.limit_refused = true;

@@ -74,6 +74,51 @@ TEST_F(CachedMemory, ServesAsMuchAsWithoutCaches) {
   EXPECT_EQ(served[true], served[false]);
 }
 
+// Freed into another thread's cache while this one, on its way to an out-of-memory, waits for the driver.
+TEST_F(CachedMemory, FreedWhileTheDriverWasAskedIsFound) {
+  allocator_.reset();
+  forwarding_device hooked{device_};
+  settings s;
+  ASSERT_TRUE(s.set("policy", "growth").ok());
+  device* const devices[] = {&hooked};
+  auto opened = allocator::open(devices, s);
+  ASSERT_TRUE(opened.ok()) << opened.why().message();
+  allocator_ = *std::move(opened);
+  give(take(62 * mib));
+  void* const below = take(28 * mib);
+  void* const between = take(512);
+  void* const above = take(28 * mib);
+  ASSERT_EQ(static_cast<std::byte*>(above) - static_cast<std::byte*>(between), 512) << "one behind the other";
+  give(below);
+  give(above);
+  device_.set_foreign_bytes(gib);  // the device has no more
+  std::barrier step{2};
+  std::thread frees{[&] {
+    give(take(512));  // a cache that knows the size
+    step.arrive_and_wait();
+    step.arrive_and_wait();
+    give(between);
+    step.arrive_and_wait();
+    step.arrive_and_wait();  // its cache stays as it is until the request has been answered
+  }};
+  step.arrive_and_wait();
+  hooked.before_alloc = [&] {
+    hooked.before_alloc = nullptr;
+    step.arrive_and_wait();
+    step.arrive_and_wait();
+  };
+  const result<void*> got = allocator_->try_allocate({.bytes = 50 * mib});
+  ASSERT_FALSE(hooked.before_alloc) << "the device was asked";
+  step.arrive_and_wait();
+  frees.join();
+  EXPECT_TRUE(got.ok()) << got.why().message();
+  if (got.ok()) {
+    EXPECT_TRUE(allocator_->try_deallocate(*got).ok());
+  }
+  EXPECT_TRUE(allocator_->check(0).ok());
+  allocator_.reset();
+}
+
 TEST_F(CachedMemory, GoesBackWhenAThreadEnds) {
   std::thread{[this] {
     fill_cache();
