@@ -122,7 +122,6 @@ status pool::release_block(address at, const release& stated) {
     if (!streams_.key_is_known(*stated.stream) && take_back_key(at, key, stated)) return {};
   }
   const guard lock = enter();
-  thread_cache* const mine = fold_mine();
   const block_index i = claims_.find(at);
   const claim_word held = i != no_block ? claims_[i].read() : claim_word{};
   if (held.held_by() != holder::program) {
@@ -139,6 +138,7 @@ status pool::release_block(address at, const release& stated) {
     ++counts_.misuses;
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
+  thread_cache* const mine = fold_mine();  // not before: a refused free changes nothing
   block& b = heap_.at(i);
   // What a capture allocated stays with its graph, whoever frees it.
   const owner_id o = stated.stream && !streams_[b.owner].is_graph ? streams_.slot_of(*stated.stream, key) : b.owner;

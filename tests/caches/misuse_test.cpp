@@ -128,6 +128,18 @@ TEST_F(CachedMisuse, PointersIntoBlocksAndForeignOnesAreUnknown) {
   give(p);
 }
 
+TEST_F(CachedMisuse, ARefusedFreeMakesNoCache) {
+  void* const p = take(4096);
+  const std::uint64_t before = stats().metadata_bytes;
+  std::thread{[&] {
+    int not_ours = 0;
+    EXPECT_EQ(allocator_->try_deallocate(&not_ours).code(), errc::unknown_pointer);
+    EXPECT_EQ(allocator_->try_deallocate(p, {.bytes = 1}).code(), errc::wrong_size);
+    EXPECT_EQ(stats().metadata_bytes, before);
+  }}.join();
+  give(p);
+}
+
 TEST_F(CachedMisuse, WhatACacheHoldsIsNotAProgramsToUse) {
   warm(4096);
   void* const p = take(4096);
