@@ -28,6 +28,7 @@ settings setup::to_settings() const {
   set(s, "pools", pools);
   s.reuse = reuse;
   s.stream_ids = stream_ids;
+  s.thread_cache = thread_cache;
   return s;
 }
 
@@ -35,7 +36,7 @@ std::ostream& operator<<(std::ostream& out, const setup& s) {
   return out << s.kind.name << ", " << s.policy << ", limit " << (s.limit.empty() ? "none" : s.limit) << ", "
              << (s.pools.empty() ? "one pool" : s.pools) << ", reuse "
              << reuse_words.at(static_cast<std::size_t>(s.reuse)) << ", ids "
-             << id_words.at(static_cast<std::size_t>(s.stream_ids));
+             << id_words.at(static_cast<std::size_t>(s.stream_ids)) << (s.thread_cache ? "" : ", no thread caches");
 }
 
 std::vector<setup> every_setup() {
@@ -52,6 +53,10 @@ std::vector<setup> every_setup() {
                          .pools = pools,
                          .reuse = stream_reuse::device,
                          .stream_ids = stream_id_mode::query});
+          if (std::string_view{limit} != "512MiB") continue;
+          setup off = out.back();
+          off.thread_cache = false;
+          out.push_back(std::move(off));
         }
       }
     }
@@ -65,12 +70,15 @@ std::vector<setup> every_stream_setup() {
     for (const policy_entry& entry : known_policies()) {
       for (const stream_reuse reuse : {stream_reuse::device, stream_reuse::poll, stream_reuse::host}) {
         for (const stream_id_mode ids : {stream_id_mode::query, stream_id_mode::notify}) {
-          out.push_back({.kind = kind,
-                         .policy = entry.name,
-                         .limit = "512MiB",
-                         .pools = entry.needs_pools ? "512MiB" : "",
-                         .reuse = reuse,
-                         .stream_ids = ids});
+          for (const bool thread_cache : {true, false}) {
+            out.push_back({.kind = kind,
+                           .policy = entry.name,
+                           .limit = "512MiB",
+                           .pools = entry.needs_pools ? "512MiB" : "",
+                           .reuse = reuse,
+                           .stream_ids = ids,
+                           .thread_cache = thread_cache});
+          }
         }
       }
     }
@@ -83,7 +91,7 @@ std::string name_of(const ::testing::TestParamInfo<setup>& info) {
   std::string name = s.kind.name + "_" + s.policy + "_" + (s.limit.empty() ? "no_limit" : s.limit) + "_" +
                      (s.pools.find(',') == std::string::npos ? "one_pool" : "two_pools") + "_" +
                      reuse_words.at(static_cast<std::size_t>(s.reuse)) + "_" +
-                     id_words.at(static_cast<std::size_t>(s.stream_ids));
+                     id_words.at(static_cast<std::size_t>(s.stream_ids)) + (s.thread_cache ? "" : "_no_thread_cache");
   const std::size_t share = name.find('%');
   if (share != std::string::npos) name.replace(share, 1, "percent");
   std::replace_if(

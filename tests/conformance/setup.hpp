@@ -22,14 +22,17 @@ struct setup {
   std::string pools;  ///< empty: one
   stream_reuse reuse = stream_reuse::device;
   stream_id_mode stream_ids = stream_id_mode::query;
+  bool thread_cache = true;
 
   [[nodiscard]] settings to_settings() const;
   friend std::ostream& operator<<(std::ostream& out, const setup& s);
 };
 
-/// Every policy in the registry x {no limit, bytes, share of the device, share of what is free} x {one pool, two}.
+/// Every policy in the registry x {no limit, bytes, share of the device, share of what is free} x {one pool, two}; the
+/// limit in bytes without thread caches, too.
 std::vector<setup> every_setup();
-/// Every policy, with a limit of 512 MiB, x every way of reuse x every source of identities.
+/// Every policy, with a limit of 512 MiB, x every way of reuse x every source of identities x with and without thread
+/// caches.
 std::vector<setup> every_stream_setup();
 /// For the names of parameterised tests.
 std::string name_of(const ::testing::TestParamInfo<setup>& info);

@@ -1,6 +1,7 @@
 /// Every policy x limit x pools, and in each case every way to reuse memory across streams x both sources of stream
-/// identities, without faults and with them. GPUMEM_MODEL_SEED (the first seed), GPUMEM_MODEL_RUNS (how many) and
-/// GPUMEM_MODEL_OPS (operations a run) make it longer or repeat a failure.
+/// identities, without faults and with them; odd seeds with thread caches, even ones without. GPUMEM_MODEL_SEED (the
+/// first seed), GPUMEM_MODEL_RUNS (how many) and GPUMEM_MODEL_OPS (operations a run) make it longer or repeat a
+/// failure.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,8 +58,8 @@ class Model : public ::testing::TestWithParam<configuration> {};
 
 TEST_P(Model, AgreesWithTheNaiveHeap) {
   const std::uint64_t first_seed = from_environment("GPUMEM_MODEL_SEED", 1);
-  const std::uint64_t runs = from_environment("GPUMEM_MODEL_RUNS", sanitized ? 1 : 8);
-  const auto count = static_cast<unsigned>(from_environment("GPUMEM_MODEL_OPS", sanitized ? 150 : 400));
+  const std::uint64_t runs = from_environment("GPUMEM_MODEL_RUNS", sanitized ? 2 : 8);
+  const auto count = static_cast<unsigned>(from_environment("GPUMEM_MODEL_OPS", sanitized ? 100 : 400));
   configuration c = GetParam();
   for (const stream_reuse reuse : {stream_reuse::device, stream_reuse::poll, stream_reuse::host}) {
     for (const stream_id_mode ids : {stream_id_mode::query, stream_id_mode::notify}) {
@@ -67,6 +68,7 @@ TEST_P(Model, AgreesWithTheNaiveHeap) {
         c.stream_ids = ids;
         c.with_faults = with_faults;
         for (std::uint64_t seed = first_seed; seed < first_seed + runs; ++seed) {
+          c.thread_cache = seed % 2 != 0;
           const auto story = run_and_shrink(c, seed, count);
           if (story) FAIL() << *story;
         }

@@ -31,9 +31,10 @@ class silence {
 }  // namespace
 
 std::string configuration::to_string() const {
-  return fmt::format("{}, limit {}, {}, reuse {}, ids {}{}", policy, limit.empty() ? "none" : limit,
+  return fmt::format("{}, limit {}, {}, reuse {}, ids {}{}{}", policy, limit.empty() ? "none" : limit,
                      pools.empty() ? "one pool" : "pools " + pools, reuse_words.at(static_cast<std::size_t>(reuse)),
-                     id_words.at(static_cast<std::size_t>(stream_ids)), with_faults ? ", faults" : "");
+                     id_words.at(static_cast<std::size_t>(stream_ids)), with_faults ? ", faults" : "",
+                     thread_cache ? "" : ", no thread caches");
 }
 
 result<settings> configuration::to_settings() const {
@@ -41,6 +42,7 @@ result<settings> configuration::to_settings() const {
   out.reserve_bytes = std::uint64_t{8} << 20;
   out.reuse = reuse;
   out.stream_ids = stream_ids;
+  out.thread_cache = thread_cache;
   if (status s = out.set("policy", policy); !s) return s;
   if (!limit.empty()) {
     if (status s = out.set("limit", limit); !s) return s;

@@ -25,6 +25,7 @@ struct configuration {
   stream_reuse reuse = stream_reuse::device;
   stream_id_mode stream_ids = stream_id_mode::query;
   bool with_faults = false;
+  bool thread_cache = true;
 
   [[nodiscard]] unsigned pool_count() const noexcept { return pools.empty() ? 1 : 2; }
   /// `growth, limit 40%, pools a:50%,b:100MiB, reuse poll, ids notify`.
