@@ -1,0 +1,90 @@
+/// The same with threads that come and go and blocks that change hands, while others empty every cache.
+#include "stress.hpp"
+
+namespace gpumem::stress {
+namespace {
+
+// Threads that live for a few blocks, with caches in both pools: what they leave is somebody else's when they are gone.
+TEST_P(Stress, ThreadsComeAndGoBesideTheWorkers) {
+  std::atomic<std::uint64_t> threads{0};
+  const auto come_and_go = [&] {
+    std::thread{[&, number = ++threads] {
+      std::uint64_t random = 0x9e3779b97f4a7c15U * number;
+      std::vector<held_block> mine;
+      for (int step = 0; step < 60; ++step) {
+        const std::uint64_t r = next(random);
+        if (r % 8 == 0) {
+          if (const auto b = exchange_.take()) give(*b);
+        } else if (r % 8 < 4 && !mine.empty()) {
+          if (r % 3 == 0) {
+            exchange_.put(mine.back());
+          } else {
+            give(mine.back());
+          }
+          mine.pop_back();
+        } else if (const auto b = take(512 * (1 + (r >> 8) % 20), {}, static_cast<int>(r >> 4 & 1))) {
+          use(*b, {}, r >> 8 & 0xffff);
+          mine.push_back(*b);
+        }
+      }
+      for (const held_block& b : mine) give(b);
+    }}.join();
+  };
+  const auto look = [&] {
+    for (int pool = 0; pool < 2; ++pool) {
+      const statistics s = *allocator_->stats(pool);
+      EXPECT_EQ(s.reserved_bytes,
+                s.live_bytes + s.thread_cached_bytes + s.cached_bytes + s.fenced_bytes + s.idle_bytes + s.leaked_bytes);
+      const status proven = allocator_->check(pool);
+      EXPECT_TRUE(proven.ok()) << proven.message();
+    }
+    std::this_thread::yield();
+  };
+  const auto flush = [&] {
+    static_cast<void>(allocator_->trim(0));
+    EXPECT_FALSE(take(97 * mib, {}, 1).has_value());  // refused, and not before all that could help was tried
+    std::this_thread::yield();
+  };
+  run_beside(come_and_go, come_and_go, look, flush);
+  EXPECT_GT(threads.load(), 1U);
+}
+
+// Small blocks of few sizes go from hand to hand on the streams of both sides, while others empty every cache.
+TEST_P(Stress, HandOffsGoOnWhileCachesAreEmptied) {
+  constexpr std::size_t hands = 4;
+  std::array<exchange, hands> to;
+  std::atomic<unsigned> working{hands};
+  std::vector<std::thread> threads;
+  for (std::size_t me = 0; me < hands; ++me) {
+    threads.emplace_back([&, me] {
+      std::uint64_t random = 0x9e3779b97f4a7c15U * (me + 1);
+      const stream_ref own = device_.create_stream();
+      for (int step = 0; step < steps; ++step) {
+        const std::uint64_t r = next(random);
+        const stream_ref s = r % 4 == 0 ? stream_ref{} : own;
+        if (const auto b = take(4096 * (1 + (r >> 8) % 3), s, 0)) {
+          use(*b, s, r >> 8 & 0xffff);
+          to.at((me + 1) % hands).put(*b);
+        }
+        if (const auto b = to.at(me).take()) give(*b);
+      }
+      --working;
+    });
+  }
+  std::thread empties{[&] {
+    do {
+      static_cast<void>(allocator_->trim(0));
+      EXPECT_TRUE(allocator_->check(0).ok());
+      std::this_thread::yield();
+    } while (working.load() != 0);
+  }};
+  for (std::thread& t : threads) t.join();
+  empties.join();
+  for (exchange& rest : to) {
+    while (const auto b = rest.take()) give(*b);
+  }
+  EXPECT_EQ(allocator_->stats(0)->live_bytes, 0U);
+}
+
+}  // namespace
+}  // namespace gpumem::stress
