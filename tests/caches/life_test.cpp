@@ -27,6 +27,37 @@ TEST_F(CachedLife, AnAllocatorMayOutliveItsThreads) {
   EXPECT_TRUE(allocator_->check(0).ok());
 }
 
+/// What a thread-local object's destructor does, after those of the objects made later: the thread's caches among them.
+struct at_thread_end {
+  std::function<void()> does;
+  at_thread_end() = default;
+  at_thread_end(const at_thread_end&) = delete;
+  at_thread_end& operator=(const at_thread_end&) = delete;
+  ~at_thread_end() {
+    if (does) does();
+  }
+};
+
+TEST_F(CachedLife, AThreadsDestructorsMayStillAllocateAndFree) {
+  bool ran = false;
+  std::thread{[&] {
+    thread_local at_thread_end last;
+    void* const p = allocator_->allocate(4096);
+    last.does = [this, p, &ran] {
+      EXPECT_EQ(in_caches(), 0U) << "given back already";
+      EXPECT_TRUE(allocator_->try_deallocate(p).ok());
+      EXPECT_EQ(allocator_->try_deallocate(p).code(), errc::double_free);
+      void* const q = allocator_->allocate(4096);
+      EXPECT_TRUE(allocator_->try_deallocate(q).ok());
+      EXPECT_EQ(in_caches(), 0U) << "nobody would give it back any more";
+      ran = true;
+    };
+    fill_cache();
+  }}.join();
+  EXPECT_TRUE(ran);
+  EXPECT_EQ(stats().live_blocks, 0U);
+}
+
 // Whatever lies where the former one was, nothing of it is handed out.
 TEST_F(CachedLife, ALaterAllocatorInheritsNothing) {
   std::barrier step{2};
