@@ -86,5 +86,60 @@ TEST_P(Stress, HandOffsGoOnWhileCachesAreEmptied) {
   EXPECT_EQ(allocator_->stats(0)->live_bytes, 0U);
 }
 
+// Threads that free what is not theirs any more, at any moment: whoever loses is refused, and the pool stays whole.
+TEST_P(Stress, MisuseFromManyThreadsLeavesThePoolWhole) {
+  constexpr std::size_t places = 32;
+  std::array<std::atomic<void*>, places> shared{};
+  std::atomic<std::uint64_t> allocated{0};
+  std::atomic<std::uint64_t> freed{0};
+  std::atomic<std::uint64_t> refused{0};
+  const auto free_any = [&](void* p, const release& stated) {
+    const status s = allocator_->try_deallocate(p, stated);
+    if (s.ok()) {
+      ++freed;
+      return;
+    }
+    const errc why = s.code();
+    EXPECT_TRUE(why == errc::double_free || why == errc::unknown_pointer || why == errc::wrong_size) << s.message();
+    ++refused;
+  };
+  std::vector<std::thread> threads;
+  for (unsigned number = 0; number < workers; ++number) {
+    threads.emplace_back([&, number] {
+      std::uint64_t random = 0x9e3779b97f4a7c15U * (number + 1);
+      for (int step = 0; step < steps; ++step) {
+        const std::uint64_t r = next(random);
+        std::atomic<void*>& place = shared.at((r >> 8) % places);
+        if (r % 4 != 0) {
+          const std::size_t bytes = 512 * (1 + (r >> 16) % 3) - (r >> 20) % 2;
+          const result<void*> got = allocator_->try_allocate({.bytes = bytes, .device = static_cast<int>(r >> 4 & 1)});
+          if (!got) continue;
+          ++allocated;
+          if (void* const former = place.exchange(*got)) free_any(former, {});
+        } else if (void* const p = place.load()) {  // and leaves it there, for the next one to free again
+          free_any(p, r % 8 == 0 ? release{} : release{.bytes = 512});
+        }
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (int pool = 0; pool < 2; ++pool) {
+    const status proven = allocator_->check(pool);
+    EXPECT_TRUE(proven.ok()) << proven.message();
+  }
+  const statistics a = *allocator_->stats(0);
+  const statistics b = *allocator_->stats(1);
+  EXPECT_EQ(a.allocations + b.allocations, allocated.load());
+  EXPECT_EQ(a.frees + b.frees, freed.load());
+  EXPECT_EQ(a.misuses + b.misuses, refused.load());
+  EXPECT_EQ(a.live_blocks + b.live_blocks, allocated.load() - freed.load());
+  EXPECT_GT(refused.load(), 0U);
+  for (std::atomic<void*>& place : shared) {
+    if (void* const p = place.load()) static_cast<void>(allocator_->try_deallocate(p));
+  }
+  EXPECT_EQ(allocator_->stats(0)->live_blocks + allocator_->stats(1)->live_blocks, 0U)
+      << "a block that was lost by a refused free";
+}
+
 }  // namespace
 }  // namespace gpumem::stress
