@@ -49,8 +49,8 @@ TEST(stream_cache, a_bin_is_of_one_size_and_last_in_first_out) {
 
 // Above 64 KiB a size may be in either of two bins; a third size takes the one that holds less.
 TEST(stream_cache, sizes_that_share_have_a_choice_of_two) {
-  const std::uint32_t a = 1000;
-  const auto shares = [a](std::uint32_t units) {
+  constexpr std::uint32_t a = 1000;
+  const auto shares = [](std::uint32_t units) {
     return bin_places::of(units) == bin_places::of(a) || bin_places::of(units) == bin_places::beside(bin_places::of(a));
   };
   std::uint32_t b = a + 1;
