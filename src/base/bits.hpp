@@ -13,7 +13,9 @@ inline constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 inline constexpr std::uint64_t tib = std::uint64_t{1} << 40;
 
 /// Zero is not one.
-[[nodiscard]] constexpr bool is_power_of_two(std::uint64_t value) noexcept { return std::has_single_bit(value); }
+[[nodiscard]] constexpr bool is_power_of_two(std::uint64_t value) noexcept {
+  return value != 0 && (value & (value - 1)) == 0;  // without a call where the processor's count of bits is not assumed
+}
 
 /// The largest multiple of `multiple` (any but 0) that is at most `value`.
 [[nodiscard]] constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t multiple) noexcept {

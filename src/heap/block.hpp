@@ -3,14 +3,15 @@
 // Positions are plain numbers: nothing here knows what stands at them. A record is one cache line; a table never
 // moves one, so an index or a reference stays good for the record's life. The owner of the heap locks.
 // Ceiling: records are kept for reuse, so the table holds 64 B for each block of the busiest moment (rounded up
-// to the next of its chunks, which double).
+// to chunks of 64 KiB).
 #pragma once
 
-#include <array>
-#include <bit>
 #include <cassert>
 #include <cstdint>
 #include <memory>
+#include <vector>
+
+#include "host_array.hpp"
 
 namespace gpumem {
 
@@ -76,9 +77,9 @@ class block_table {
       spare_ = b.below;
       b = block{};
     } else {
-      if (made_ == capacity()) {
-        chunks_[chunk_count_] = std::make_unique<block[]>(std::size_t{first_chunk} << chunk_count_);
-        ++chunk_count_;
+      if (made_ % chunk_blocks == 0) {
+        storage_.push_back(std::make_unique<block[]>(chunk_blocks));
+        chunks_[made_ / chunk_blocks] = storage_.back().get();
       }
       i = made_++;
     }
@@ -96,20 +97,21 @@ class block_table {
   [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
   /// Records from 0 to here have been handed out at some time.
   [[nodiscard]] std::uint32_t made() const noexcept { return made_; }
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return std::uint64_t{capacity()} * sizeof(block); }
-
- private:
-  static constexpr std::uint32_t first_chunk = 1024;  // chunk k holds 1024 << k records
-
-  [[nodiscard]] std::uint32_t capacity() const noexcept { return first_chunk * ((1U << chunk_count_) - 1); }
-  [[nodiscard]] block* locate(block_index i) const noexcept {
-    assert(i < made_);
-    const auto chunk = static_cast<std::uint32_t>(std::bit_width(i / first_chunk + 1)) - 1;
-    return &chunks_[chunk][i + first_chunk - (first_chunk << chunk)];
+  [[nodiscard]] std::uint64_t bytes() const noexcept {
+    return storage_.size() * chunk_blocks * sizeof(block) + storage_.capacity() * sizeof(storage_[0]);
   }
 
-  std::array<std::unique_ptr<block[]>, 21> chunks_;
-  std::uint32_t chunk_count_ = 0;
+ private:
+  static constexpr std::uint32_t chunk_blocks = 1024;
+  static constexpr std::size_t most_chunks = std::size_t{no_block} / chunk_blocks;
+
+  [[nodiscard]] block* locate(block_index i) const noexcept {
+    assert(i < made_);
+    return &chunks_[i / chunk_blocks][i % chunk_blocks];
+  }
+
+  host_array<block*> chunks_{most_chunks};  // untouched pages of it are not taken from the system
+  std::vector<std::unique_ptr<block[]>> storage_;
   std::uint32_t made_ = 0;
   std::uint32_t used_ = 0;
   block_index spare_ = no_block;

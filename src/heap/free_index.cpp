@@ -33,14 +33,6 @@ bool subtree_valid(const block_table& blocks, block_index root, const block* low
 
 }  // namespace
 
-unsigned free_index::bin_of(std::uint64_t bytes) noexcept {
-  const std::uint64_t units = bytes >> unit_shift;
-  if (units < exact_bins) return static_cast<unsigned>(units);
-  const auto high = static_cast<unsigned>(std::bit_width(units)) - 1;  // 7 and up
-  const auto eighth = static_cast<unsigned>(units >> (high - 3)) & 7U;
-  return exact_bins + (high - 7) * 8 + eighth;
-}
-
 unsigned free_index::next_bin(unsigned from) const noexcept {
   unsigned word = from / 64;
   if (word >= words) return bins;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 #include "block.hpp"
@@ -36,7 +37,13 @@ class free_index {
   static constexpr unsigned bins = exact_bins + 36 * 8;  // up to 2^43 units, 2^52 B
   static constexpr unsigned words = (bins + 63) / 64;
 
-  static unsigned bin_of(std::uint64_t bytes) noexcept;
+  static unsigned bin_of(std::uint64_t bytes) noexcept {
+    const std::uint64_t units = bytes >> unit_shift;
+    if (units < exact_bins) return static_cast<unsigned>(units);
+    const auto high = static_cast<unsigned>(std::bit_width(units)) - 1;  // 7 and up
+    const auto eighth = static_cast<unsigned>(units >> (high - 3)) & 7U;
+    return exact_bins + (high - 7) * 8 + eighth;
+  }
   [[nodiscard]] unsigned next_bin(unsigned from) const noexcept;  // `bins` where none holds anything
 
   std::array<std::uint64_t, words> filled_{};

@@ -7,6 +7,8 @@
 namespace gpumem {
 namespace {
 
+constexpr std::uint64_t granularity = 512;
+
 /// How far into a block at `begin` the first aligned position lies.
 std::uint64_t lead(std::uint64_t begin, std::uint64_t alignment) noexcept {
   return (alignment - begin % alignment) % alignment;
@@ -84,10 +86,10 @@ block_index heap::best_fit(unsigned klass, owner_id o, bool idle_too, std::uint6
     const free_index& index = owners_[whose].by_class[klass];
     if (index.empty()) return no_block;
     block_index found = index.best_fit(blocks_, bytes);
-    if (alignment <= 512 || found == no_block) return found;
+    if (alignment <= granularity || found == no_block) return found;
     const block& b = blocks_[found];
     if (lead(b.begin, alignment) + bytes <= b.bytes) return found;
-    return index.best_fit(blocks_, bytes + alignment - 512);
+    return index.best_fit(blocks_, bytes + alignment - granularity);
   };
   const block_index own = search(o);
   if (!idle_too || o == idle_owner) return own;
@@ -97,60 +99,13 @@ block_index heap::best_fit(unsigned klass, owner_id o, bool idle_too, std::uint6
 }
 
 block_index heap::carve(block_index from, std::uint64_t bytes, std::uint64_t alignment) {
-  // What is cut off in front keeps the place in the order of epochs that the whole block had; so does the rest behind.
-  const std::uint64_t front = lead(blocks_[from].begin, alignment);
+  const std::uint64_t front = alignment <= granularity ? 0 : lead(blocks_[from].begin, alignment);
   assert(front + bytes <= blocks_[from].bytes);
-  const std::uint64_t whole = blocks_[from].bytes;
   block_index taken = from;
-  if (front != 0 || bytes != whole) {
-    taken = blocks_.take();
-    block& rest = blocks_[from];
-    block& cut = blocks_[taken];
-    const block_index order_before = rest.in_index.older;
-    leave(from);
-    cut.segment = rest.segment;
-    cut.klass = rest.klass;
-    cut.owner = rest.owner;
-    cut.begin = rest.begin + front;
-    cut.bytes = bytes;
-    const std::uint64_t behind = whole - front - bytes;
-    if (front != 0) {
-      block_index tail = no_block;
-      if (behind != 0) {
-        tail = blocks_.take();
-        block& t = blocks_[tail];
-        block& head = blocks_[from];
-        t.segment = head.segment;
-        t.klass = head.klass;
-        t.owner = head.owner;
-        t.begin = head.begin + front + bytes;
-        t.bytes = behind;
-        t.state = block_state::free;
-        t.in_index.epoch = head.in_index.epoch;
-        t.above = head.above;
-        if (t.above != no_block) blocks_[t.above].below = tail;
-      }
-      block& head = blocks_[from];
-      cut.below = from;
-      cut.above = tail != no_block ? tail : head.above;
-      if (cut.above != no_block) blocks_[cut.above].below = taken;
-      head.above = taken;
-      head.bytes = front;
-      enter(from, order_before);
-      if (tail != no_block) enter(tail, order_before);
-    } else {
-      cut.below = rest.below;
-      cut.above = from;
-      if (cut.below != no_block) {
-        blocks_[cut.below].above = taken;
-      } else {
-        segments_[rest.segment].first = taken;
-      }
-      rest.below = taken;
-      rest.begin += bytes;
-      rest.bytes = behind;
-      enter(from, order_before);
-    }
+  if (front != 0) {
+    taken = cut_off(from, front, bytes);
+  } else if (bytes != blocks_[from].bytes) {
+    taken = cut_off_first(from, bytes);
   } else {
     leave(from);
   }
@@ -159,6 +114,67 @@ block_index heap::carve(block_index from, std::uint64_t bytes, std::uint64_t ali
   b.in_use = use_record{};
   totals_.live_bytes += b.bytes;
   ++totals_.live_blocks;
+  return taken;
+}
+
+// The first bytes of a free block as a block of its own. The rest keeps its place in the order of epochs.
+block_index heap::cut_off_first(block_index from, std::uint64_t bytes) {
+  const block_index taken = blocks_.take();
+  block& rest = blocks_[from];
+  block& cut = blocks_[taken];
+  cut.segment = rest.segment;
+  cut.klass = rest.klass;
+  cut.owner = rest.owner;
+  cut.begin = rest.begin;
+  cut.bytes = bytes;
+  cut.below = rest.below;
+  cut.above = from;
+  (cut.below != no_block ? blocks_[cut.below].above : segments_[rest.segment].first) = taken;
+  rest.below = taken;
+  free_index& index = owners_[rest.owner].by_class[rest.klass];
+  index.erase(blocks_, from);
+  rest.begin += bytes;
+  rest.bytes -= bytes;
+  index.insert(blocks_, from);
+  count_free(rest, 0 - bytes);
+  return taken;
+}
+
+// Bytes from the middle of a free block, or its end; what is cut off in front keeps the place in the order of epochs
+// that the whole had; so does the rest behind.
+block_index heap::cut_off(block_index from, std::uint64_t front, std::uint64_t bytes) {
+  const block_index taken = blocks_.take();
+  block& cut = blocks_[taken];
+  const block_index order_before = blocks_[from].in_index.older;
+  leave(from);
+  block& head = blocks_[from];
+  cut.segment = head.segment;
+  cut.klass = head.klass;
+  cut.owner = head.owner;
+  cut.begin = head.begin + front;
+  cut.bytes = bytes;
+  cut.below = from;
+  block_index tail = no_block;
+  if (const std::uint64_t behind = head.bytes - front - bytes; behind != 0) {
+    tail = blocks_.take();
+    block& t = blocks_[tail];
+    t.segment = head.segment;
+    t.klass = head.klass;
+    t.owner = head.owner;
+    t.begin = head.begin + front + bytes;
+    t.bytes = behind;
+    t.state = block_state::free;
+    t.in_index.epoch = head.in_index.epoch;
+    t.below = taken;
+    t.above = head.above;
+    if (t.above != no_block) blocks_[t.above].below = tail;
+  }
+  cut.above = tail != no_block ? tail : head.above;
+  if (cut.above != no_block) blocks_[cut.above].below = taken;
+  head.above = taken;
+  head.bytes = front;
+  enter(from, order_before);
+  if (tail != no_block) enter(tail, order_before);
   return taken;
 }
 
@@ -281,30 +297,42 @@ void heap::merge_above(block_index i) noexcept {
 
 // Into the index of the block's owner, and into its order of epochs behind `after` (first where that is none).
 void heap::enter(block_index i, block_index after) noexcept {
-  block& b = blocks_[i];
-  owner& o = owners_[b.owner];
-  o.by_class[b.klass].insert(blocks_, i);
-  b.in_index.older = after;
-  b.in_index.newer = after != no_block ? blocks_[after].in_index.newer : o.oldest;
-  (after != no_block ? blocks_[after].in_index.newer : o.oldest) = i;
-  (b.in_index.newer != no_block ? blocks_[b.in_index.newer].in_index.older : o.newest) = i;
-  count_free(b, 1);
+  const block& b = blocks_[i];
+  owners_[b.owner].by_class[b.klass].insert(blocks_, i);
+  enter_order(i, after);
+  count_free(b, b.bytes);
+  ++totals_.free_blocks;
 }
 
 void heap::leave(block_index i) noexcept {
   const block& b = blocks_[i];
+  owners_[b.owner].by_class[b.klass].erase(blocks_, i);
+  leave_order(i);
+  count_free(b, 0 - b.bytes);
+  --totals_.free_blocks;
+}
+
+void heap::enter_order(block_index i, block_index after) noexcept {
+  block& b = blocks_[i];
   owner& o = owners_[b.owner];
-  count_free(b, -1);
-  o.by_class[b.klass].erase(blocks_, i);
+  b.in_index.older = after;
+  block_index& newer = after != no_block ? blocks_[after].in_index.newer : o.oldest;
+  b.in_index.newer = newer;
+  newer = i;
+  (b.in_index.newer != no_block ? blocks_[b.in_index.newer].in_index.older : o.newest) = i;
+}
+
+void heap::leave_order(block_index i) noexcept {
+  const block& b = blocks_[i];
+  owner& o = owners_[b.owner];
   (b.in_index.older != no_block ? blocks_[b.in_index.older].in_index.newer : o.oldest) = b.in_index.newer;
   (b.in_index.newer != no_block ? blocks_[b.in_index.newer].in_index.older : o.newest) = b.in_index.older;
 }
 
-void heap::count_free(const block& b, std::int64_t sign) noexcept {
-  std::uint64_t& bytes = b.owner == idle_owner ? totals_.idle_bytes : totals_.cached_bytes;
-  bytes += static_cast<std::uint64_t>(sign) * b.bytes;
-  by_class_[b.klass].free_bytes += static_cast<std::uint64_t>(sign) * b.bytes;
-  totals_.free_blocks += static_cast<std::uint64_t>(sign);
+// So many bytes more, modulo 2^64, in free blocks of that one's owner and class.
+void heap::count_free(const block& b, std::uint64_t more) noexcept {
+  (b.owner == idle_owner ? totals_.idle_bytes : totals_.cached_bytes) += more;
+  by_class_[b.klass].free_bytes += more;
 }
 
 block_index heap::containing(std::uint64_t position) const noexcept {

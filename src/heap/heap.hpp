@@ -99,9 +99,13 @@ class heap {
   void make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
   void enter(block_index i, block_index after) noexcept;
   void leave(block_index i) noexcept;
+  void enter_order(block_index i, block_index after) noexcept;
+  void leave_order(block_index i) noexcept;
   void merge_above(block_index i) noexcept;
+  block_index cut_off_first(block_index from, std::uint64_t bytes);
+  block_index cut_off(block_index from, std::uint64_t front, std::uint64_t bytes);
   [[nodiscard]] bool joins(block_index neighbour, owner_id o, bool idle_too) const noexcept;
-  void count_free(const block& b, std::int64_t sign) noexcept;
+  void count_free(const block& b, std::uint64_t more) noexcept;
   [[nodiscard]] status validate_segment(segment_index s, heap_totals* seen) const;
 
   unsigned classes_;

@@ -33,6 +33,7 @@ block_index pool::climb(guard& lock, want& w) {
       poll();
       if (const block_index i = search(w); i != no_block) return i;
       if (flush_caches()) {
+        note_pressure();
         if (const block_index i = search(w); i != no_block) return i;
       }
       if (heap_.absorb_idle(w.owner)) {

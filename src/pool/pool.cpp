@@ -54,6 +54,8 @@ result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_repo
   if (plain && mine != nullptr && cacheable(w.owner) && w.bytes <= bin_places::most_units * block_granularity) {
     if (const address at = refill(*mine, w, r.bytes); at != 0) return at;
   }
+  if (mine != nullptr) age(*mine);
+  note_calm(rounded);
   ++streams_[w.owner].references;  // keeps the slot while the lock is given up, and then stands for the block
   block_index i = opened_ ? search(w) : no_block;
   if (i == no_block) i = climb(lock, w);
@@ -139,6 +141,7 @@ status pool::release_block(address at, const release& stated) {
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
   thread_cache* const mine = fold_mine();  // not before: a refused free changes nothing
+  if (mine != nullptr) age(*mine);
   block& b = heap_.at(i);
   // What a capture allocated stays with its graph, whoever frees it.
   const owner_id o = stated.stream && !streams_[b.owner].is_graph ? streams_.slot_of(*stated.stream, key) : b.owner;

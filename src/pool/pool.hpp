@@ -1,9 +1,9 @@
 // The pool: one heap, its policy, its budget and its stream order behind one lock. A logical device is one pool.
 //
 // Files: pool_hit.hpp (the paths without the lock), pool.cpp (those under it without a driver call), pool_caches.cpp
-// (what threads' caches and the pool hand each other), oom_ladder.cpp (what happens when nothing fits), give_back.cpp
-// (trim, limit), pool_check.cpp (statistics, invariants). The lock is never held across a driver call that can
-// block; whoever grows holds the growth ticket instead, and frees go on meanwhile.
+// (what threads' caches and the pool hand each other), cache_limits.cpp (how much they keep), oom_ladder.cpp (what
+// happens when nothing fits), give_back.cpp (trim, limit), pool_check.cpp (statistics, invariants). The lock is never
+// held across a driver call that can block; whoever grows holds the growth ticket instead, and frees go on meanwhile.
 // Invariant: reserved = live + thread-cached + cached + fenced + idle + leaked, with `budget.reserved()` never above
 // the limit but by lowering it. To the heap, what a cache holds is live: it is out, and its claim says whose it is.
 #pragma once
@@ -25,6 +25,7 @@
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
 #include "heap.hpp"
+#include "returning_sizes.hpp"
 #include "streams.hpp"
 #include "thread_caches.hpp"
 
@@ -127,20 +128,28 @@ class pool {
   void fold(thread_cache& c) noexcept;
   void note_live() noexcept;
   [[nodiscard]] bool cacheable(owner_id o) const noexcept;
-  [[nodiscard]] std::uint64_t share_of_free(double share, std::uint64_t bytes) const noexcept;
   void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
   address refill(thread_cache& mine, const want& w, std::uint64_t requested);
   bool keep(thread_cache& mine, block_index i, owner_id o);
+  void hold(thread_cache& mine, stream_cache& s, std::uint32_t place, block_index i, std::uint64_t most);
   stream_cache& stream_cache_for(thread_cache& mine, owner_id o);
   std::uint32_t bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units);
-  void shed(thread_cache& mine, std::uint64_t left);
   static void drop_oldest(stream_cache& s, std::uint32_t place, std::uint32_t going) noexcept;
   void empty(thread_cache& c, stream_cache& s, std::uint32_t place, std::uint32_t keep_latest = 0);
   void empty(thread_cache& c, owner_id o);
+  void empty_depot(owner_id o);
   void to_heap(block_index i, owner_id o);
   bool flush_caches();
   void forget_caches(owner_id o);
   void thread_ends(thread_cache& c);
+
+  // cache_limits.cpp
+  void note_calm(std::uint64_t bytes) noexcept;
+  void note_pressure() noexcept;
+  [[nodiscard]] std::uint64_t may_keep(std::uint64_t bytes) const noexcept;
+  [[nodiscard]] static stream_cache* next_bin(thread_cache& mine, std::uint32_t* place) noexcept;
+  void age(thread_cache& mine);
+  void shed(thread_cache& mine, std::uint64_t left);
 
   // pool.cpp
   [[nodiscard]] block_index search(const want& w);
@@ -209,6 +218,7 @@ class pool {
   heap heap_;
   claim_table claims_;
   depot depot_;
+  returning_sizes returning_;
   stream_table streams_;
   std::vector<backed_segment> backed_;  // by segment_index
   std::vector<use_node> nodes_;
@@ -218,6 +228,10 @@ class pool {
   std::condition_variable ticket_returned_;
   std::uint32_t unlocked_calls_ = 0;  ///< that no capture survives: one begins when they are done
   std::condition_variable unlocked_calls_done_;
+  double share_ = 0;                 ///< of free memory that a thread may keep; see cache_limits.cpp
+  std::uint64_t calm_peak_ = 0;      ///< of live bytes, as it was when the share became 0
+  std::uint64_t calm_requests_ = 0;  ///< since then
+  std::uint64_t calm_bytes_ = 0;     ///< handed out by the heap since the share changed
   bool growing_ = false;
   bool opened_ = false;
   statistics counts_;                  // the counters; the bytes are filled in from the heap when asked

@@ -11,9 +11,8 @@
 namespace gpumem {
 namespace {
 
-constexpr std::uint16_t first_room = 8;  // of a bin; it doubles each time that this is too little
-constexpr double large_share = 0.03;
-constexpr double small_share = 4;
+constexpr std::uint8_t first_room = 8;  // of a bin; it doubles each time that this is too little
+
 constexpr unsigned spins = 100;  // before a thread sleeps for the lock, which is held for less than that
 
 }  // namespace
@@ -102,22 +101,14 @@ bool pool::cacheable(owner_id o) const noexcept {
   return streams_.captures() == 0 && o <= claim_word::most_owner && !streams_[o].is_graph && !streams_[o].gone;
 }
 
-// What a thread may keep of the segments that serve `bytes`: a share of what is free in them, and the less the fuller
-// they are. A block in a cache cannot be merged with its neighbours, so what is kept when memory is tight costs
-// utilization; the share is one at which no recorded trace lost any (docs/performance.md).
-std::uint64_t pool::share_of_free(double share, std::uint64_t bytes) const noexcept {
-  const unsigned klass = classes_ == 1 ? 0 : policy_->segment_class(bytes);
-  const auto whole = static_cast<double>(heap_.segment_bytes(klass));
-  const auto free = static_cast<double>(heap_.free_bytes(klass));
-  return whole == 0 ? 0 : static_cast<std::uint64_t>(share * free * free / whole);
-}
-
 // A block from a batch of the depot, the rest of which goes to the thread's bin; 0 where there is none of that size.
 address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested) {
   const auto units = static_cast<std::uint32_t>(w.bytes / block_granularity);
   stream_cache* s = mine.of_owner(w.owner);
   std::uint32_t place = s != nullptr ? s->find(units) : stream_cache::no_bin;
   if (place == stream_cache::no_bin || s->at(place).count == 0) {  // else it was claimed when the hit was tried
+    returning_.asked(units);
+    if (depot_.held_blocks() == 0) return 0;
     const depot::blocks got = depot_.take(w.owner, units);
     if (got.count == 0) return 0;
     s = &stream_cache_for(mine, w.owner);
@@ -162,11 +153,11 @@ void pool::count_cached(thread_cache& c, std::uint32_t units, std::int64_t block
 // False where it is to go to the heap.
 bool pool::keep(thread_cache& mine, block_index i, owner_id o) {
   const std::uint64_t bytes = heap_.at(i).bytes;
-  const std::uint64_t units = bytes / block_granularity;
-  if (units > bin_places::most_units || !cacheable(o)) return false;
+  if (bytes > bin_places::most_units * block_granularity || !cacheable(o)) return false;
+  const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
   const std::uint64_t weight = bin_places::weight(units);
-  const std::uint64_t most = share_of_free(weight != 0 ? large_share : small_share, bytes);
+  const std::uint64_t most = may_keep(bytes);
   if (weight != 0) {
     f.most_weighed_bytes = most;
     if (weight > most) return false;
@@ -174,51 +165,41 @@ bool pool::keep(thread_cache& mine, block_index i, owner_id o) {
   } else if (f.held_bytes - f.weighed_bytes + bytes > most) {
     return false;
   }
+  if (weight != 0 && !returning_.freed(units)) return false;
   stream_cache& s = stream_cache_for(mine, o);
-  const std::uint32_t place = bin_for(mine, s, static_cast<std::uint32_t>(units));
+  hold(mine, s, bin_for(mine, s, units), i, most);
+  claims_[i].write(claim_word{bytes, bytes, o, true}.cached());
+  return true;
+}
+
+// Into that bin, which then is the last resort of its room: a bin that is full becomes larger, hands a batch to the
+// depot, which holds at most `most` bytes, or gives half of what it has to the heap.
+void pool::hold(thread_cache& mine, stream_cache& s, std::uint32_t place, block_index i, std::uint64_t most) {
   stream_cache::bin& bin = s.at(place);
   if (bin.count == bin.most) {
+    const std::uint64_t batch_bytes = std::uint64_t{depot::batch} * bin.units * block_granularity;
     if (bin.most < stream_cache::room) {
-      bin.most = std::min<std::uint16_t>(static_cast<std::uint16_t>(bin.most * 2), stream_cache::room);
-    } else if (depot_.bytes() + depot::batch * bytes <= most && depot_.put(o, bin.units, s.held(place), depot::batch)) {
+      bin.most = static_cast<std::uint8_t>(std::min<unsigned>(bin.most * 2U, stream_cache::room));
+    } else if (depot_.bytes() + batch_bytes <= most && depot_.put(s.owner(), bin.units, s.held(place), depot::batch)) {
       drop_oldest(s, place, depot::batch);
       count_cached(mine, bin.units, -std::int64_t{depot::batch});
-      f.emptied += depot::batch;
+      mine.figures.emptied += depot::batch;
     } else {
       empty(mine, s, place, bin.count / 2U);
     }
   }
   s.push(place, i);
   count_cached(mine, bin.units, 1);
-  ++f.filled;
-  claims_[i].write(claim_word{bytes, bytes, o, true}.cached());
-  return true;
-}
-
-// Returns all but small blocks to the heap, bin by bin from where it stopped the last time, until so much is left.
-void pool::shed(thread_cache& mine, std::uint64_t left) {
-  const std::uint32_t places = mine.owners() * bin_places::all;
-  for (bool again = false; mine.figures.weighed_bytes > left;) {
-    if (mine.hand >= places) {
-      if (again) return;
-      again = true;
-      mine.hand = 0;
-    }
-    const owner_id o = mine.hand / bin_places::all;
-    stream_cache* const s = mine.of_owner(o);
-    const std::uint32_t place = s != nullptr ? s->next_in_use(mine.hand % bin_places::all) : stream_cache::no_bin;
-    mine.hand = o * bin_places::all + std::min(place + 1, bin_places::all);
-    if (place == stream_cache::no_bin || s->at(place).units <= bin_places::small_units) continue;
-    empty(mine, *s, place);
-    s->close(place);
-  }
+  ++mine.figures.filled;
 }
 
 // The bin without its oldest blocks, which the caller has taken.
 void pool::drop_oldest(stream_cache& s, std::uint32_t place, std::uint32_t going) noexcept {
   block_index* const held = s.held(place);
   std::copy(held + going, held + s.at(place).count, held);
-  s.at(place).count = static_cast<std::uint16_t>(s.at(place).count - going);
+  stream_cache::bin& bin = s.at(place);
+  bin.count = static_cast<std::uint8_t>(bin.count - going);
+  bin.unused = static_cast<std::uint8_t>(bin.unused - std::min<std::uint32_t>(bin.unused, going));
 }
 
 // Returns a bin's blocks to the heap, the oldest first, but for the latest few.
@@ -241,6 +222,12 @@ void pool::empty(thread_cache& c, owner_id o) {
   }
 }
 
+void pool::empty_depot(owner_id o) {
+  for (depot::blocks b = depot_.take_any(o); b.count != 0; b = depot_.take_any(o)) {
+    for (std::uint32_t k = 0; k < b.count; ++k) to_heap(b.held[k], o);
+  }
+}
+
 void pool::to_heap(block_index i, owner_id o) {
   claims_.erase(i);
   free_now(i, o);
@@ -254,11 +241,7 @@ bool pool::flush_caches() {
     fold(*c);
     for (owner_id o = 0; o < c->owners(); ++o) empty(*c, o);
   }
-  for (owner_id o = 0; o < depot_.owners(); ++o) {
-    for (depot::blocks b = depot_.take_any(o); b.count != 0; b = depot_.take_any(o)) {
-      for (std::uint32_t k = 0; k < b.count; ++k) to_heap(b.held[k], o);
-    }
-  }
+  for (owner_id o = 0; o < depot_.owners(); ++o) empty_depot(o);
   return heap_.totals().live_blocks != out;
 }
 
@@ -275,10 +258,7 @@ void pool::forget_caches(owner_id only) {
     }
   }
   for (owner_id o = 0; o < depot_.owners(); ++o) {
-    if (only != idle_owner && o != only) continue;
-    for (depot::blocks b = depot_.take_any(o); b.count != 0; b = depot_.take_any(o)) {
-      for (std::uint32_t k = 0; k < b.count; ++k) to_heap(b.held[k], o);
-    }
+    if (only == idle_owner || o == only) empty_depot(o);
   }
 }
 

@@ -6,6 +6,7 @@
 // After Bonwick and Adams, "Magazines and Vmem", 2001: bins are magazines, and full ones go to the depot (depot.hpp).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -26,8 +27,8 @@ struct bin_places {
   static constexpr std::uint32_t shared = 256;
   static constexpr std::uint32_t all = exact + shared;
   static constexpr std::uint64_t most_units = UINT32_MAX;
-  /// Blocks of up to 2 KiB, of which full bins are little, are held without a limit in bytes.
-  static constexpr std::uint64_t small_units = 4;
+  /// Blocks of up to 4 KiB, of which full bins are little, are held without a limit in bytes.
+  static constexpr std::uint64_t small_units = 8;
 
   [[nodiscard]] static constexpr std::uint32_t of(std::uint32_t units) noexcept {
     return units <= exact ? units - 1 : exact + (units * 0x9e37'79b1U >> 24);
@@ -43,12 +44,13 @@ struct bin_places {
 /// A thread's blocks of one stream.
 class stream_cache {
  public:
-  static constexpr std::uint16_t room = 30;
+  static constexpr std::uint8_t room = 30;
 
   struct bin {
     std::uint32_t units = 0;  ///< of 512 B; 0: of no size yet
-    std::uint16_t count = 0;
-    std::uint16_t most = 0;  ///< how many it may hold now
+    std::uint8_t count = 0;
+    std::uint8_t most = 0;    ///< how many it may hold now
+    std::uint8_t unused = 0;  ///< the fewest that it held since it was looked at last
   };
   static constexpr std::uint32_t no_bin = bin_places::all;
 
@@ -77,8 +79,9 @@ class stream_cache {
     return bins_[second].count < bins_[place].count ? second : place;
   }
   /// The bin may hold blocks of that size from here on: it is in use.
-  void open(std::uint32_t place, std::uint32_t units, std::uint16_t most) noexcept {
+  void open(std::uint32_t place, std::uint32_t units, std::uint8_t most) noexcept {
     bins_[place].units = units;
+    bins_[place].unused = 0;
     bins_[place].most = most;
     in_use_[place / 64] |= std::uint64_t{1} << (place % 64);
   }
@@ -94,7 +97,12 @@ class stream_cache {
     ++b.count;
   }
   /// Requires that it holds one.
-  [[nodiscard]] block_index pop(std::uint32_t place) noexcept { return held_[place][--bins_[place].count]; }
+  [[nodiscard]] block_index pop(std::uint32_t place) noexcept {
+    bin& b = bins_[place];
+    const std::uint8_t left = --b.count;
+    b.unused = std::min(b.unused, left);
+    return held_[place][left];
+  }
 
   /// The first bin from `place` on that is in use, or `no_bin`.
   [[nodiscard]] std::uint32_t next_in_use(std::uint32_t place) const noexcept {
@@ -212,7 +220,7 @@ class alignas(64) thread_cache {
 
  public:
   cache_figures figures;
-  std::uint32_t hand = 0;  ///< the bin behind the one emptied last to make room
+  std::uint32_t hand = 0;  ///< the bin behind the one looked at last, over all streams
 
  private:
   std::vector<std::unique_ptr<stream_cache>> by_owner_;

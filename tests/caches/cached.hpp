@@ -50,6 +50,19 @@ class cached_program : public ::testing::Test {
     auto opened = allocator::open(devices, with);
     ASSERT_TRUE(opened.ok()) << opened.why().message();
     allocator_ = *std::move(opened);
+    for (const logical_device& d : allocator_->devices()) calm(d.ordinal);
+  }
+  /// Turns a peak that no test reaches over so often that caches keep blocks of every size, as src/pool/cache_limits.cpp
+  /// says. Blocks on a stream of its own; without a cache that holds any of it.
+  void calm(int ordinal) {
+    constexpr std::size_t peak = 48 * mib;
+    std::thread{[&] {
+      for (int turn = 0; turn < 600; ++turn) {
+        const result<void*> got = allocator_->try_allocate({.bytes = peak, .device = ordinal});
+        ASSERT_TRUE(got.ok()) << got.why().message();
+        ASSERT_TRUE(allocator_->try_deallocate(*got).ok());
+      }
+    }}.join();
   }
   void open(std::string_view policy, bool thread_cache = true) {
     settings s;
