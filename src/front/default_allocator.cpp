@@ -2,8 +2,11 @@
 
 #include <vector>
 
+#include "device_selection.hpp"
 #include "gpumem/cuda_device.hpp"
+#include "gpumem/gpu_usage.hpp"
 #include "log.hpp"
+#include "published_figures.hpp"
 
 namespace gpumem {
 namespace {
@@ -26,8 +29,11 @@ result<allocator*> open_default() {
     if (!one) return one.why();
     devices->push_back(one->release());
   }
-  result<std::unique_ptr<allocator>> made = allocator::open(*devices, with);
+  result<std::vector<device*>> chosen = selected_devices(*devices, with, gpu_usage_now);
+  if (!chosen) return chosen.why();
+  result<std::unique_ptr<allocator>> made = allocator::open(*chosen, with);
   if (!made) return made.why();
+  publish_until_exit(**made, *chosen, with);
   return made->release();
 }
 

@@ -45,9 +45,9 @@ class folder : public testing::TestWithParam<const char*> {};
 TEST_P(folder, has_a_readme) { EXPECT_TRUE(fs::exists(fs::path{GetParam()} / "README.md")) << GetParam(); }
 
 INSTANTIATE_TEST_SUITE_P(every, folder,
-                         testing::Values(".", "include/gpumem", "src", "src/base", "src/device", "src/heap", "src/pool",
-                                         "src/front", "src/adapters", "policies", "bench", "bench/traces", "examples",
-                                         "tests", "tools"),
+                         testing::Values(".", "include/gpumem", "src", "src/base", "src/device", "src/sharing",
+                                         "src/heap", "src/pool", "src/front", "src/adapters", "policies", "bench",
+                                         "bench/traces", "examples", "tests", "tools"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace_if(
