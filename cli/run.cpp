@@ -56,7 +56,14 @@ result<std::string> find_preload() {
 /// The environment's settings with those of the command line over them, each of which must be good.
 result<settings> read_settings(const run_options& with) {
   settings out;
-  if (status ok = out.apply(process_environment()); !ok) return ok;
+  std::vector<std::string> problems;
+  if (status ok = out.apply(process_environment(), &problems); !ok) return ok;
+  // The library says the rest again and goes on; a card that was meant and not read must not become any card.
+  const bool overruled =
+      std::any_of(with.settings.begin(), with.settings.end(), [](const auto& each) { return each.first == "devices"; });
+  for (const std::string& problem : problems) {
+    if (problem.starts_with("GPUMEM_DEVICES=") && !overruled) return status{errc::bad_setting, problem};
+  }
   for (const auto& [name, value] : with.settings) {
     if (status ok = out.set(name, value); !ok) {
       std::string option = name;

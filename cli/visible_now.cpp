@@ -97,7 +97,10 @@ result<visible_now> cards_visible_now() {
   visible_now out;
   out.hidden = by_rule.hidden;
   if (const std::optional<std::vector<card_state>> driver = ask_driver()) {
-    for (const card_state& one : *driver) out.cards.push_back(describe(name_for_the_list(usage, one.uuid), one.name));
+    for (const card_state& one : *driver) {
+      out.cards.push_back(describe(name_for_the_list(usage, one.uuid), one.name));
+      std::erase_if(out.hidden, [&](const std::string& line) { return line.starts_with(out.cards.back().uuid); });
+    }
     return out;
   }
   if (!told) return told.why();

@@ -93,6 +93,8 @@ TEST_F(Run, RefusesBadWordsInOneLine) {
   expect_refused("run --group x --group-limit 30%free -- true", 2, "--group-limit=30%free: expected");
   expect_refused("run --group-limit 1GiB -- true", 2, "needs --group");
   expect_refused("run -- true", 2, "GPUMEM_LIMIT=x", "GPUMEM_STRICT=1 GPUMEM_LIMIT=x");
+  expect_refused("run -- true", 2, "GPUMEM_DEVICES=-1: expected", four_cards + " GPUMEM_DEVICES=-1");
+  EXPECT_EQ(run("run --devices 1 -- true", four_cards + " GPUMEM_DEVICES=-1").exit_status, 0) << "overruled";
   expect_refused("devices -- true", 2, "expected only with run");
   expect_refused("top --interval 0", 2, "--interval 0: expected seconds");
   expect_refused("top --interval soon", 2, "--interval soon: expected seconds");
@@ -226,7 +228,7 @@ TEST_F(Run, WhereThereIsADriverItsOrderCounts) {
                                   "FAKENVML_UUIDS=" +
                                   zeros + "1," + zeros + "0 ";
   EXPECT_EQ(variable("CUDA_VISIBLE_DEVICES", "--devices 1", environment), "GPU-" + zeros + "1");
-  EXPECT_EQ(variable("CUDA_VISIBLE_DEVICES", "--devices auto", environment + "FAKENVML_PIDS=1=1"),
+  EXPECT_EQ(variable("CUDA_VISIBLE_DEVICES", "--devices auto", environment + "FAKENVML_PIDS=1=1 FAKENVML_USED=1=20000"),
             "GPU-" + zeros + "1");
 }
 #endif
