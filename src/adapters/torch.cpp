@@ -8,6 +8,7 @@
 
 #include "gpumem/default_allocator.hpp"
 #include "log.hpp"
+#include "physical_device.hpp"
 
 namespace {
 
@@ -19,10 +20,9 @@ gpumem::allocator& opened() {
 
 /// With several pools a device, PyTorch's tensors live in the first one of theirs.
 int logical_of(const gpumem::allocator& in, int physical) {
-  for (const gpumem::logical_device& d : in.devices()) {
-    if (d.physical_ordinal == physical) return d.ordinal;
-  }
-  return physical;  // which the request then names as a device that does not exist
+  const gpumem::result<int> logical = gpumem::first_logical_on(in, physical);
+  if (!logical) throw gpumem::bad_request{logical.why()};
+  return *logical;
 }
 
 }  // namespace

@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "device_selection.hpp"
-#include "gpumem/cuda_device.hpp"
 #include "gpumem/gpu_usage.hpp"
 #include "log.hpp"
 #include "published_figures.hpp"
+#include "visible_devices.hpp"
 
 namespace gpumem {
 namespace {
@@ -16,19 +16,11 @@ result<allocator*> open_default() {
   std::vector<std::string> problems;
   if (status ok = with.apply(process_environment(), &problems); !ok) return ok;
   for (const std::string& line : problems) log_line(line);
-  const result<int> count = cuda_device_count();
-  if (!count) return count.why();
-  if (*count == 0) {
-    return status{errc::device_error,
-                  "the CUDA driver shows no GPU to this process: see nvidia-smi and CUDA_VISIBLE_DEVICES"};
-  }
+  result<std::vector<std::unique_ptr<device>>> found = open_visible_devices();
+  if (!found) return found.why();
   // Never closed: blocks may be freed, and streams used, until the process ends.
   static auto* const devices = new std::vector<device*>;
-  for (int ordinal = 0; ordinal < *count; ++ordinal) {
-    result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = ordinal, .driver = nullptr});
-    if (!one) return one.why();
-    devices->push_back(one->release());
-  }
+  for (std::unique_ptr<device>& one : *found) devices->push_back(one.release());
   result<std::vector<device*>> chosen = selected_devices(*devices, with, gpu_usage_now);
   if (!chosen) return chosen.why();
   result<std::unique_ptr<allocator>> made = allocator::open(*chosen, with);
