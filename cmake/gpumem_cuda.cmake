@@ -10,6 +10,13 @@ if(GPUMEM_CUDA AND CUDAToolkit_VERSION VERSION_LESS 12.4)
   message(FATAL_ERROR "CUDA Toolkit ${CUDAToolkit_VERSION} is too old; expected 12.4 or later, or GPUMEM_CUDA=OFF")
 endif()
 
+# Thrust, CUB and cuda::mr, of the Toolkit.
+if(GPUMEM_CUDA)
+  find_path(GPUMEM_CCCL_INCLUDE cub/util_allocator.cuh PATHS ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES cccl
+            NO_DEFAULT_PATH)
+  mark_as_advanced(GPUMEM_CCCL_INCLUDE)
+endif()
+
 set(kernels OFF)
 if(GPUMEM_CUDA AND CUDAToolkit_NVCC_EXECUTABLE)
   set(kernels ON)
