@@ -133,6 +133,18 @@ TEST_F(CudaMr, FreesInTheOrderOfTheStreamThatIsNamed) {
   EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
 }
 
+TEST_F(CudaMr, WhatComesWithoutAStreamIsReadyForAnyStream) {
+  cuda_resource memory{all()};
+  void* const block = memory.allocate(1 << 20);
+  ASSERT_EQ(cudaMemsetAsync(block, 1, 1 << 20, nullptr), cudaSuccess);  // work in flight on the default stream
+  memory.deallocate_async(block, 1 << 20, cuda::stream_ref{cudaStream_t{nullptr}});
+  ASSERT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+  void* const again = memory.allocate(1 << 20);
+  EXPECT_EQ(again, block);
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaSuccess) << "what used the block before is done";
+  memory.deallocate(again, 1 << 20);
+}
+
 TEST_F(CudaMr, ComparesByWhatItAllocatesFrom) {
   const cuda_resource memory{all()};
   const cuda_resource& same = memory;
