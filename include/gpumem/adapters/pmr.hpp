@@ -37,7 +37,7 @@ class pinned_resource final : public std::pmr::memory_resource {
     result<std::unique_ptr<allocator>> opened = allocator::open(devices, with);
     if (!opened) return opened.why();
     made->allocator_ = *std::move(opened);
-    return made;
+    return result<std::unique_ptr<pinned_resource>>{std::move(made)};
   }
 
   /// Work on `stream` reads or writes the memory that `inside` points into.
