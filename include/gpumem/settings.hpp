@@ -67,6 +67,12 @@ enum class stream_reuse : std::uint8_t {
   host,    ///< the host waits for the fence before it takes more memory
 };
 
+/// What GPUMEM_LIMIT is a limit on, in a process that gpumem is preloaded into.
+enum class limit_scope : std::uint8_t {
+  pool,     ///< gpumem's own segments
+  process,  ///< everything that the process has on the device
+};
+
 enum class setting_source : std::uint8_t { default_value, code, environment };
 
 /// `KiB` ... `TiB`, `K` ... `T` and `B`, all powers of 1024; digits with an optional fraction, no sign.
@@ -90,6 +96,8 @@ class settings {
   // One field an option, in the order of options.def.
   std::string policy = "growth";
   byte_limit limit;
+  limit_scope scope = limit_scope::pool;
+  std::optional<std::uint64_t> headroom_bytes;
   std::optional<std::uint64_t> reserve_bytes;
   std::vector<pool_spec> pools;
   stream_id_mode stream_ids = stream_id_mode::query;
@@ -101,6 +109,7 @@ class settings {
   byte_limit group_limit;
   std::string shared_folder;  ///< empty: the usual one
   bool publish = true;
+  bool ipc = false;
   std::string cuda_driver_path;  ///< load_cuda_driver reads the variable itself
   std::string nvml_path;         ///< load_nvml reads the variable itself
   std::string trace_path;

@@ -127,6 +127,14 @@ std::string show_stream_reuse(stream_reuse reuse) {
   return reuse == stream_reuse::host ? "host" : "device";
 }
 
+status read_limit_scope(std::string_view text, std::string_view what, limit_scope& into) {
+  const std::string_view word = trimmed(text);
+  if (word != "pool" && word != "process") return refused(what, text, "pool or process");
+  into = word == "pool" ? limit_scope::pool : limit_scope::process;
+  return {};
+}
+std::string show_limit_scope(limit_scope of) { return of == limit_scope::pool ? "pool" : "process"; }
+
 // --- the table ---------------------------------------------------------------------------------------------------
 
 enum class scope : std::uint8_t { each_device, process };

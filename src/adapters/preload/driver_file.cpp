@@ -15,9 +15,14 @@ namespace gpumem::preload {
 namespace {
 
 constexpr std::string_view soname = "libcuda.so.1";
-constexpr const char* usual_folders[] = {
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib64",           "/usr/lib",          "/lib/x86_64-linux-gnu",
-    "/usr/lib/wsl/lib",          "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/run/opengl-driver/lib"};
+constexpr const char* usual_folders[] = {"/usr/lib/x86_64-linux-gnu",
+                                         "/usr/lib64",
+                                         "/usr/lib",
+                                         "/lib/x86_64-linux-gnu",
+                                         "/usr/lib/wsl/lib",
+                                         "/usr/local/nvidia/lib64",
+                                         "/usr/local/nvidia/lib",
+                                         "/run/opengl-driver/lib"};
 
 /// Null where the environment does not have it, or it is empty.
 const char* variable(const char* name) {
@@ -107,8 +112,6 @@ void* driver_symbol(const char* name) noexcept {
 
 PFN_cuGetProcAddress_v12000 driver_get_proc_address() noexcept { return driver().ask; }
 
-CUresult not_there() noexcept {
-  return driver().library != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NO_DEVICE;
-}
+CUresult not_there() noexcept { return driver().library != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NO_DEVICE; }
 
 }  // namespace gpumem::preload

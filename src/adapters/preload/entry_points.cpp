@@ -22,12 +22,17 @@ void* erased(Function* f) {
 }
 
 const row rows[] = {
-#define OURS_plain(function) {erased(&function), nullptr}
-#define OURS_per_thread(function) {erased(&function), erased(&function##_ptsz)}
-#define PASSED_plain(function, how) {erased(&passed_on<entry::function, null_stream::legacy, how>::call), nullptr}
-#define PASSED_per_thread(function, how)                              \
-  {erased(&passed_on<entry::function, null_stream::legacy, how>::call), \
-   erased(&passed_on<entry::function, null_stream::per_thread, how>::call)}
+#define OURS_plain(function) \
+  { erased(&function), nullptr }
+#define OURS_per_thread(function) \
+  { erased(&function), erased(&function##_ptsz) }
+#define PASSED_plain(function, how) \
+  { erased(&passed_on<entry::function, null_stream::legacy, how>::call), nullptr }
+#define PASSED_per_thread(function, how)                                        \
+  {                                                                             \
+    erased(&passed_on<entry::function, null_stream::legacy, how>::call),        \
+        erased(&passed_on<entry::function, null_stream::per_thread, how>::call) \
+  }
 #define SERVED(function, name, version, symbol, streams, why) {#name, version, #symbol, OURS_##streams(function)},
 #define COUNTED(function, name, version, symbol, streams, why) \
   {#name, version, #symbol, PASSED_##streams(function, accounting::counted)},

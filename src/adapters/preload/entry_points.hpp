@@ -20,6 +20,12 @@ using PFN_cuStreamDestroy_v2000 = PFN_cuStreamDestroy_v4000;
 using PFN_cuStreamBeginCapture_v10000 = CUresult(CUDAAPI*)(CUstream);
 using PFN_cuDevicePrimaryCtxReset_v7000 = PFN_cuDevicePrimaryCtxReset_v11000;
 
+using PFN_cuCtxCreate_v3020 = CUresult(CUDAAPI*)(CUcontext*, unsigned int, CUdevice);
+using PFN_cuCtxCreate_v11040 = CUresult(CUDAAPI*)(CUcontext*, CUexecAffinityParam*, int, unsigned int, CUdevice);
+using PFN_cuGraphAddNode_v12020 = CUresult(CUDAAPI*)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t,
+                                                     CUgraphNodeParams*);
+using PFN_cuGraphInstantiate_v12000 = PFN_cuGraphInstantiateWithFlags_v11040;
+
 enum class entry : std::size_t {
 #define SERVED(function, name, version, symbol, streams, why) function,
 #define COUNTED SERVED

@@ -44,8 +44,8 @@ CUresult settle(served_device& d) {
   return CUDA_SUCCESS;
 }
 
-/// Before CUDA 12.5 there is no event on a whole context: cudaFree then waits itself, as the driver's does. What is freed
-/// while something captures is parked until nothing does.
+/// Before CUDA 12.5 there is no event on a whole context: cudaFree then waits itself, as the driver's does. What is
+/// freed while something captures is parked until nothing does.
 class waiting_frees {
  public:
   void park(served_device& d, CUdeviceptr p) {
@@ -58,7 +58,8 @@ class waiting_frees {
       const std::lock_guard lock{mutex_};
       now.swap(parked_);
     }
-    for (const one& p : now) static_cast<void>(p.on->memory->try_deallocate(pointer_of(p.at), {.stream = stream_ref{p.on->home}}));
+    for (const one& p : now)
+      static_cast<void>(p.on->memory->try_deallocate(pointer_of(p.at), {.stream = stream_ref{p.on->home}}));
   }
 
  private:
@@ -201,7 +202,8 @@ CUresult CUDAAPI mem_alloc_pitch(CUdeviceptr* at, std::size_t* pitch, std::size_
 CUresult CUDAAPI mem_free(CUdeviceptr p) {
   const auto driver = [p] { return driver_call<entry::mem_free>(p); };
   if (p == 0 || calls() == nullptr) return driver();
-  return free_block(p, [p](served_device& d) { return free_behind_everything(d, p); }, driver);
+  return free_block(
+      p, [p](served_device& d) { return free_behind_everything(d, p); }, driver);
 }
 
 CUresult CUDAAPI mem_alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s) {

@@ -111,9 +111,10 @@ CUresult CUDAAPI pointer_get_attributes(unsigned int count, CUpointer_attribute*
 CUresult CUDAAPI ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr at) {
   block_info block;
   if (holder_of(at, &block) == nullptr) return driver_call<entry::ipc_get_mem_handle>(handle, at);
-  log_line(fmt::format("cuIpcGetMemHandle of {:#x}: refused, the block lies inside a segment of {} that other blocks "
-                       "share; set GPUMEM_IPC=1 for a program that shares memory with other processes",
-                       at, format_bytes(block.segment_bytes)));
+  log_line(
+      fmt::format("cuIpcGetMemHandle of {:#x}: refused, the block lies inside a segment of {} that other blocks "
+                  "share; set GPUMEM_IPC=1 for a program that shares memory with other processes",
+                  at, format_bytes(block.segment_bytes)));
   return CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -29,7 +29,8 @@ std::vector<served_device*>& all_ever() {
   return *only;
 }
 
-// --- what gpumem sees of the driver: the driver, and two functions that know our own streams ---------------------------
+// --- what gpumem sees of the driver: the driver, and two functions that know our own streams
+// ---------------------------
 
 PFN_cuEventRecord_v2000 record_on_stream = nullptr;
 PFN_cuStreamWaitEvent_v3020 wait_on_stream = nullptr;
@@ -71,7 +72,8 @@ CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int v
   return e;
 }
 
-// --- opening ----------------------------------------------------------------------------------------------------------
+// --- opening
+// ----------------------------------------------------------------------------------------------------------
 
 /// `runs.csv.gz` on device 0, `runs.1.csv.gz` on device 1.
 std::string path_of_device(const std::string& path, int ordinal) {
@@ -119,6 +121,7 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
   result<std::unique_ptr<allocator>> memory = allocator::open(devices, *with);
   if (!memory) return memory.why();
   d->memory = *std::move(memory);
+  d->dedicated = with->ipc;
   for (const logical_device& l : d->memory->devices()) d->limit_bytes += l.limit_bytes;
   for (CUstream* const s : {&d->home, &d->all_work}) {
     if (const CUresult e = calls()->stream_create(s, CU_STREAM_NON_BLOCKING); e != CUDA_SUCCESS) {
@@ -161,7 +164,8 @@ served_device* open_current(CUcontext context, CUresult* refusal) {
   const result<served_device*> made = open_device(ordinal, handle, context);
   if (!made) {
     if (made.code() == errc::bad_setting) {
-      log_line(fmt::format("device {}: {}; every allocation fails until that is mended", ordinal, made.why().message()));
+      log_line(
+          fmt::format("device {}: {}; every allocation fails until that is mended", ordinal, made.why().message()));
       *refusal = refusals[static_cast<std::size_t>(ordinal)] = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
       log_line(fmt::format("device {} is left to the driver: {}", ordinal, made.why().message()));

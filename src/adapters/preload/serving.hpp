@@ -54,7 +54,8 @@ void forget_device(CUdevice device) noexcept;
 /// Wholly idle memory of every device goes back to the driver; false where there was none.
 bool give_back_idle() noexcept;
 
-// --- captures (serving_captures.cpp) ----------------------------------------------------------------------------------
+// --- captures (serving_captures.cpp)
+// ----------------------------------------------------------------------------------
 
 /// Whether any stream captures, as far as the shim saw them begin.
 bool capturing_somewhere() noexcept;
@@ -76,7 +77,8 @@ class relaxed_capture {
   bool exchanged_ = false;
 };
 
-// --- details of the template ------------------------------------------------------------------------------------------
+// --- details of the template
+// ------------------------------------------------------------------------------------------
 
 inline constexpr int most_devices = 64;
 extern std::atomic<served_device*> open_devices[most_devices];

@@ -27,6 +27,8 @@ struct example {
 };
 constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"limit", "4096MiB", "4GiB"},
+                                {"limit_scope", "process", "process"},
+                                {"headroom", "64M", "64MiB"},
                                 {"reserve", "0.5G", "512MiB"},
                                 {"pools", "a:1G+30%", "a:1GiB,30%"},
                                 {"stream_ids", "notify", "notify"},
@@ -38,6 +40,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"group_limit", "4096M", "4GiB"},
                                 {"shared_folder", "/tmp/meet", "/tmp/meet"},
                                 {"publish", "off", "0"},
+                                {"ipc", "1", "1"},
                                 {"cuda_driver", "/opt/libcuda.so.1", "/opt/libcuda.so.1"},
                                 {"nvml", "/opt/libnvidia-ml.so.1", "/opt/libnvidia-ml.so.1"},
                                 {"trace", "/tmp/t.csv.gz", "/tmp/t.csv.gz"},
@@ -63,11 +66,11 @@ TEST(OptionTable, HasTheOptionsInOrder) {
   std::vector<std::string_view> variables;
   for (const option_row& row : option_table()) variables.push_back(row.variable);
   EXPECT_THAT(variables,
-              ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_RESERVE", "GPUMEM_POOLS", "GPUMEM_STREAM_IDS",
-                          "GPUMEM_STREAM_REUSE", "GPUMEM_THREAD_CACHE", "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT",
-                          "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH",
-                          "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_VERBOSE",
-                          "GPUMEM_STRICT"));
+              ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
+                          "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_THREAD_CACHE",
+                          "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT",
+                          "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML",
+                          "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(OptionTable, OptionIsTheVariableInSmallLetters) {
