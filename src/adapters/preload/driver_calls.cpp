@@ -29,6 +29,7 @@ const driver_calls* find_all() {
                         find(ask, all.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", 10010) &&
                         find(ask, all.default_pool, "cuDeviceGetDefaultMemPool", 11020) &&
                         find(ask, all.current_pool, "cuDeviceGetMemPool", 11020);
+  if (complete) find(ask, all.graph_memory, "cuDeviceGetGraphMemAttribute", 11040);
   return complete ? &all : nullptr;
 }
 

@@ -19,6 +19,7 @@ struct driver_calls {
   PFN_cuStreamIsCapturing_v10000 stream_is_capturing = nullptr;
   PFN_cuThreadExchangeStreamCaptureMode_v10010 exchange_capture_mode = nullptr;
   PFN_cuDeviceGetDefaultMemPool_v11020 default_pool = nullptr;
+  PFN_cuDeviceGetGraphMemAttribute_v11040 graph_memory = nullptr;  ///< may be null
   PFN_cuDeviceGetMemPool_v11020 current_pool = nullptr;
 };
 

@@ -1,4 +1,5 @@
 // What ends, begins or takes memory with it: streams, captures, contexts, the program's choice of a pool.
+#include "accounts.hpp"
 #include "driver_calls.hpp"
 #include "served.hpp"
 
@@ -65,10 +66,12 @@ CUresult CUDAAPI end_capture_ptsz(CUstream s, CUgraph* graph) { return end<null_
 
 CUresult CUDAAPI primary_ctx_reset(CUdevice device) {
   forget_device(device);
+  device_was_reset(device);
   return driver_call<entry::primary_ctx_reset>(device);
 }
 CUresult CUDAAPI primary_ctx_reset_7(CUdevice device) {
   forget_device(device);
+  device_was_reset(device);
   return driver_call<entry::primary_ctx_reset_7>(device);
 }
 

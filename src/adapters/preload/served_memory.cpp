@@ -121,7 +121,10 @@ CUresult free_block(CUdeviceptr p, How&& how, Driver&& driver) {
     if (!freed) log_line("refused free: " + freed.message());
     if (freed) forget_identity(p);
   });
-  return answer ? *answer : driver();
+  if (answer) return *answer;
+  const CUresult e = driver();
+  if (e == CUDA_SUCCESS) freed_address(p);
+  return e;
 }
 
 template <null_stream N>
@@ -175,7 +178,8 @@ CUresult CUDAAPI mem_alloc(CUdeviceptr* at, std::size_t bytes) {
   CUresult refusal = CUDA_SUCCESS;
   served_device* const d = at != nullptr && bytes != 0 ? current_device(&refusal) : nullptr;
   if (refusal != CUDA_SUCCESS) return refusal;
-  if (d == nullptr || d->dedicated) return driver::call(at, bytes);
+  if (d != nullptr && d->dedicated) return driver::dedicated(at, bytes);
+  if (d == nullptr) return driver::call(at, bytes);
   CUresult answer = CUDA_SUCCESS;
   const result<CUdeviceptr> got = allocate_for_all(*d, bytes, &answer);
   if (got) return *at = *got, CUDA_SUCCESS;
@@ -192,7 +196,8 @@ CUresult CUDAAPI mem_alloc_pitch(CUdeviceptr* at, std::size_t* pitch, std::size_
   CUresult refusal = CUDA_SUCCESS;
   served_device* const d = served ? current_device(&refusal) : nullptr;
   if (refusal != CUDA_SUCCESS) return refusal;
-  if (d == nullptr || d->dedicated) return driver::call(at, pitch, width, height, element);
+  if (d != nullptr && d->dedicated) return driver::dedicated(at, pitch, width, height, element);
+  if (d == nullptr) return driver::call(at, pitch, width, height, element);
   CUresult answer = CUDA_SUCCESS;
   const result<CUdeviceptr> got = allocate_for_all(*d, row * height, &answer);
   if (got) return *at = *got, *pitch = row, CUDA_SUCCESS;

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "accounts.hpp"
 #include "driver_calls.hpp"
 #include "log.hpp"
 #include "served.hpp"
@@ -26,9 +27,9 @@ identities& all_identities() {
   return *only;
 }
 
-/// Writes what differs for a block from what the driver says about its segment.
-void correct(CUpointer_attribute which, void* value, const block_info& block) {
-  const auto write = [value](auto v) { *static_cast<decltype(v)*>(value) = v; };
+/// Writes what differs for a block from what the driver says about its segment; false: nothing does.
+bool correct(CUpointer_attribute which, void* value, const block_info& block) {
+  const auto write = [value](auto v) { return *static_cast<decltype(v)*>(value) = v, true; };
   switch (which) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return write(CUdeviceptr{block.begin});
@@ -39,7 +40,7 @@ void correct(CUpointer_attribute which, void* value, const block_info& block) {
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return write(0);
     default:
-      return;
+      return false;
   }
 }
 
@@ -77,8 +78,27 @@ CUresult CUDAAPI mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes)
     in_use += s->live_bytes + s->leaked_bytes;
   }
   const std::uint64_t reachable = *free_bytes + (reserved - in_use);
+  if (d->account.active()) in_use += d->account.beside_bytes();
+  if (d->whole_process && total_bytes != nullptr) *total_bytes = std::min<std::size_t>(*total_bytes, d->limit_bytes);
   const std::uint64_t left = d->limit_bytes > in_use ? d->limit_bytes - in_use : 0;
   *free_bytes = std::min(reachable, left);
+  return e;
+}
+
+// Asked before there is a context, so the limit is read from the settings; a share of what is free is known only later.
+CUresult CUDAAPI device_total_mem(std::size_t* bytes, CUdevice device) {
+  const CUresult e = driver_call<entry::device_total_mem>(bytes, device);
+  if (e != CUDA_SUCCESS || !limits_process()) return e;
+  static const settings with = [] {
+    settings s;
+    std::vector<std::string> problems;
+    static_cast<void>(s.apply(process_environment(), &problems));
+    return s;
+  }();
+  const byte_limit limit = with.for_device(device).limit;
+  if (limit && limit.unit != byte_limit::kind::of_free) {
+    *bytes = std::min<std::size_t>(*bytes, limit.resolve(*bytes, *bytes));
+  }
   return e;
 }
 
@@ -93,8 +113,8 @@ CUresult CUDAAPI mem_get_address_range(CUdeviceptr* base, std::size_t* bytes, CU
 CUresult CUDAAPI pointer_get_attribute(void* value, CUpointer_attribute which, CUdeviceptr at) {
   const CUresult e = driver_call<entry::pointer_get_attribute>(value, which, at);
   block_info block;
-  if (e == CUDA_SUCCESS && value != nullptr && holder_of(at, &block) != nullptr) correct(which, value, block);
-  return e;
+  if (value == nullptr || holder_of(at, &block) == nullptr) return e;
+  return correct(which, value, block) ? CUDA_SUCCESS : e;
 }
 
 CUresult CUDAAPI pointer_get_attributes(unsigned int count, CUpointer_attribute* which, void** values, CUdeviceptr at) {
@@ -102,7 +122,7 @@ CUresult CUDAAPI pointer_get_attributes(unsigned int count, CUpointer_attribute*
   block_info block;
   if (e != CUDA_SUCCESS || which == nullptr || values == nullptr || holder_of(at, &block) == nullptr) return e;
   for (unsigned int i = 0; i < count; ++i) {
-    if (values[i] != nullptr) correct(which[i], values[i], block);
+    if (values[i] != nullptr) static_cast<void>(correct(which[i], values[i], block));
   }
   return e;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "accounts.hpp"
 #include "driver_calls.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "log.hpp"
@@ -18,6 +19,9 @@ std::atomic<served_device*> open_devices[most_devices];
 std::atomic<int> open_devices_end{0};
 
 namespace {
+
+/// As options.def says.
+constexpr std::uint64_t default_headroom_bytes = std::uint64_t{256} << 20;
 
 std::mutex opening;
 std::array<std::atomic<CUresult>, most_devices> refusals;  // CUDA_SUCCESS: none
@@ -105,6 +109,21 @@ status driver_failed(const char* call, CUresult e) {
   return {errc::device_error, fmt::format("{} failed with CUDA error {}", call, static_cast<int>(e))};
 }
 
+/// Puts the limit on what is not in gpumem's segments, too, where that is asked for.
+status limit_everything(served_device& d, const settings& with) {
+  d.whole_process = with.scope == limit_scope::process && with.limit;
+  if (with.scope == limit_scope::process && !with.limit) {
+    log_line("GPUMEM_LIMIT_SCOPE=process limits nothing without GPUMEM_LIMIT");
+  }
+  if (!with.limit || !(d.whole_process || d.dedicated)) return {};
+  if (d.memory->devices().size() != 1) {
+    return {errc::bad_setting, fmt::format("GPUMEM_POOLS with {}: expected one or the other",
+                                           d.whole_process ? "GPUMEM_LIMIT_SCOPE=process" : "GPUMEM_IPC=1")};
+  }
+  const std::uint64_t headroom = d.whole_process ? with.headroom_bytes.value_or(default_headroom_bytes) : 0;
+  return d.account.open(*d.memory, d.limit_bytes, headroom, d.whole_process ? process_bytes(d) : 0);
+}
+
 result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext context) {
   const result<settings> with = settings_of(ordinal);
   if (!with) return with.why();
@@ -123,6 +142,7 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
   d->memory = *std::move(memory);
   d->dedicated = with->ipc;
   for (const logical_device& l : d->memory->devices()) d->limit_bytes += l.limit_bytes;
+  if (status ok = limit_everything(*d, with->for_device(ordinal)); !ok) return ok;
   for (CUstream* const s : {&d->home, &d->all_work}) {
     if (const CUresult e = calls()->stream_create(s, CU_STREAM_NON_BLOCKING); e != CUDA_SUCCESS) {
       return driver_failed("cuStreamCreate", e);

@@ -18,6 +18,7 @@
 #include "entry_points.hpp"
 #include "gpumem/allocator.hpp"
 #include "gpumem/device.hpp"
+#include "ledger.hpp"
 
 namespace gpumem::preload {
 
@@ -31,6 +32,8 @@ struct served_device {
   CUstream all_work = nullptr;
   bool dedicated = false;  ///< GPUMEM_IPC=1: cudaMalloc is the driver's, one allocation each
   std::uint64_t limit_bytes = 0;
+  bool whole_process = false;  ///< the limit is on all that the process has
+  ledger account;
   std::atomic<bool> own_pool{false};         ///< the program chose a pool for cudaMallocAsync
   std::atomic<std::uint64_t> waits{0};       ///< that `home` was made to do
   std::atomic<std::uint64_t> waits_done{0};  ///< of these, what the host has waited for
