@@ -1,50 +1,18 @@
 /// A program of the driver API behind the shim: names that the linker binds, names that cuGetProcAddress hands out, and
 /// what is said of memory.
-#include <cudaTypedefs.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "world.hpp"
+#include "driver_program.hpp"
 
 namespace gpumem::preload_test {
 namespace {
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 
-class Driver : public testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(preloaded()) << "run by ctest, which sets LD_PRELOAD and GPUMEM_CUDA_DRIVER";
-    setenv("SIMCUDA_BYTES", "1GiB", 1);
-    setenv("SIMCUDA_HOST_MEMORY", "0", 1);
-  }
-  /// Through the exported name, as a program that links the driver does.
-  template <typename Pointer>
-  static Pointer linked(const char* symbol) {
-    return reinterpret_cast<Pointer>(of_driver<void>(symbol));
-  }
-  template <typename Pointer>
-  static Pointer asked(const char* name, int version, cuuint64_t flags = CU_GET_PROC_ADDRESS_DEFAULT) {
-    void* found = nullptr;
-    CUdriverProcAddressQueryResult how{};
-    const auto ask = linked<PFN_cuGetProcAddress_v12000>("cuGetProcAddress_v2");
-    EXPECT_EQ(ask(name, &found, version, flags, &how), CUDA_SUCCESS) << name;
-    return reinterpret_cast<Pointer>(found);
-  }
-  static void begin() {
-    ASSERT_EQ(linked<PFN_cuInit_v2000>("cuInit")(0), CUDA_SUCCESS);
-    CUcontext context = nullptr;
-    ASSERT_EQ(linked<PFN_cuDevicePrimaryCtxRetain_v7000>("cuDevicePrimaryCtxRetain")(&context, 0), CUDA_SUCCESS);
-    ASSERT_EQ(linked<PFN_cuCtxSetCurrent_v4000>("cuCtxSetCurrent")(context), CUDA_SUCCESS);
-  }
-  static CUdeviceptr allocate(std::size_t bytes) {
-    CUdeviceptr at = 0;
-    EXPECT_EQ(linked<PFN_cuMemAlloc_v3020>("cuMemAlloc_v2")(&at, bytes), CUDA_SUCCESS);
-    return at;
-  }
-};
+class Driver : public driver_program {};
 
 TEST_F(Driver, LinkedAndHandedOutFunctionsAreTheSame) {
   begin();
@@ -69,8 +37,8 @@ TEST_F(Driver, LinkedAndHandedOutFunctionsAreTheSame) {
 TEST_F(Driver, APerThreadRequestGetsThePerThreadVariant) {
   begin();
   const auto legacy = asked<PFN_cuMemAllocAsync_v11020>("cuMemAllocAsync", 11020, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
-  const auto per_thread = asked<PFN_cuMemAllocAsync_v11020>("cuMemAllocAsync", 11020,
-                                                            CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+  const auto per_thread =
+      asked<PFN_cuMemAllocAsync_v11020>("cuMemAllocAsync", 11020, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
   EXPECT_NE(legacy, per_thread);
   CUdeviceptr at = 0;
   ASSERT_EQ(per_thread(&at, mib, nullptr), CUDA_SUCCESS);
@@ -78,8 +46,8 @@ TEST_F(Driver, APerThreadRequestGetsThePerThreadVariant) {
   handed_out(reinterpret_cast<void*>(at), mib, CU_STREAM_PER_THREAD);
   use(CU_STREAM_PER_THREAD, 5'000'000, reinterpret_cast<void*>(at), mib);
   given_back(reinterpret_cast<void*>(at));
-  const auto free_async = asked<PFN_cuMemFreeAsync_v11020>("cuMemFreeAsync", 11020,
-                                                           CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+  const auto free_async =
+      asked<PFN_cuMemFreeAsync_v11020>("cuMemFreeAsync", 11020, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
   ASSERT_EQ(free_async(at, nullptr), CUDA_SUCCESS);
   CUdeviceptr again = 0;
   ASSERT_EQ(per_thread(&again, mib, nullptr), CUDA_SUCCESS);

@@ -17,6 +17,8 @@ namespace gpumem::simcuda {
 struct world_config {
   int devices = 1;
   std::uint64_t bytes = std::uint64_t{80} << 30;  ///< of each device
+  std::uint64_t context_bytes = 0;                ///< what a primary context takes
+  std::uint64_t module_bytes = 0;                 ///< what each module takes
   int driver_version = 13000;
   bool host_memory = false;  ///< programs can read and write what they allocate
   bool referee = true;

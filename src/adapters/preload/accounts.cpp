@@ -13,14 +13,6 @@
 namespace gpumem::preload {
 namespace {
 
-receipts& addresses() {
-  static auto* const only = new receipts;
-  return *only;
-}
-receipts& handles() {
-  static auto* const only = new receipts;
-  return *only;
-}
 std::array<std::atomic<std::uint64_t>, most_devices> graph_bytes;
 
 served_device* account_of(int ordinal) noexcept {
@@ -119,9 +111,9 @@ void keep_receipt(const charge& c, kept_as kind, std::uint64_t given) noexcept {
   if (c.ordinal < 0) return;
   switch (kind) {
     case kept_as::address:
-      return addresses().keep(given, c.ordinal, c.bytes);
+      return address_receipts().keep(given, c.ordinal, c.bytes);
     case kept_as::handle:
-      return handles().keep(given, c.ordinal, c.bytes);
+      return handle_receipts().keep(given, c.ordinal, c.bytes);
     case kept_as::pages:
       return all_pages().created(given, c.ordinal, c.bytes);
     case kept_as::graph:
@@ -134,9 +126,14 @@ void refund(const receipts::entry& e) noexcept {
   if (served_device* const d = account_of(e.ordinal); d != nullptr && e.bytes != 0) d->account.refund(e.bytes);
 }
 
-void freed_address(CUdeviceptr at) noexcept { refund(addresses().take(at)); }
-void freed_handle(const void* handle) noexcept { refund(handles().take(reinterpret_cast<std::uintptr_t>(handle))); }
-
+receipts& address_receipts() noexcept {
+  static auto* const only = new receipts;
+  return *only;
+}
+receipts& handle_receipts() noexcept {
+  static auto* const only = new receipts;
+  return *only;
+}
 page_receipts& all_pages() noexcept {
   static auto* const only = new page_receipts;
   return *only;
@@ -144,8 +141,8 @@ page_receipts& all_pages() noexcept {
 
 // The account went with the device; what is left on it belongs to no context.
 void device_was_reset(int ordinal) noexcept {
-  static_cast<void>(addresses().take_all(ordinal));
-  static_cast<void>(handles().take_all(ordinal));
+  static_cast<void>(address_receipts().take_all(ordinal));
+  static_cast<void>(handle_receipts().take_all(ordinal));
   if (ordinal >= 0 && ordinal < most_devices) graph_bytes[static_cast<std::size_t>(ordinal)] = 0;
 }
 

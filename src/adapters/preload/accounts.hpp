@@ -29,14 +29,29 @@ charge charge_for(const price& p, bool dedicated) noexcept;
 void take_back(const charge& c) noexcept;
 void keep_receipt(const charge& c, kept_as kind, std::uint64_t given) noexcept;
 
-/// The driver took these back.
-void freed_address(CUdeviceptr at) noexcept;
-void freed_handle(const void* handle) noexcept;
+/// Runs `free`, the driver's, of an address or a handle that may have been counted. The receipt is taken first: once
+/// the driver has it back, another thread may be given the same address.
+template <typename Free>
+CUresult freed(receipts& where, std::uint64_t what, Free&& free) noexcept;
+receipts& address_receipts() noexcept;
+receipts& handle_receipts() noexcept;
 page_receipts& all_pages() noexcept;
 void refund(const receipts::entry& e) noexcept;
 void device_was_reset(int ordinal) noexcept;
 /// The memory that a device's graphs hold now, as the driver tells; less than was counted where it was trimmed.
 void graphs_hold(int ordinal, std::uint64_t bytes) noexcept;
+
+template <typename Free>
+CUresult freed(receipts& where, std::uint64_t what, Free&& free) noexcept {
+  const receipts::entry paid = where.take(what);
+  const CUresult e = free();
+  if (e == CUDA_SUCCESS) {
+    refund(paid);
+  } else if (paid.ordinal >= 0) {
+    where.keep(what, paid.ordinal, paid.bytes);
+  }
+  return e;
+}
 
 /// Device memory that is used now, of the device that `current` names or a call will be made on; used to see what a
 /// measured call took. `known` false: nobody can tell.

@@ -23,17 +23,19 @@ struct passed_on;
 
 template <entry E, null_stream N, typename... Arguments>
 struct passed_on<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
-  static CUresult CUDAAPI call(Arguments... arguments) { return charged(false, arguments...); }
+  static CUresult CUDAAPI call(Arguments... arguments) { return charged(false, pricing<E>::kind, arguments...); }
   /// In the place of a cudaMalloc that gets an allocation of its own.
-  static CUresult dedicated(Arguments... arguments) { return charged(true, arguments...); }
+  static CUresult dedicated(Arguments... arguments) { return charged(true, pricing<E>::kind, arguments...); }
+  /// While its stream captures: the graph's, which no free gives back.
+  static CUresult of_graph(Arguments... arguments) { return charged(false, kept_as::graph, arguments...); }
 
  private:
-  static CUresult charged(bool dedicated, Arguments... arguments) {
+  static CUresult charged(bool dedicated, kept_as kind, Arguments... arguments) {
     const charge paid = charge_for(pricing<E>::of(arguments...), dedicated);
     if (!paid.granted) return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult e = tried_twice<E, N>(arguments...);
     if (e == CUDA_SUCCESS) {
-      keep_receipt(paid, pricing<E>::kind, paid.ordinal >= 0 ? pricing<E>::given(arguments...) : 0);
+      keep_receipt(paid, kind, paid.ordinal >= 0 ? pricing<E>::given(arguments...) : 0);
     } else {
       take_back(paid);
     }

@@ -12,8 +12,9 @@ CUresult CUDAAPI mem_retain(CUmemGenericAllocationHandle* handle, void* address)
 }
 
 CUresult CUDAAPI mem_release(CUmemGenericAllocationHandle handle) {
+  const receipts::entry gone = all_pages().released(handle);  // first: the handle may be given out again at once
   const CUresult e = driver_call<entry::mem_release>(handle);
-  if (e == CUDA_SUCCESS) refund(all_pages().released(handle));
+  refund(gone);
   return e;
 }
 
@@ -31,15 +32,13 @@ CUresult CUDAAPI mem_unmap(CUdeviceptr at, std::size_t bytes) {
 }
 
 CUresult CUDAAPI array_destroy(CUarray array) {
-  const CUresult e = driver_call<entry::array_destroy>(array);
-  if (e == CUDA_SUCCESS) freed_handle(array);
-  return e;
+  return freed(handle_receipts(), reinterpret_cast<std::uintptr_t>(array),
+               [array] { return driver_call<entry::array_destroy>(array); });
 }
 
 CUresult CUDAAPI mipmapped_array_destroy(CUmipmappedArray array) {
-  const CUresult e = driver_call<entry::mipmapped_array_destroy>(array);
-  if (e == CUDA_SUCCESS) freed_handle(array);
-  return e;
+  return freed(handle_receipts(), reinterpret_cast<std::uintptr_t>(array),
+               [array] { return driver_call<entry::mipmapped_array_destroy>(array); });
 }
 
 CUresult CUDAAPI device_graph_mem_trim(CUdevice device) {

@@ -122,9 +122,7 @@ CUresult free_block(CUdeviceptr p, How&& how, Driver&& driver) {
     if (freed) forget_identity(p);
   });
   if (answer) return *answer;
-  const CUresult e = driver();
-  if (e == CUDA_SUCCESS) freed_address(p);
-  return e;
+  return freed(address_receipts(), p, driver);
 }
 
 template <null_stream N>
@@ -135,7 +133,7 @@ CUresult alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s) {
   if (refusal != CUDA_SUCCESS) return refusal;
   if (d == nullptr || d->own_pool.load(std::memory_order_relaxed)) return driver::call(at, bytes, s);
   const CUstream on = named<N>(s);
-  if (captures(on)) return driver::call(at, bytes, s);
+  if (captures(on)) return driver::of_graph(at, bytes, s);
   const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {on}});
   if (got) return *at = number_of(*got), CUDA_SUCCESS;
   const std::optional<CUresult> answer = answer_to(got.why());

@@ -152,6 +152,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (g->primary == nullptr) {
     world& w = the_world();
+    if (w.config.context_bytes != 0) {
+      if (const auto taken = g->sim->alloc(w.config.context_bytes); !taken) return error_of(taken.why());
+    }
     w.contexts.push_back(std::make_unique<CUctx_st>());
     g->primary = w.contexts.back().get();
     g->primary->on = g;

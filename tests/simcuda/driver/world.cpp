@@ -21,6 +21,12 @@ int number(const char* variable, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
+std::uint64_t size(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  const auto bytes = text != nullptr ? parse_bytes(text, variable) : result<std::uint64_t>{otherwise};
+  return bytes ? *bytes : otherwise;
+}
+
 /// What a process that cannot call `configure` says by SIMCUDA_*; see README.md.
 world_config from_environment() {
   world_config c;
@@ -28,9 +34,9 @@ world_config from_environment() {
   c.driver_version = number("SIMCUDA_DRIVER_VERSION", c.driver_version);
   c.host_memory = number("SIMCUDA_HOST_MEMORY", 1) != 0;
   c.referee = number("SIMCUDA_REFEREE", 1) != 0;
-  if (const char* const text = std::getenv("SIMCUDA_BYTES")) {
-    if (const auto bytes = parse_bytes(text, "SIMCUDA_BYTES")) c.bytes = *bytes;
-  }
+  c.bytes = size("SIMCUDA_BYTES", c.bytes);
+  c.context_bytes = size("SIMCUDA_CONTEXT_BYTES", c.context_bytes);
+  c.module_bytes = size("SIMCUDA_MODULE_BYTES", c.module_bytes);
   return c;
 }
 
