@@ -63,42 +63,48 @@ void forget_identity(CUdeviceptr begin) noexcept {
 }
 
 // What gpumem holds and the program does not is free to the program; what a limit keeps from it is not.
-CUresult CUDAAPI mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) {
-  const CUresult e = driver_call<entry::mem_get_info>(free_bytes, total_bytes);
-  if (e != CUDA_SUCCESS || free_bytes == nullptr) return e;
-  CUresult refusal = CUDA_SUCCESS;
-  const served_device* const d = current_device(&refusal);
-  if (d == nullptr) return e;
+std::optional<std::uint64_t> free_for_program(const served_device& d, std::uint64_t free_on_device) noexcept {
   std::uint64_t reserved = 0;
   std::uint64_t in_use = 0;
-  for (const logical_device& l : d->memory->devices()) {
-    const result<statistics> s = d->memory->stats(l.ordinal);
-    if (!s) return e;
+  for (const logical_device& l : d.memory->devices()) {
+    const result<statistics> s = d.memory->stats(l.ordinal);
+    if (!s) return std::nullopt;
     reserved += s->reserved_bytes;
     in_use += s->live_bytes + s->leaked_bytes;
   }
-  const std::uint64_t reachable = *free_bytes + (reserved - in_use);
-  if (d->account.active()) in_use += d->account.beside_bytes();
-  if (d->whole_process && total_bytes != nullptr) *total_bytes = std::min<std::size_t>(*total_bytes, d->limit_bytes);
-  const std::uint64_t left = d->limit_bytes > in_use ? d->limit_bytes - in_use : 0;
-  *free_bytes = std::min(reachable, left);
-  return e;
+  const std::uint64_t reachable = free_on_device + (reserved - in_use);
+  if (d.account.active()) in_use += d.account.beside_bytes();
+  return std::min(reachable, d.limit_bytes > in_use ? d.limit_bytes - in_use : 0);
 }
 
-// Asked before there is a context, so the limit is read from the settings; a share of what is free is known only later.
-CUresult CUDAAPI device_total_mem(std::size_t* bytes, CUdevice device) {
-  const CUresult e = driver_call<entry::device_total_mem>(bytes, device);
-  if (e != CUDA_SUCCESS || !limits_process()) return e;
+std::optional<std::uint64_t> limit_before_opening(int ordinal, std::uint64_t total_bytes) noexcept {
+  if (!limits_process()) return std::nullopt;
   static const settings with = [] {
     settings s;
     std::vector<std::string> problems;
     static_cast<void>(s.apply(process_environment(), &problems));
     return s;
   }();
-  const byte_limit limit = with.for_device(device).limit;
-  if (limit && limit.unit != byte_limit::kind::of_free) {
-    *bytes = std::min<std::size_t>(*bytes, limit.resolve(*bytes, *bytes));
-  }
+  const byte_limit limit = with.for_device(ordinal).limit;
+  if (!limit || limit.unit == byte_limit::kind::of_free) return std::nullopt;
+  return limit.resolve(total_bytes, total_bytes);
+}
+
+CUresult CUDAAPI mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+  const CUresult e = driver_call<entry::mem_get_info>(free_bytes, total_bytes);
+  if (e != CUDA_SUCCESS || free_bytes == nullptr) return e;
+  CUresult refusal = CUDA_SUCCESS;
+  const served_device* const d = current_device(&refusal);
+  if (d == nullptr) return e;
+  *free_bytes = free_for_program(*d, *free_bytes).value_or(*free_bytes);
+  if (d->whole_process && total_bytes != nullptr) *total_bytes = std::min<std::size_t>(*total_bytes, d->limit_bytes);
+  return e;
+}
+
+CUresult CUDAAPI device_total_mem(std::size_t* bytes, CUdevice device) {
+  const CUresult e = driver_call<entry::device_total_mem>(bytes, device);
+  if (e != CUDA_SUCCESS) return e;
+  if (const auto limit = limit_before_opening(device, *bytes)) *bytes = std::min<std::size_t>(*bytes, *limit);
   return e;
 }
 
