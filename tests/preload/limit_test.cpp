@@ -134,7 +134,7 @@ TEST_F(Limit, AModuleIsMeasuredAndDeducted) {
   setenv("SIMCUDA_MODULE_BYTES", "24MiB", 1);
   begin();
   EXPECT_EQ(memory().first, 208 * mib);
-  CUmodule module = nullptr;
+  static CUmodule module = nullptr;  // never unloaded
   ASSERT_EQ(linked<PFN_cuModuleLoadData_v2000>("cuModuleLoadData")(&module, "code"), CUDA_SUCCESS);
   EXPECT_EQ(memory().first, 184 * mib);
   CUdeviceptr at = 0;

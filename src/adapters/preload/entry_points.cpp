@@ -69,13 +69,6 @@ void* look_up(const row& r, null_stream streams) noexcept {
 
 CUresult CUDAAPI missing() { return not_there(); }
 
-/// The names of forward.S, in the order of its slots.
-constexpr const char* const names[] = {
-#define NAME(name) #name,
-#include "driver_names.def"
-#undef NAME
-};
-
 }  // namespace
 
 void* driver_function(entry which, null_stream streams) noexcept {
@@ -134,15 +127,3 @@ CUresult CUDAAPI get_proc_address_11(const char* name, void** function, int vers
 }
 
 }  // namespace gpumem::preload
-
-// Called by forward.S.
-extern "C" {
-extern __attribute__((visibility("hidden"))) void* gpumem_preload_slots[];
-__attribute__((visibility("hidden"))) void* gpumem_preload_bind(void** slot);
-}
-
-void* gpumem_preload_bind(void** slot) {
-  void* const function = gpumem::preload::bound_to(gpumem::preload::names[slot - gpumem_preload_slots]);
-  __atomic_store_n(slot, function, __ATOMIC_RELEASE);
-  return function;
-}

@@ -9,6 +9,7 @@
 #include "driver_calls.hpp"
 #include "log.hpp"
 #include "passed_on.hpp"
+#include "sees.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {
@@ -104,7 +105,7 @@ CUstream named(CUstream s) {
 
 /// Captures, or cannot be asked because another one does: the driver then has the answer.
 bool captures(CUstream s) {
-  if (!capturing_somewhere()) return false;
+  if (sees_everything && !capturing_somewhere()) return false;
   CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
   return calls()->stream_is_capturing(s, &now) != CUDA_SUCCESS || now != CU_STREAM_CAPTURE_STATUS_NONE;
 }

@@ -11,6 +11,7 @@
 #include "driver_calls.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "log.hpp"
+#include "sees.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {
@@ -92,7 +93,9 @@ result<settings> settings_of(int ordinal) {
   static bool told = false;
   settings with;
   // The shim sees streams end and captures begin.
-  if (status ok = with.set("stream_ids", "notify"); !ok) return ok;
+  if (sees_everything) {
+    if (status ok = with.set("stream_ids", "notify"); !ok) return ok;
+  }
   std::vector<std::string> problems;
   if (status ok = with.apply(process_environment(), &problems); !ok) return ok;
   if (!std::exchange(told, true)) {
