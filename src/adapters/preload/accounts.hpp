@@ -4,6 +4,8 @@
 // stand for cudaMalloc. Else nothing here does anything.
 #pragma once
 
+#include <shared_mutex>
+
 #include "ledger.hpp"
 #include "prices.hpp"
 
@@ -60,6 +62,8 @@ struct used_memory {
   int ordinal = -1;
   std::uint64_t bytes = 0;  ///< without what gpumem and the counted calls have
 };
+/// Held shared by counted calls and alone by measured ones, so that the former are not taken for the latter's.
+std::shared_mutex& counting() noexcept;
 used_memory measure_before() noexcept;
 void measure_after(const used_memory& before) noexcept;
 

@@ -4,6 +4,8 @@
 // driver has taken is deducted (accounts.hpp).
 #pragma once
 
+#include <mutex>
+
 #include "accounts.hpp"
 #include "entry_points.hpp"
 #include "serving.hpp"
@@ -31,6 +33,8 @@ struct passed_on<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
 
  private:
   static CUresult charged(bool dedicated, kept_as kind, Arguments... arguments) {
+    std::shared_lock together{counting(), std::defer_lock};
+    if (limits_process()) together.lock();
     const charge paid = charge_for(pricing<E>::of(arguments...), dedicated);
     if (!paid.granted) return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult e = tried_twice<E, N>(arguments...);
@@ -46,6 +50,8 @@ struct passed_on<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
 template <entry E, null_stream N, typename... Arguments>
 struct passed_on<E, N, accounting::measured, CUresult(CUDAAPI*)(Arguments...)> {
   static CUresult CUDAAPI call(Arguments... arguments) {
+    if (!limits_process()) return tried_twice<E, N>(arguments...);
+    const std::unique_lock alone{counting()};
     const used_memory before = measure_before();
     const CUresult e = tried_twice<E, N>(arguments...);
     if (e == CUDA_SUCCESS) measure_after(before);

@@ -75,6 +75,19 @@ CUresult CUDAAPI primary_ctx_reset_7(CUdevice device) {
   return driver_call<entry::primary_ctx_reset_7>(device);
 }
 
+// A block of gpumem's would not be reached.
+CUresult CUDAAPI mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count) {
+  const CUresult e = driver_call<entry::mem_pool_set_access>(pool, access, count);
+  if (e != CUDA_SUCCESS || calls() == nullptr) return e;
+  CUresult refusal = CUDA_SUCCESS;
+  static_cast<void>(current_device(&refusal));  // it may be the first that is heard of the device
+  for_each_device([&](served_device& d) {
+    CUmemoryPool usual = nullptr;
+    if (calls()->default_pool(&usual, d.handle) == CUDA_SUCCESS && usual == pool) d.own_pool = true;
+  });
+  return e;
+}
+
 CUresult CUDAAPI device_set_mem_pool(CUdevice device, CUmemoryPool pool) {
   const CUresult e = driver_call<entry::device_set_mem_pool>(device, pool);
   if (e != CUDA_SUCCESS || calls() == nullptr) return e;
