@@ -3,6 +3,8 @@
 #include <cuda_runtime.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <thread>
 #include <vector>
@@ -248,6 +250,40 @@ TEST_F(Preload, TwoDevices) {
   EXPECT_EQ(what.device, 1);
   EXPECT_EQ(cudaFree(first), cudaSuccess) << "from whatever device is current";
   EXPECT_EQ(cudaFree(second), cudaSuccess);
+}
+
+TEST_F(Preload, StreamOrderedMemoryIsOfTheStreamsDevice) {
+  setenv("SIMCUDA_DEVICES", "2", 1);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  const cudaStream_t there = new_stream();
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  const cudaStream_t here = new_stream();
+  void* p = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&p, mib, there), cudaSuccess);
+  cudaPointerAttributes what{};
+  ASSERT_EQ(cudaPointerGetAttributes(&what, p), cudaSuccess);
+  EXPECT_EQ(what.device, 1);
+  EXPECT_EQ(cudaFreeAsync(p, here), cudaSuccess) << "on a stream of another device";
+  void* again = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&again, mib, there), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(again, there), cudaSuccess);
+  EXPECT_EQ(hazards(), 0U);
+}
+
+TEST_F(Preload, AForkedChildIsNotStuck) {
+  void* const p = malloc_of(mib);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    void* q = nullptr;
+    static_cast<void>(cudaMalloc(&q, mib));  // the driver's answer, whatever it is
+    static_cast<void>(cudaFree(p));
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(cudaFree(p), cudaSuccess) << "the parent is not disturbed";
 }
 
 TEST_F(Preload, ManyThreads) {

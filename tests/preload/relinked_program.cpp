@@ -5,6 +5,13 @@
 
 namespace {
 
+/// Frees when the process ends, as static objects of libraries do; the runtime may be gone by then.
+struct late {
+  void* block = nullptr;
+  ~late() { static_cast<void>(cudaFree(block)); }
+};
+late at_exit;
+
 bool differs(cudaError_t got, cudaError_t expected, const char* what) {
   if (got == expected) return false;
   std::fprintf(stderr, "%s: %s, expected %s\n", what, cudaGetErrorString(got), cudaGetErrorString(expected));
@@ -40,6 +47,7 @@ int main() {
     if (differs(cudaFree(blocks[i]), cudaSuccess, "cudaFree")) return 14;
   }
   if (differs(cudaFree(blocks[1]), cudaErrorInvalidValue, "a second free")) return 15;
+  if (differs(cudaMalloc(&at_exit.block, 4096), cudaSuccess, "cudaMalloc")) return 16;
   std::fputs("as expected\n", stderr);
   return 0;
 }

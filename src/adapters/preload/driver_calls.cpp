@@ -25,6 +25,7 @@ const driver_calls* find_all() {
                         find(ask, all.ctx_synchronize, "cuCtxSynchronize", 2000) &&
                         find(ask, all.stream_create, "cuStreamCreate", 2000) &&
                         find(ask, all.stream_synchronize, "cuStreamSynchronize", 2000) &&
+                        find(ask, all.stream_get_ctx, "cuStreamGetCtx", 9020) &&
                         find(ask, all.stream_is_capturing, "cuStreamIsCapturing", 10000) &&
                         find(ask, all.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", 10010) &&
                         find(ask, all.default_pool, "cuDeviceGetDefaultMemPool", 11020) &&

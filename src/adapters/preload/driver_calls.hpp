@@ -16,6 +16,7 @@ struct driver_calls {
   PFN_cuCtxSynchronize_v2000 ctx_synchronize = nullptr;
   PFN_cuStreamCreate_v2000 stream_create = nullptr;
   PFN_cuStreamSynchronize_v2000 stream_synchronize = nullptr;
+  PFN_cuStreamGetCtx_v9020 stream_get_ctx = nullptr;
   PFN_cuStreamIsCapturing_v10000 stream_is_capturing = nullptr;
   PFN_cuThreadExchangeStreamCaptureMode_v10010 exchange_capture_mode = nullptr;
   PFN_cuDeviceGetDefaultMemPool_v11020 default_pool = nullptr;

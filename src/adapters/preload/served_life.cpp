@@ -8,6 +8,7 @@ namespace {
 
 void stream_ends(CUstream s) {
   capture_is_over(s);
+  forget_stream(s);
   for_each_device([s](served_device& d) { static_cast<void>(d.memory->stream_release({s})); });
 }
 
@@ -66,11 +67,13 @@ CUresult CUDAAPI end_capture_ptsz(CUstream s, CUgraph* graph) { return end<null_
 
 CUresult CUDAAPI primary_ctx_reset(CUdevice device) {
   forget_device(device);
+  forget_stream(nullptr);
   device_was_reset(device);
   return driver_call<entry::primary_ctx_reset>(device);
 }
 CUresult CUDAAPI primary_ctx_reset_7(CUdevice device) {
   forget_device(device);
+  forget_stream(nullptr);
   device_was_reset(device);
   return driver_call<entry::primary_ctx_reset_7>(device);
 }

@@ -130,10 +130,10 @@ template <null_stream N>
 CUresult alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s) {
   using driver = passed_on<entry::mem_alloc_async, N, accounting::counted>;
   CUresult refusal = CUDA_SUCCESS;
-  served_device* const d = at != nullptr && bytes != 0 ? current_device(&refusal) : nullptr;
+  const CUstream on = named<N>(s);
+  served_device* const d = at != nullptr && bytes != 0 ? device_of_stream(on, &refusal) : nullptr;
   if (refusal != CUDA_SUCCESS) return refusal;
   if (d == nullptr || d->own_pool.load(std::memory_order_relaxed)) return driver::call(at, bytes, s);
-  const CUstream on = named<N>(s);
   if (captures(on)) return driver::of_graph(at, bytes, s);
   const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {on}});
   if (got) return *at = number_of(*got), CUDA_SUCCESS;
@@ -146,14 +146,22 @@ CUresult free_async(CUdeviceptr p, CUstream s) {
   const auto driver = [&] { return driver_call<entry::mem_free_async, N>(p, s); };
   if (p == 0 || calls() == nullptr) return driver();
   const CUstream on = named<N>(s);
-  block_info block;
-  if (captures(on)) return holder_of(p, &block) != nullptr ? CUDA_ERROR_INVALID_VALUE : driver();
+  block_info found;
+  if (captures(on)) return holder_of(p, &found) != nullptr ? CUDA_ERROR_INVALID_VALUE : driver();
   return free_block(
       p,
       [&](served_device& d) {
-        status freed = d.memory->try_deallocate(pointer_of(p), {.stream = stream_ref{on}});
-        // A stream that this device does not know, one of another device's: then behind everything.
-        return freed.code() == errc::device_error ? free_behind_everything(d, p) : freed;
+        CUresult refusal = CUDA_SUCCESS;
+        if (device_of_stream(on, &refusal) == &d) {
+          return d.memory->try_deallocate(pointer_of(p), {.stream = stream_ref{on}});
+        }
+        // A stream of another device or context: what it still does with the block is waited for.
+        const result<block_info> block = d.memory->describe(pointer_of(p));
+        if (block && block->begin == p) {
+          const relaxed_capture relaxed;
+          calls()->stream_synchronize(on);
+        }
+        return free_behind_everything(d, p);
       },
       driver);
 }

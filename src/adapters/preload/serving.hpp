@@ -44,6 +44,11 @@ struct served_device {
 /// cannot be used: then nothing is served, and nothing is passed on past a limit that somebody asked for.
 served_device* current_device(CUresult* refusal) noexcept;
 
+/// The device whose primary context the stream belongs to, which need not be the current one; as above.
+served_device* device_of_stream(CUstream s, CUresult* refusal) noexcept;
+/// The stream, or for null every stream, is about to end: its handle may come again elsewhere.
+void forget_stream(CUstream s) noexcept;
+
 /// The device that holds the block which `p` points into; null: none.
 served_device* holder_of(CUdeviceptr p, block_info* block) noexcept;
 
