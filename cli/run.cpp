@@ -15,6 +15,7 @@
 #include "command_file.hpp"
 #include "gpumem/policy.hpp"
 #include "gpumem/settings.hpp"
+#include "group_ledger.hpp"
 #include "log.hpp"
 #include "text.hpp"
 #include "visible_now.hpp"
@@ -35,13 +36,13 @@ int complain(std::string_view why, int exit_status) {
   return exit_status;
 }
 
-/// Beside the program, or where an installation puts libraries; the build tree has it beside the library.
+/// Beside the program, or where an installation puts libraries; the build tree has it where it is made.
 result<std::string> find_preload() {
   std::error_code error;
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::string looked;
-  for (const fs::path& folder : {here, here / ".." / GPUMEM_LIBRARY_FOLDER, here / ".." / "lib", here / ".." / "src",
-                                 here / ".." / "src" / "adapters"}) {
+  for (const fs::path& folder :
+       {here, here / ".." / GPUMEM_LIBRARY_FOLDER, here / ".." / "lib", here / ".." / "src" / "adapters" / "preload"}) {
     const fs::path file = (folder / preload_name).lexically_normal();
     if (fs::is_regular_file(file, error)) {
       if (file.string().find_first_of(": \t") == std::string::npos) return file.string();
@@ -51,6 +52,21 @@ result<std::string> find_preload() {
     looked += fmt::format("{}{}", looked.empty() ? "" : ", ", folder.lexically_normal().string());
   }
   return status{errc::unsupported, fmt::format("no {} in {}: was it built and installed?", preload_name, looked)};
+}
+
+/// A ledger that members cannot trust is found before the command begins, and not by its first allocation.
+status group_can_be_joined(const settings& with) {
+  if (with.group.empty()) return {};
+  const result<std::string> folder = shared_folder(with.shared_folder);
+  return folder ? group_ledger::inspect(*folder, with.group) : folder.why();
+}
+
+/// `--limit` is a limit on the whole program: that is what whoever shares the card is promised. Pools have limits of
+/// their own.
+bool limits_whole_process(const run_options& with, const settings& settled) {
+  const bool asked =
+      std::any_of(with.settings.begin(), with.settings.end(), [](const auto& each) { return each.first == "limit"; });
+  return asked && settled.pools.empty() && settled.source("limit_scope") == setting_source::default_value;
 }
 
 /// The environment's settings with those of the command line over them, each of which must be good.
@@ -84,6 +100,7 @@ result<settings> read_settings(const run_options& with) {
   if (out.group_limit && out.group.empty()) {
     return status{errc::bad_setting, "--group-limit: needs --group, the group's name"};
   }
+  if (status sound = group_can_be_joined(out); !sound) return sound;
   return out;
 }
 
@@ -110,30 +127,6 @@ std::string variable_of(const std::string& option) {
   return std::string{row->variable};
 }
 
-/// CUDA_VISIBLE_DEVICES for what GPUMEM_DEVICES chooses, and the leases behind it.
-result<std::string> choose_cards(const settings& with, std::vector<card_lease>& leases) {
-  if (with.devices.how == device_choice::kind::none) return std::string{};
-  result<visible_now> visible = cards_visible_now();
-  if (!visible) {
-    if (!with.soft_placement) return visible.why();
-    log_line(visible.why().message());
-    *visible = visible_now{};
-  }
-  result<placement> placed = place_on_cards(with.devices, visible->cards, with.soft_placement);
-  if (!placed) return placed.why();
-  for (const std::string& line : placed->warnings) log_line(line);
-  if (with.verbose) {
-    for (const std::string& line : placed->notes) log_line(line);
-    for (const std::string& line : visible->hidden) log_line("not visible: " + line);
-  }
-  std::string list;
-  for (const std::size_t i : placed->cards) {
-    list += (list.empty() ? "" : ",") + visible->cards[i].uuid;
-  }
-  leases = std::move(placed->leases);
-  return list;
-}
-
 }  // namespace
 
 int run_command(const run_options& with) {
@@ -144,20 +137,19 @@ int run_command(const run_options& with) {
   if (!settled) return complain(settled.why().message(), bad_input);
   const result<std::string> preload = find_preload();
   if (!preload) return complain(preload.why().message(), failed);
-  std::vector<card_lease> leases;
   if (settled->devices) {
-    const result<std::string> list = choose_cards(*settled, leases);
-    if (!list) {
-      return complain(list.why().message(), list.code() == errc::bad_setting ? bad_input : failed);
+    result<chosen_cards> chosen = choose_cards(*settled, visible_by::driver);
+    if (!chosen) {
+      return complain(chosen.why().message(), chosen.code() == errc::bad_setting ? bad_input : failed);
     }
     close_on_exec_but(inherited);
-    for (card_lease& lease : leases) {
+    for (card_lease& lease : chosen->leases) {
       if (const status kept = lease.keep_across_exec(); !kept) return complain(kept.message(), failed);
     }
-    ::setenv("CUDA_VISIBLE_DEVICES", list->c_str(), 1);
-    if (settled->verbose) log_line(fmt::format("CUDA_VISIBLE_DEVICES={}", *list));
+    ::setenv("CUDA_VISIBLE_DEVICES", chosen->list.c_str(), 1);
   }
   for (const auto& [name, value] : with.settings) ::setenv(variable_of(name).c_str(), value.c_str(), 1);
+  if (limits_whole_process(with, *settled)) ::setenv("GPUMEM_LIMIT_SCOPE", "process", 1);
   ::unsetenv("GPUMEM_DEVICES");  // it has been obeyed: what it named is what is visible now
   const char* const before = std::getenv("LD_PRELOAD");
   const std::string list = before != nullptr && *before != '\0' ? fmt::format("{}:{}", *preload, before) : *preload;

@@ -2,15 +2,16 @@
 //
 // A handle is freed by gpumem_close alone, so nothing here needs a lock.
 #include <memory>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "c_edge.hpp"
+#include "device_selection.hpp"
 #include "gpumem/default_allocator.hpp"
 #include "gpumem/sim_device.hpp"
 #include "log.hpp"
-#include "visible_devices.hpp"
 
 namespace {
 
@@ -36,13 +37,11 @@ result<gpumem::settings> settings_of(const char* text) {
   return with;
 }
 
-status open_over(std::vector<std::unique_ptr<gpumem::device>> devices, const gpumem::settings& with,
-                 gpumem_allocator** out) {
+status open_over(std::vector<std::unique_ptr<gpumem::device>> devices, std::span<gpumem::device* const> chosen,
+                 const gpumem::settings& with, gpumem_allocator** out) {
   auto made = std::make_unique<gpumem_allocator>();
   made->devices = std::move(devices);
-  std::vector<gpumem::device*> bare;
-  for (const auto& d : made->devices) bare.push_back(d.get());
-  result<std::unique_ptr<gpumem::allocator>> opened = gpumem::allocator::open(bare, with);
+  result<std::unique_ptr<gpumem::allocator>> opened = gpumem::allocator::open(chosen, with);
   if (!opened) return opened.why();
   made->owned = *std::move(opened);
   made->it = made->owned.get();
@@ -81,9 +80,9 @@ gpumem_code gpumem_open(const char* settings, gpumem_allocator** out) {
     *out = nullptr;
     const result<gpumem::settings> with = settings_of(settings);
     if (!with) return with.why();
-    result<std::vector<std::unique_ptr<gpumem::device>>> found = gpumem::open_visible_devices();
+    result<gpumem::opened_devices> found = gpumem::open_selected_devices(*with);
     if (!found) return found.why();
-    return open_over(*std::move(found), *with, out);
+    return open_over(std::move(found->all), found->chosen, *with, out);
   });
 }
 
@@ -113,7 +112,9 @@ gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, 
       config.address_space_bytes = std::uint64_t{1} << 42;
       made.push_back(std::make_unique<gpumem::sim_device>(config));
     }
-    return open_over(std::move(made), *with, out);
+    std::vector<gpumem::device*> all;
+    for (const auto& d : made) all.push_back(d.get());
+    return open_over(std::move(made), all, *with, out);
   });
 }
 

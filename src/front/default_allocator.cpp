@@ -3,10 +3,8 @@
 #include <vector>
 
 #include "device_selection.hpp"
-#include "gpumem/gpu_usage.hpp"
 #include "log.hpp"
 #include "published_figures.hpp"
-#include "visible_devices.hpp"
 
 namespace gpumem {
 namespace {
@@ -16,17 +14,15 @@ result<allocator*> open_default() {
   std::vector<std::string> problems;
   if (status ok = with.apply(process_environment(), &problems); !ok) return ok;
   for (const std::string& line : problems) log_line(line);
-  result<std::vector<std::unique_ptr<device>>> found = open_visible_devices();
+  result<opened_devices> found = open_selected_devices(with);
   if (!found) return found.why();
   // Never closed: blocks may be freed, and streams used, until the process ends.
-  static auto* const devices = new std::vector<device*>;
-  for (std::unique_ptr<device>& one : *found) devices->push_back(one.release());
-  result<std::vector<device*>> chosen = selected_devices(*devices, with, gpu_usage_now);
-  if (!chosen) return chosen.why();
-  result<std::unique_ptr<allocator>> made = allocator::open(*chosen, with);
+  static const auto* const devices = new opened_devices{*std::move(found)};
+  result<std::unique_ptr<allocator>> made = allocator::open(devices->chosen, with);
   if (!made) return made.why();
-  publish_until_exit(**made, *chosen, with);
-  return made->release();
+  allocator* const only = made->release();
+  publish_until_exit([only] { return std::vector<const allocator*>{only}; }, with);
+  return only;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "card_usage.hpp"
+#include "gpumem/cuda_device.hpp"
 #include "log.hpp"
 
 namespace gpumem {
@@ -42,6 +43,27 @@ result<std::vector<device*>> selected_devices(std::span<device* const> visible, 
   std::vector<device*> chosen;
   for (const std::size_t i : placed->cards) chosen.push_back(visible[i]);
   return chosen;
+}
+
+result<opened_devices> open_selected_devices(const settings& with) {
+  const result<int> count = cuda_device_count();
+  if (!count) return count.why();
+  if (*count == 0) {
+    return status{errc::device_error,
+                  "the CUDA driver shows no GPU to this process: see nvidia-smi and CUDA_VISIBLE_DEVICES"};
+  }
+  opened_devices out;
+  std::vector<device*> visible;
+  for (int ordinal = 0; ordinal < *count; ++ordinal) {
+    result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = ordinal, .driver = nullptr});
+    if (!one) return one.why();
+    visible.push_back(one->get());
+    out.all.push_back(*std::move(one));
+  }
+  result<std::vector<device*>> chosen = selected_devices(visible, with, gpu_usage_now);
+  if (!chosen) return chosen.why();
+  out.chosen = *std::move(chosen);
+  return out;
 }
 
 }  // namespace gpumem

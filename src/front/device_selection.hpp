@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -16,5 +17,13 @@ namespace gpumem {
 /// Warnings are logged; with `with.verbose` also what was chosen, and why.
 result<std::vector<device*>> selected_devices(std::span<device* const> visible, const settings& with,
                                               const std::function<result<std::vector<gpu_usage>>()>& usage);
+
+struct opened_devices {
+  std::vector<std::unique_ptr<device>> all;  ///< every GPU that the driver shows to this process, in its order
+  std::vector<device*> chosen;
+};
+/// Opens the GPUs of this machine and chooses among them; takes no memory of them. `device_error` where there is no
+/// driver or no GPU.
+result<opened_devices> open_selected_devices(const settings& with);
 
 }  // namespace gpumem

@@ -24,29 +24,29 @@ std::string own_command() {
 
 }  // namespace
 
-std::string published_figures(const allocator& of, std::span<device* const> devices, const settings& with) {
+std::string published_figures(std::span<const allocator* const> of, const settings& with) {
   nlohmann::json rows = nlohmann::json::array();
-  for (const logical_device& d : of.devices()) {
-    const result<statistics> s = of.stats(d.ordinal);
-    if (!s) continue;
-    const auto on = std::find_if(devices.begin(), devices.end(),
-                                 [&](const device* each) { return each->info().ordinal == d.physical_ordinal; });
-    const std::uint64_t free_bytes = s->reserved_bytes - s->live_bytes - s->leaked_bytes;
-    rows.push_back({{"ordinal", d.ordinal},
-                    {"name", d.name},
-                    {"uuid", on == devices.end() ? "" : (*on)->info().uuid},
-                    {"policy", d.policy},
-                    {"limit_bytes", s->limit_bytes},
-                    {"live_bytes", s->live_bytes},
-                    {"reserved_bytes", s->reserved_bytes},
-                    {"free_bytes", free_bytes},
-                    {"largest_free_bytes", s->largest_free_bytes},
-                    {"external_fragmentation",
-                     free_bytes == 0 ? 0.0
-                                     : 1.0 - static_cast<double>(std::min(s->largest_free_bytes, free_bytes)) /
-                                                 static_cast<double>(free_bytes)},
-                    {"allocations", s->allocations},
-                    {"out_of_memory", s->out_of_memory}});
+  for (const allocator* const memory : of) {
+    for (const logical_device& d : memory->devices()) {
+      const result<statistics> s = memory->stats(d.ordinal);
+      if (!s) continue;
+      const std::uint64_t free_bytes = s->reserved_bytes - s->live_bytes - s->leaked_bytes;
+      rows.push_back({{"ordinal", rows.size()},
+                      {"name", d.name},
+                      {"uuid", d.gpu_uuid},
+                      {"policy", d.policy},
+                      {"limit_bytes", s->limit_bytes},
+                      {"live_bytes", s->live_bytes},
+                      {"reserved_bytes", s->reserved_bytes},
+                      {"free_bytes", free_bytes},
+                      {"largest_free_bytes", s->largest_free_bytes},
+                      {"external_fragmentation",
+                       free_bytes == 0 ? 0.0
+                                       : 1.0 - static_cast<double>(std::min(s->largest_free_bytes, free_bytes)) /
+                                                   static_cast<double>(free_bytes)},
+                      {"allocations", s->allocations},
+                      {"out_of_memory", s->out_of_memory}});
+    }
   }
   const nlohmann::json all{{"schema", 1},
                            {"pid", ::getpid()},
@@ -56,7 +56,7 @@ std::string published_figures(const allocator& of, std::span<device* const> devi
   return all.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-void publish_until_exit(const allocator& of, std::span<device* const> devices, const settings& with) {
+void publish_until_exit(std::function<std::vector<const allocator*>()> allocators, const settings& with) {
   if (!with.publish) return;
   const auto give_up = [&](const status& why) {
     if (with.verbose) log_line(why.message());
@@ -64,9 +64,7 @@ void publish_until_exit(const allocator& of, std::span<device* const> devices, c
   const result<std::string> folder = shared_folder(with.shared_folder);
   if (!folder) return give_up(folder.why());
   result<std::unique_ptr<status_socket>> made =
-      status_socket::open(*folder, [&of, kept = std::vector<device*>(devices.begin(), devices.end()), with] {
-        return published_figures(of, kept, with);
-      });
+      status_socket::open(*folder, [now = std::move(allocators), with] { return published_figures(now(), with); });
   if (!made) return give_up(made.why());
   static status_socket* serving = nullptr;  // one a process; it listens as long as there is one
   serving = made->release();

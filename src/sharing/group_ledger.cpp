@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <thread>
 
@@ -45,6 +47,11 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 namespace {
 
 constexpr std::size_t file_size = sizeof(ledger_file);
+
+status no_ledger(const std::string& path, const std::string& group, std::string_view why) {
+  return {errc::corrupt,
+          fmt::format("{}: {}; expected a ledger of group {}: remove the file when no member runs", path, why, group)};
+}
 
 /// The lock of the whole file. Whoever has it works for microseconds; a holder that was stopped is waited for, not for
 /// ever.
@@ -113,13 +120,31 @@ result<std::shared_ptr<group_ledger>> group_ledger::join(const std::string& fold
   return made;
 }
 
+status group_ledger::inspect(const std::string& folder, const std::string& name) {
+  const std::string beginning = fmt::format("group-{}-", name);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator{folder, error}) {
+    const std::string file = entry.path().filename().string();
+    // What follows the name is a device's UUID; another group's name may begin as this one's.
+    if (!file.starts_with(beginning + "GPU-") && !file.starts_with(beginning + "MIG-")) continue;
+    const result<owned_fd> opened = open_shared_file(entry.path().string(), false);
+    if (!opened) return opened.why();
+    const file_guard guard{opened->get()};
+    std::array<std::uint64_t, 2> header{};  // magic, size
+    struct stat s {};
+    const bool read =
+        guard.held() && ::fstat(opened->get(), &s) == 0 && ::pread(opened->get(), header.data(), sizeof header, 0) >= 0;
+    const bool unmade = read && header[0] == 0 && (s.st_size == 0 || static_cast<std::size_t>(s.st_size) == file_size);
+    const bool whole = read && header == std::array{magic_word, std::uint64_t{file_size}} &&
+                       static_cast<std::size_t>(s.st_size) == file_size;
+    if (!unmade && !whole) return no_ledger(entry.path().string(), name, "is none, or of another version");
+  }
+  return {};
+}
+
 // Under the file's lock throughout, so that nobody sees a ledger that is half made.
 status group_ledger::open_or_make(std::optional<std::uint64_t> limit_bytes) {
-  const auto damaged = [&](std::string_view why) {
-    return status{
-        errc::corrupt,
-        fmt::format("{}: {}; expected a ledger of group {}: remove the file when no member runs", path_, why, name_)};
-  };
+  const auto damaged = [&](std::string_view why) { return no_ledger(path_, name_, why); };
   const file_guard guard{file_.get()};
   if (!guard.held()) return damaged("somebody has kept it locked for 10 s");
   struct stat s {};

@@ -34,6 +34,8 @@ class group_ledger final : public shared_budget {
   static result<std::shared_ptr<group_ledger>> join(const std::string& folder, const std::string& name,
                                                     const std::string& device_uuid,
                                                     std::optional<std::uint64_t> limit_bytes);
+  /// `corrupt` where one of the group's ledgers, on whichever device, cannot be trusted. Joins nothing.
+  static status inspect(const std::string& folder, const std::string& name);
   group_ledger(std::string name, std::string path, owned_fd file);
   ~group_ledger() override;
   group_ledger(const group_ledger&) = delete;

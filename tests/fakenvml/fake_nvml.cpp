@@ -1,11 +1,15 @@
 // NVML's functions over cards that the environment describes, read at each question:
 //   FAKENVML_CARDS=4             how many, each of 24 GiB; none: nvmlInit fails as without a driver
 //   FAKENVML_UUIDS=a,b,c,d       their UUIDs behind `GPU-`; otherwise fake-0, fake-1, ...
+//   FAKENVML_MIB=1024            memory of each, instead
 //   FAKENVML_USED=1=2048,3=512   MiB in use
+//   FAKENVML_DRIVER=path         in use on card 0 is what the double of the driver there says
 //   FAKENVML_BUSY=0=70           percent
 //   FAKENVML_PIDS=0=123,0=456    a process with a context on a card, with 256 MiB
 //   FAKENVML_MIG=2=2             a card in MIG mode with so many instances, of 4 GiB, with 1 GiB in use each
 // PCI addresses fall with the index, so that NVML's order is not that of CUDA_DEVICE_ORDER=PCI_BUS_ID.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -25,6 +29,10 @@ constexpr unsigned instance_base = 1000;  // handles of instances: 1000 + 10 * c
 
 struct memory_t {
   unsigned long long total, free, used;
+};
+struct memory_2_t {
+  unsigned version;
+  unsigned long long total, reserved, free, used;
 };
 struct utilization_t {
   unsigned gpu, memory;
@@ -71,8 +79,28 @@ unsigned long long value_for(const char* name, unsigned card) {
   return all.empty() ? 0 : all.front();
 }
 
+unsigned long long total_of_card() {
+  const std::string named = text_of("FAKENVML_MIB");
+  return (named.empty() ? 24576 : std::strtoull(named.c_str(), nullptr, 10)) * mib;
+}
+unsigned long long used_on(unsigned card) {
+  const std::string driver = text_of("FAKENVML_DRIVER");
+  if (card != 0 || driver.empty()) return value_for("FAKENVML_USED", card) * mib;
+  using question = std::uint64_t();
+  void* const library = dlopen(driver.c_str(), RTLD_NOW | RTLD_LOCAL);
+  auto* const ask = reinterpret_cast<question*>(dlsym(library, "simcuda_used_bytes"));
+  return ask != nullptr ? ask() : 0;
+}
+
 unsigned number(void* device) { return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(device)) - 1; }
 void* handle(unsigned n) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(n) + 1); }
+
+memory_t memory_of(unsigned n) {
+  const bool instance = n >= instance_base;
+  const unsigned long long total = instance ? 4096 * mib : total_of_card();
+  const unsigned long long used = instance ? 1024 * mib : used_on(n);
+  return {total, total - used, used};
+}
 
 std::string uuid_of(unsigned n) {
   if (n >= instance_base) return "MIG-fake-" + std::to_string(n - instance_base);
@@ -106,10 +134,12 @@ int nvmlDeviceGetUUID(void* device, char* out, unsigned bytes) {
   return success;
 }
 int nvmlDeviceGetMemoryInfo(void* device, memory_t* out) {
-  const unsigned n = number(device);
-  out->total = n >= instance_base ? 4096 * mib : 24576 * mib;
-  out->used = n >= instance_base ? 1024 * mib : value_for("FAKENVML_USED", n) * mib;
-  out->free = out->total - out->used;
+  *out = memory_of(number(device));
+  return success;
+}
+int nvmlDeviceGetMemoryInfo_v2(void* device, memory_2_t* out) {
+  const memory_t all = memory_of(number(device));
+  *out = {out->version, all.total, 0, all.free, all.used};
   return success;
 }
 int nvmlDeviceGetUtilizationRates(void* device, utilization_t* out) {

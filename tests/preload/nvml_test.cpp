@@ -20,12 +20,22 @@ class Nvml : public driver_program {
     setenv("GPUMEM_LIMIT_SCOPE", "process", 1);
     setenv("GPUMEM_HEADROOM", "16MiB", 1);
     setenv("SIMCUDA_CONTEXT_BYTES", "32MiB", 1);
+    setenv("FAKENVML_CARDS", "1", 1);
+    setenv("FAKENVML_UUIDS", "00000000-0000-0000-0000-000000000000", 1);
+    setenv("FAKENVML_MIB", "1024", 1);
+    setenv("FAKENVML_DRIVER", std::getenv("GPUMEM_CUDA_DRIVER"), 1);
   }
-  static void* library() { return dlopen(GPUMEM_NVML_DOUBLE, RTLD_NOW | RTLD_LOCAL); }
+  static void* library() { return dlopen(GPUMEM_TEST_NVML, RTLD_NOW | RTLD_LOCAL); }
+  static void* card() {
+    void* out = nullptr;
+    auto* const first = reinterpret_cast<int (*)(unsigned, void**)>(dlsym(library(), "nvmlDeviceGetHandleByIndex_v2"));
+    EXPECT_EQ(first(0, &out), 0);
+    return out;
+  }
   static figures seen() {
     figures out{};
     auto* const ask = reinterpret_cast<memory_function*>(dlsym(library(), "nvmlDeviceGetMemoryInfo"));
-    EXPECT_EQ(ask(nullptr, out.data()), 0);
+    EXPECT_EQ(ask(card(), out.data()), 0);
     return out;
   }
 };
@@ -36,7 +46,7 @@ TEST_F(Nvml, TheLimitIsTheDevice) {
   EXPECT_EQ(seen(), (figures{256 * mib, 108 * mib, 148 * mib}));
   std::array<unsigned long long, 5> second{};
   auto* const ask = reinterpret_cast<memory_function*>(dlsym(library(), "nvmlDeviceGetMemoryInfo_v2"));
-  ASSERT_EQ(ask(nullptr, second.data()), 0);
+  ASSERT_EQ(ask(card(), second.data()), 0);
   EXPECT_EQ((figures{second[1], second[3], second[4]}), (figures{256 * mib, 108 * mib, 148 * mib}));
 }
 

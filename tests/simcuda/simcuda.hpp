@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "gpumem/sim_device.hpp"
 
@@ -22,6 +23,7 @@ struct world_config {
   int driver_version = 13000;
   bool host_memory = false;  ///< programs can read and write what they allocate
   bool referee = true;
+  std::vector<int> cards{};  ///< behind each ordinal, which its UUID tells; empty: the ordinal itself
 };
 
 /// A fresh world; handles and addresses of the former one are dead.

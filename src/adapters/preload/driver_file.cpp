@@ -9,7 +9,10 @@
 #include <iterator>
 #include <string_view>
 
+#include "gpumem/settings.hpp"
 #include "log.hpp"
+#include "sees.hpp"
+#include "visible_now.hpp"
 
 namespace gpumem::preload {
 namespace {
@@ -59,8 +62,32 @@ struct driver_file {
   PFN_cuGetProcAddress_v12000 ask = nullptr;
 };
 
+/// GPUMEM_DEVICES, before the driver reads CUDA_VISIBLE_DEVICES at its first call. False: it cannot be obeyed, and the
+/// program must not run on a card that nobody meant.
+bool obey_device_choice() {
+  if (!sees_everything || std::getenv("GPUMEM_DEVICES") == nullptr) return true;
+  settings with;
+  std::vector<std::string> problems;
+  status chosen = with.apply(process_environment(), &problems);
+  for (const std::string& problem : problems) {
+    if (problem.starts_with("GPUMEM_DEVICES=")) chosen = status{errc::bad_setting, problem};
+  }
+  if (chosen && with.devices) {
+    result<chosen_cards> cards = choose_cards(with, visible_by::rule);
+    if (cards) {
+      for (card_lease& lease : cards->leases) lease.keep_until_exit();
+      setenv("CUDA_VISIBLE_DEVICES", cards->list.c_str(), 1);
+      unsetenv("GPUMEM_DEVICES");  // it has been obeyed, and a child must not choose among what is left
+    }
+    chosen = cards.why();
+  }
+  if (!chosen) log_line(fmt::format("{}; this program sees no device", chosen.message()));
+  return chosen.ok();
+}
+
 driver_file open_driver() {
   driver_file out;
+  if (!obey_device_choice()) return out;
   std::string failures;
   for (const std::string& path : driver_candidates()) {
     out.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

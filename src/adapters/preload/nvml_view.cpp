@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -16,7 +17,11 @@
 namespace gpumem::preload {
 namespace {
 
-constexpr const char* library_name = "libnvidia-ml.so.1";
+/// As load_nvml has it.
+const char* library_name() {
+  const char* const named = std::getenv("GPUMEM_NVML");
+  return named != nullptr && *named != '\0' ? named : "libnvidia-ml.so.1";
+}
 constexpr int nvml_success = 0;
 constexpr int nvml_library_not_found = 12;
 
@@ -46,7 +51,7 @@ dlsym_function find_dlsym() {
 /// Looks NVML's functions up in a handle in which the program found it, or by NVML's name.
 void find_real(void* handle, dlsym_function in) {
   if (real_uuid.load() != nullptr) return;
-  if (handle == nullptr) handle = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) handle = dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return;
   real_memory = reinterpret_cast<memory_function<nvml_memory_t>>(in(handle, "nvmlDeviceGetMemoryInfo"));
   real_memory_2 = reinterpret_cast<memory_function<nvml_memory_2>>(in(handle, "nvmlDeviceGetMemoryInfo_v2"));

@@ -11,6 +11,7 @@
 #include "driver_calls.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "log.hpp"
+#include "published_figures.hpp"
 #include "sees.hpp"
 #include "served.hpp"
 
@@ -160,6 +161,20 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
   return d.release();
 }
 
+/// `gpumem top` is told what the open devices hold. Requires `opening`.
+void publish_once() {
+  static bool done = false;
+  settings with;
+  std::vector<std::string> problems;
+  if (std::exchange(done, true) || !with.apply(process_environment(), &problems)) return;
+  const auto open_now = [] {
+    std::vector<const allocator*> out;
+    for_each_device([&out](const served_device& d) { out.push_back(d.memory.get()); });
+    return out;
+  };
+  publish_until_exit(open_now, with);
+}
+
 /// Whether `context` is its device's primary one, and which device that is.
 bool is_primary(CUcontext context, CUdevice* device) {
   if (calls()->ctx_get_device(device) != CUDA_SUCCESS || *device < 0 || *device >= most_devices) return false;
@@ -186,7 +201,7 @@ served_device* open_current(CUcontext context, CUresult* refusal) {
   }
   const result<served_device*> made = open_device(ordinal, handle, context);
   if (!made) {
-    if (made.code() == errc::bad_setting) {
+    if (made.code() == errc::bad_setting || made.code() == errc::corrupt) {  // of ours; else it is the driver's
       log_line(
           fmt::format("device {}: {}; every allocation fails until that is mended", ordinal, made.why().message()));
       *refusal = refusals[static_cast<std::size_t>(ordinal)] = CUDA_ERROR_OUT_OF_MEMORY;
@@ -200,6 +215,7 @@ served_device* open_current(CUcontext context, CUresult* refusal) {
   place.store(*made, std::memory_order_release);
   int end = open_devices_end.load(std::memory_order_relaxed);
   if (end <= ordinal) open_devices_end.store(ordinal + 1, std::memory_order_release);
+  publish_once();
   return *made;
 }
 

@@ -72,9 +72,10 @@ CUresult CUDAAPI cuDeviceGetName(char* name, int bytes, CUdevice device) {
 
 CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGetUuid");
-  if (device_of(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   *uuid = {};
-  uuid->bytes[sizeof uuid->bytes - 1] = static_cast<char>(device);
+  uuid->bytes[sizeof uuid->bytes - 1] = static_cast<char>(g->card);
   return CUDA_SUCCESS;
 }
 

@@ -30,8 +30,8 @@ class Top : public Program {
     ASSERT_TRUE(made.ok());
     served_ = *std::move(made);
     auto socket = status_socket::open(path("shared"), [this] {
-      device* const on[]{&gpu_};
-      return published_figures(*served_, on, with_);
+      const allocator* const all[]{served_.get()};
+      return published_figures(all, with_);
     });
     ASSERT_TRUE(socket.ok()) << socket.why().message();
     socket_ = *std::move(socket);

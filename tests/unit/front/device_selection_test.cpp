@@ -170,7 +170,8 @@ TEST_F(DeviceSelection, FiguresForTopNameEachPool) {
   (*all)->deallocate((*all)->allocate(10 * mib, {}, 0));
   void* const kept = (*all)->allocate(100 * mib, {}, 1);
   EXPECT_NE(kept, nullptr);
-  const json told = json::parse(published_figures(**all, devices_, s));
+  const allocator* const served[]{all->get()};
+  const json told = json::parse(published_figures(served, s));
   EXPECT_EQ(told["schema"], 1);
   EXPECT_EQ(told["pid"], ::getpid());
   EXPECT_THAT(told["command"].get<std::string>(), HasSubstr("front_test"));

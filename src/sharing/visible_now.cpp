@@ -11,8 +11,9 @@
 #include "card_usage.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "gpumem/gpu_usage.hpp"
+#include "log.hpp"
 
-namespace gpumem::cli {
+namespace gpumem {
 namespace {
 
 std::optional<std::string> variable(const char* name) {
@@ -81,7 +82,7 @@ std::string name_for_the_list(const std::vector<gpu_usage>& usage, const std::st
 
 }  // namespace
 
-result<visible_now> cards_visible_now() {
+result<visible_now> cards_visible_now(visible_by whose) {
   const result<std::vector<gpu_usage>> told = gpu_usage_now();
   const std::vector<gpu_usage> usage = told ? *told : std::vector<gpu_usage>{};
   const auto describe = [&](const std::string& uuid, const std::string& name) {
@@ -96,7 +97,7 @@ result<visible_now> cards_visible_now() {
   const visibility by_rule = visible_cards(cards, variable("CUDA_VISIBLE_DEVICES"));
   visible_now out;
   out.hidden = by_rule.hidden;
-  if (const std::optional<std::vector<card_state>> driver = ask_driver()) {
+  if (const auto driver = whose == visible_by::driver ? ask_driver() : std::nullopt) {
     for (const card_state& one : *driver) {
       out.cards.push_back(describe(name_for_the_list(usage, one.uuid), one.name));
       std::erase_if(out.hidden, [&](const std::string& line) { return line.starts_with(out.cards.back().uuid); });
@@ -108,4 +109,28 @@ result<visible_now> cards_visible_now() {
   return out;
 }
 
-}  // namespace gpumem::cli
+result<chosen_cards> choose_cards(const settings& with, visible_by whose) {
+  if (with.devices.how == device_choice::kind::none) return chosen_cards{};
+  result<visible_now> visible = cards_visible_now(whose);
+  if (!visible) {
+    if (!with.soft_placement) return visible.why();
+    log_line(visible.why().message());
+    *visible = visible_now{};
+  }
+  result<placement> placed = place_on_cards(with.devices, visible->cards, with.soft_placement);
+  if (!placed) return placed.why();
+  for (const std::string& line : placed->warnings) log_line(line);
+  if (with.verbose) {
+    for (const std::string& line : placed->notes) log_line(line);
+    for (const std::string& line : visible->hidden) log_line("not visible: " + line);
+  }
+  chosen_cards out;
+  for (const std::size_t i : placed->cards) {
+    out.list += (out.list.empty() ? "" : ",") + visible->cards[i].uuid;
+  }
+  out.leases = std::move(placed->leases);
+  if (with.verbose) log_line(fmt::format("CUDA_VISIBLE_DEVICES={}", out.list));
+  return out;
+}
+
+}  // namespace gpumem
