@@ -137,8 +137,9 @@ int run_command(const run_options& with) {
   if (!settled) return complain(settled.why().message(), bad_input);
   const result<std::string> preload = find_preload();
   if (!preload) return complain(preload.why().message(), failed);
+  result<chosen_cards> chosen{chosen_cards{}};  // its leases end with it
   if (settled->devices) {
-    result<chosen_cards> chosen = choose_cards(*settled, visible_by::driver);
+    chosen = choose_cards(*settled, visible_by::driver);
     if (!chosen) {
       return complain(chosen.why().message(), chosen.code() == errc::bad_setting ? bad_input : failed);
     }

@@ -7,7 +7,7 @@
 namespace gpumem::preload {
 
 status ledger::open(allocator& pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes,
-                    std::uint64_t measured_bytes) {
+                    std::uint64_t measured_bytes, shared_budget* group) {
   if (headroom_bytes >= limit_bytes || measured_bytes >= limit_bytes - headroom_bytes) {
     return {errc::bad_setting,
             fmt::format("GPUMEM_LIMIT={} on the whole process: its context and modules take {} and GPUMEM_HEADROOM is "
@@ -17,6 +17,7 @@ status ledger::open(allocator& pool, std::uint64_t limit_bytes, std::uint64_t he
   }
   const std::lock_guard lock{mutex_};
   pool_ = &pool;
+  group_ = group;
   limit_ = limit_bytes;
   headroom_ = headroom_bytes;
   measured_ = measured_bytes;
@@ -29,12 +30,17 @@ bool ledger::lower_pool() {
   return set.ok() && set->reserved_bytes <= left;
 }
 
+bool ledger::reserve_in_group(std::uint64_t bytes) {
+  if (group_ == nullptr || group_->reserve(bytes)) return true;
+  return pool_->trim(0, bytes).returned_bytes != 0 && group_->reserve(bytes);
+}
+
 bool ledger::charge(std::uint64_t bytes) {
   if (bytes == 0) return true;
   const std::lock_guard lock{mutex_};
   if (bytes > limit_ || beside_locked() > limit_ - bytes) return false;
   counted_ += bytes;
-  if (lower_pool()) return true;
+  if (lower_pool() && reserve_in_group(bytes)) return true;
   counted_ -= bytes;
   static_cast<void>(lower_pool());  // back to what it was
   return false;
@@ -43,7 +49,9 @@ bool ledger::charge(std::uint64_t bytes) {
 void ledger::refund(std::uint64_t bytes) {
   const std::lock_guard lock{mutex_};
   if (pool_ == nullptr) return;
-  counted_ -= std::min(bytes, counted_);
+  const std::uint64_t gone = std::min(bytes, counted_);
+  counted_ -= gone;
+  if (group_ != nullptr) group_->give_back(gone);
   static_cast<void>(lower_pool());
 }
 

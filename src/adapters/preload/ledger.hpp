@@ -16,6 +16,7 @@
 #include <unordered_map>
 
 #include "gpumem/allocator.hpp"
+#include "group_ledger.hpp"
 
 namespace gpumem::preload {
 
@@ -23,7 +24,9 @@ class ledger {
  public:
   /// Of `pool`, whose limit is the whole from here on. `measured`: what the process has already.
   /// `bad_setting` where the limit leaves nothing.
-  status open(allocator& pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes, std::uint64_t measured_bytes);
+  /// `group`: of which counted bytes are, too; may be null, and outlives this.
+  status open(allocator& pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes, std::uint64_t measured_bytes,
+              shared_budget* group);
   [[nodiscard]] bool active() const noexcept { return pool_ != nullptr; }
 
   /// Enters a request; false: over the limit, and nothing is changed.
@@ -41,9 +44,12 @@ class ledger {
   [[nodiscard]] std::uint64_t beside_locked() const noexcept { return headroom_ + measured_ + counted_; }
   /// False where the pool holds more in live blocks than this leaves.
   bool lower_pool();
+  /// False where the group's other members have what is asked for.
+  bool reserve_in_group(std::uint64_t bytes);
 
   mutable std::mutex mutex_;
   allocator* pool_ = nullptr;
+  shared_budget* group_ = nullptr;
   std::uint64_t limit_ = 0;
   std::uint64_t headroom_ = 0;
   std::uint64_t measured_ = 0;

@@ -32,6 +32,16 @@ CUresult end(CUstream s, CUgraph* graph) {
   return e;
 }
 
+template <entry E>
+CUresult reset(CUdevice device) {
+  served_device* const was = forget_device(device);
+  forget_stream(nullptr);
+  device_was_reset(device);
+  const CUresult e = driver_call<E>(device);
+  if (e == CUDA_SUCCESS && was != nullptr) leave_group(*was);
+  return e;
+}
+
 }  // namespace
 
 CUresult CUDAAPI stream_destroy(CUstream s) {
@@ -65,18 +75,8 @@ CUresult CUDAAPI begin_capture_to_graph_ptsz(CUstream s, CUgraph graph, const CU
 CUresult CUDAAPI end_capture(CUstream s, CUgraph* graph) { return end<null_stream::legacy>(s, graph); }
 CUresult CUDAAPI end_capture_ptsz(CUstream s, CUgraph* graph) { return end<null_stream::per_thread>(s, graph); }
 
-CUresult CUDAAPI primary_ctx_reset(CUdevice device) {
-  forget_device(device);
-  forget_stream(nullptr);
-  device_was_reset(device);
-  return driver_call<entry::primary_ctx_reset>(device);
-}
-CUresult CUDAAPI primary_ctx_reset_7(CUdevice device) {
-  forget_device(device);
-  forget_stream(nullptr);
-  device_was_reset(device);
-  return driver_call<entry::primary_ctx_reset_7>(device);
-}
+CUresult CUDAAPI primary_ctx_reset(CUdevice device) { return reset<entry::primary_ctx_reset>(device); }
+CUresult CUDAAPI primary_ctx_reset_7(CUdevice device) { return reset<entry::primary_ctx_reset_7>(device); }
 
 // A block of gpumem's would not be reached.
 CUresult CUDAAPI mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count) {

@@ -14,6 +14,7 @@
 #include "published_figures.hpp"
 #include "sees.hpp"
 #include "served.hpp"
+#include "shared_folder.hpp"
 
 namespace gpumem::preload {
 
@@ -119,13 +120,24 @@ status limit_everything(served_device& d, const settings& with) {
   if (with.scope == limit_scope::process && !with.limit) {
     log_line("GPUMEM_LIMIT_SCOPE=process limits nothing without GPUMEM_LIMIT");
   }
-  if (!with.limit || !(d.whole_process || d.dedicated)) return {};
+  if ((!with.limit && d.group == nullptr) || !(d.whole_process || d.dedicated)) return {};
   if (d.memory->devices().size() != 1) {
     return {errc::bad_setting, fmt::format("GPUMEM_POOLS with {}: expected one or the other",
                                            d.whole_process ? "GPUMEM_LIMIT_SCOPE=process" : "GPUMEM_IPC=1")};
   }
   const std::uint64_t headroom = d.whole_process ? with.headroom_bytes.value_or(default_headroom_bytes) : 0;
-  return d.account.open(*d.memory, d.limit_bytes, headroom, d.whole_process ? process_bytes(d) : 0);
+  return d.account.open(*d.memory, d.limit_bytes, headroom, d.whole_process ? process_bytes(d) : 0, d.group.get());
+}
+
+/// The membership that the allocator has made.
+status join_group(served_device& d, const settings& with) {
+  if (with.group.empty()) return {};
+  const result<std::string> folder = shared_folder(with.shared_folder);
+  if (!folder) return folder.why();
+  result<std::shared_ptr<group_ledger>> joined =
+      group_ledger::join(*folder, with.group, d.on->info().uuid, std::nullopt);
+  if (joined) d.group = *std::move(joined);
+  return joined.why();
 }
 
 result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext context) {
@@ -146,6 +158,7 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
   d->memory = *std::move(memory);
   d->dedicated = with->ipc;
   for (const logical_device& l : d->memory->devices()) d->limit_bytes += l.limit_bytes;
+  if (status ok = join_group(*d, *with); !ok) return ok;
   if (status ok = limit_everything(*d, with->for_device(ordinal)); !ok) return ok;
   for (CUstream* const s : {&d->home, &d->all_work}) {
     if (const CUresult e = calls()->stream_create(s, CU_STREAM_NON_BLOCKING); e != CUDA_SUCCESS) {
@@ -254,11 +267,20 @@ served_device* holder_of(CUdeviceptr p, block_info* block) noexcept {
 }
 
 // It is never destroyed: another thread may be inside.
-void forget_device(CUdevice device) noexcept {
-  if (device < 0 || device >= most_devices) return;
+served_device* forget_device(CUdevice device) noexcept {
+  if (device < 0 || device >= most_devices) return nullptr;
   const std::lock_guard lock{opening};
-  open_devices[device].store(nullptr, std::memory_order_release);
   refusals[static_cast<std::size_t>(device)] = CUDA_SUCCESS;
+  return open_devices[device].exchange(nullptr, std::memory_order_acq_rel);
+}
+
+void leave_group(served_device& d) noexcept {
+  if (d.group == nullptr) return;
+  std::uint64_t held = d.account.counted_bytes();
+  for (const logical_device& l : d.memory->devices()) {
+    if (const result<statistics> s = d.memory->stats(l.ordinal)) held += s->reserved_bytes;
+  }
+  d.group->give_back(held);
 }
 
 bool give_back_idle() noexcept {

@@ -32,7 +32,8 @@ struct served_device {
   CUstream all_work = nullptr;
   bool dedicated = false;  ///< GPUMEM_IPC=1: cudaMalloc is the driver's, one allocation each
   std::uint64_t limit_bytes = 0;
-  bool whole_process = false;  ///< the limit is on all that the process has
+  bool whole_process = false;           ///< the limit is on all that the process has
+  std::shared_ptr<group_ledger> group;  ///< of GPUMEM_GROUP; may be null
   ledger account;
   std::atomic<bool> own_pool{false};         ///< the program chose a pool for cudaMallocAsync
   std::atomic<std::uint64_t> waits{0};       ///< that `home` was made to do
@@ -57,7 +58,10 @@ template <typename Function>
 void for_each_device(Function&& f) noexcept;
 
 /// The device is about to be reset: what was open on it is let go of, and a new one is opened when it is next used.
-void forget_device(CUdevice device) noexcept;
+/// Returns what was open, or null.
+served_device* forget_device(CUdevice device) noexcept;
+/// It was reset: its memory is nobody's, and its group's again.
+void leave_group(served_device& d) noexcept;
 
 /// Wholly idle memory of every device goes back to the driver; false where there was none.
 bool give_back_idle() noexcept;

@@ -100,6 +100,40 @@ TEST_F(Run, RefusesBadWordsInOneLine) {
   expect_refused("top --interval soon", 2, "--interval soon: expected seconds");
 }
 
+TEST_F(Run, ALimitIsOnTheWholeProgramUnlessItHasPoolsOrIsToldOtherwise) {
+  EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", "--limit 30%"), "process");
+  EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", "--limit 30%", "GPUMEM_LIMIT_SCOPE=pool"), "pool");
+  EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", "--limit 8GiB --pools 2GiB,2GiB"), "-");
+  EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", ""), "-");
+}
+
+TEST_F(Run, ALedgerThatCannotBeTrustedIsRefusedBeforeTheCommandBegins) {
+  const std::string group = "run --group lab --group-limit 1GiB -- true";
+  fs::create_directory(path("shared"));
+  ASSERT_EQ(::chmod(path("shared").c_str(), 0700), 0);
+  EXPECT_EQ(run(group).exit_status, 0) << "there is none yet";
+  write("shared/group-other-GPU-1", "no ledger either, and not this group's", 0600);
+  EXPECT_EQ(run(group).exit_status, 0);
+  write("shared/group-lab-GPU-1", "no ledger", 0600);
+  expect_refused(group, 2, "group-lab-GPU-1: is none, or of another version; expected a ledger of group lab");
+  write("shared/group-lab-GPU-1", std::string(5000, 'x'), 0600);
+  expect_refused(group, 2, "expected a ledger of group lab");
+  ASSERT_EQ(::chmod(path("shared/group-lab-GPU-1").c_str(), 0644), 0);
+  expect_refused(group, 2, "has mode 0644");
+  fs::remove(path("shared/group-lab-GPU-1"));
+  fs::create_symlink("/dev/null", path("shared/group-lab-GPU-1"));
+  expect_refused(group, 2, "is a symlink");
+  fs::remove(path("shared/group-lab-GPU-1"));
+  if (::geteuid() == 0) {
+    write("shared/group-lab-GPU-1", "", 0600);
+    ASSERT_EQ(::chown(path("shared/group-lab-GPU-1").c_str(), 65534, 65534), 0);
+    expect_refused(group, 2, "belongs to user 65534");
+    fs::remove(path("shared/group-lab-GPU-1"));
+  }
+  ASSERT_EQ(::chmod(path("shared").c_str(), 0755), 0);
+  expect_refused(group, 2, "has mode 0755; expected 0700");
+}
+
 TEST_F(Run, HelpAndVersionAreNoErrors) {
   EXPECT_THAT(run("--help").out, HasSubstr("devices"));
   EXPECT_THAT(run("run --help").out, HasSubstr("--devices"));
