@@ -110,9 +110,19 @@ void* substitute(const char* name, void* found) noexcept {
   return found;
 }
 
+// Where there is no driver: a function that says so when it is called, so that a runtime tells its program what it would
+// have told it without the shim, and not something about a broken driver.
+bool stand_in(const char* name, void** function, CUdriverProcAddressQueryResult* how) noexcept {
+  if (driver_get_proc_address() != nullptr || name == nullptr || function == nullptr) return false;
+  *function = erased(&missing);
+  if (how != nullptr) *how = CU_GET_PROC_ADDRESS_SUCCESS;
+  return true;
+}
+
 // cuGetProcAddress leads to itself, so that whoever asks again asks here.
 CUresult CUDAAPI get_proc_address(const char* name, void** function, int version, cuuint64_t flags,
                                   CUdriverProcAddressQueryResult* how) {
+  if (stand_in(name, function, how)) return CUDA_SUCCESS;
   if (function != nullptr) *function = nullptr;
   const CUresult e = driver_call<entry::get_proc_address>(name, function, version, flags, how);
   if (e == CUDA_SUCCESS && name != nullptr && function != nullptr) *function = substitute(name, *function);
