@@ -110,8 +110,8 @@ void* substitute(const char* name, void* found) noexcept {
   return found;
 }
 
-// Where there is no driver: a function that says so when it is called, so that a runtime tells its program what it would
-// have told it without the shim, and not something about a broken driver.
+// Where there is no driver: a function that says so when it is called, so that a runtime tells its program what it
+// would have told it without the shim, and not something about a broken driver.
 bool stand_in(const char* name, void** function, CUdriverProcAddressQueryResult* how) noexcept {
   if (driver_get_proc_address() != nullptr || name == nullptr || function == nullptr) return false;
   *function = erased(&missing);
