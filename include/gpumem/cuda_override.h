@@ -4,6 +4,10 @@
 #ifndef GPUMEM_CUDA_OVERRIDE_H
 #define GPUMEM_CUDA_OVERRIDE_H
 
+#ifdef __GNUC__
+#pragma GCC system_header /* it is C in every file of somebody's program, whose warnings are for their own code */
+#endif
+
 #include <cuda_runtime_api.h>
 
 #ifdef __cplusplus

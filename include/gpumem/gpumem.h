@@ -136,6 +136,7 @@ typedef struct gpumem_stats {
   uint64_t fences;
   uint64_t host_waits;
   uint64_t device_waits;
+  uint64_t locks;
 } gpumem_stats;
 gpumem_code gpumem_get_stats(gpumem_allocator* memory, int device, gpumem_stats* out);
 

@@ -44,7 +44,8 @@ gpumem_stats to_c(const gpumem::statistics& s) {
           .returned_segments = s.returned_segments,
           .fences = s.fences,
           .host_waits = s.host_waits,
-          .device_waits = s.device_waits};
+          .device_waits = s.device_waits,
+          .locks = s.locks};
 }
 
 }  // namespace
