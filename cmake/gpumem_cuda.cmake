@@ -10,6 +10,19 @@ if(GPUMEM_CUDA AND CUDAToolkit_VERSION VERSION_LESS 12.4)
   message(FATAL_ERROR "CUDA Toolkit ${CUDAToolkit_VERSION} is too old; expected 12.4 or later, or GPUMEM_CUDA=OFF")
 endif()
 
+# Thrust, CUB and cuda::mr, of the Toolkit.
+if(GPUMEM_CUDA)
+  find_path(GPUMEM_CCCL_INCLUDE cub/util_allocator.cuh PATHS ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES cccl
+            NO_DEFAULT_PATH)
+  mark_as_advanced(GPUMEM_CCCL_INCLUDE)
+  # RMM, whose base class adapters/rmm.hpp derives from: found where it is installed, or named by this variable. Its wheels
+  # bring a CCCL of their own along, in a folder beside it.
+  find_path(GPUMEM_RMM_INCLUDE rmm/cuda_stream_view.hpp)
+  cmake_path(GET GPUMEM_RMM_INCLUDE PARENT_PATH rmm_prefix)
+  find_library(GPUMEM_RMM_LIBRARY rmm HINTS ${rmm_prefix}/lib64 ${rmm_prefix}/lib)
+  mark_as_advanced(GPUMEM_RMM_INCLUDE GPUMEM_RMM_LIBRARY)
+endif()
+
 set(kernels OFF)
 if(GPUMEM_CUDA AND CUDAToolkit_NVCC_EXECUTABLE)
   set(kernels ON)

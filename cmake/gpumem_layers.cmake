@@ -5,7 +5,8 @@ add_library(gpumem_build_flags INTERFACE)
 target_compile_features(gpumem_build_flags INTERFACE cxx_std_20)
 target_compile_options(gpumem_build_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wsign-conversion;-Wnon-virtual-dtor;-Wold-style-cast>"
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${GPUMEM_WARNINGS_AS_ERRORS}>>:-Werror>
+  "$<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-pedantic;-Wshadow;-Wconversion;-Wstrict-prototypes>"
+  $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<BOOL:${GPUMEM_WARNINGS_AS_ERRORS}>>:-Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>  # CMake 3.25 takes nvcc's default to be that
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
 if(GPUMEM_SANITIZE)

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "train_mlp/data.hpp"
 #include "train_mlp/machine.hpp"
 #include "train_mlp/memory.hpp"
 #include "train_mlp/network.hpp"
@@ -24,9 +25,6 @@ namespace {
 
 using namespace train;
 
-constexpr std::size_t inputs = 32;
-constexpr std::size_t classes = 10;
-constexpr std::size_t samples = 4096;
 constexpr std::size_t most_batch = 256;
 
 struct options {
@@ -36,29 +34,6 @@ struct options {
   unsigned seed = 1;
   std::size_t hidden = 64;
   std::string json_path;
-};
-
-/// Points around a teacher's decision: a fixed random linear map says which class a point is of.
-struct data_set {
-  std::vector<float> x;
-  std::vector<int> label;
-
-  explicit data_set(std::mt19937& random) : x(samples * inputs), label(samples) {
-    std::normal_distribution<float> draw{0, 1};
-    std::vector<float> teacher(classes * inputs);
-    for (float& t : teacher) t = draw(random);
-    for (float& value : x) value = draw(random);
-    for (std::size_t n = 0; n < samples; ++n) {
-      float best = -1e30F;
-      for (std::size_t c = 0; c < classes; ++c) {
-        float score = 0;
-        for (std::size_t i = 0; i < inputs; ++i) score += teacher[c * inputs + i] * x[n * inputs + i];
-        if (score <= best) continue;
-        best = score;
-        label[n] = static_cast<int>(c);
-      }
-    }
-  }
 };
 
 /// Pinned host memory, so that a copy really goes on beside the computation.
@@ -140,25 +115,8 @@ float loss_of(machine& on, gpumem::stream_ref compute, const array<float>& total
   return total / static_cast<float>(size);
 }
 
-std::unique_ptr<machine> open_machine(const std::string& named) {
-  if (named == "sim") return std::make_unique<machine>();
-  if (named.empty()) {
-#ifdef __CUDACC__
-    if (const auto count = gpumem::cuda_device_count(); count && *count > 0) return std::make_unique<machine>(0);
-#endif
-    std::fprintf(stderr, "train_mlp: no GPU that this program can use, so it trains on the CPU (--device sim)\n");
-    return std::make_unique<machine>();
-  }
-  if (named == "cuda") return std::make_unique<machine>(0);
-  if (named.starts_with("cuda:") && named.size() > 5 && named.size() < 10 &&
-      named.find_first_not_of("0123456789", 5) == std::string::npos) {
-    return std::make_unique<machine>(std::stoi(named.substr(5)));
-  }
-  throw std::invalid_argument{"--device " + named + ": expected sim, cuda or cuda:N"};
-}
-
 std::unique_ptr<memory> open_memory(const std::string& named, machine& on) {
-  if (named == "gpumem") return std::make_unique<gpumem_memory>(on);
+  if (named == "gpumem") return std::make_unique<gpumem_memory>(on, open_gpumem(on, {}), 0);
   if (named == "cuda_malloc") return std::make_unique<plain_memory>(on);
 #ifdef __CUDACC__
   if (named == "cuda_malloc_async" && on.sim() == nullptr) return std::make_unique<async_memory>(on);
@@ -172,7 +130,7 @@ std::unique_ptr<memory> open_memory(const std::string& named, machine& on) {
 }
 
 int run(const options& with) {
-  const std::unique_ptr<machine> on = open_machine(with.device);
+  const std::unique_ptr<machine> on = open_machine("train_mlp", with.device);
   const std::unique_ptr<memory> from = open_memory(with.allocator, *on);
   std::mt19937 random{with.seed};
   const data_set data{random};

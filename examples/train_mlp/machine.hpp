@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
@@ -63,7 +64,8 @@ class machine {
 #ifdef __CUDACC__
     require(cudaSetDevice(ordinal));
 #else
-    throw std::runtime_error{"train_mlp was built without nvcc, so it has no kernels for a GPU; expected --device sim"};
+    throw std::runtime_error{
+        "this program was built without nvcc, so it has no kernels for a GPU; expected --device sim"};
 #endif
   }
 
@@ -167,6 +169,25 @@ class machine {
   std::unique_ptr<gpumem::sim_device> sim_;
   std::unique_ptr<gpumem::device> gpu_;
 };
+
+/// `cuda`, `cuda:N` or `sim`; by default a GPU where this program has kernels for one.
+inline std::unique_ptr<machine> open_machine(const std::string& program, const std::string& named) {
+  if (named == "sim") return std::make_unique<machine>();
+  if (named.empty()) {
+#ifdef __CUDACC__
+    if (const auto count = gpumem::cuda_device_count(); count && *count > 0) return std::make_unique<machine>(0);
+#endif
+    std::fprintf(stderr, "%s: no GPU that this program can use, so it trains on the CPU (--device sim)\n",
+                 program.c_str());
+    return std::make_unique<machine>();
+  }
+  if (named == "cuda") return std::make_unique<machine>(0);
+  if (named.starts_with("cuda:") && named.size() > 5 && named.size() < 10 &&
+      named.find_first_not_of("0123456789", 5) == std::string::npos) {
+    return std::make_unique<machine>(std::stoi(named.substr(5)));
+  }
+  throw std::invalid_argument{"--device " + named + ": expected sim, cuda or cuda:N"};
+}
 
 /// A point in a stream's work that the host can wait for; none at first.
 class moment {

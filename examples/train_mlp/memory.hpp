@@ -31,21 +31,24 @@ class memory {
   [[nodiscard]] virtual std::string name() const = 0;
 };
 
-/// gpumem: what a program that links it writes.
+/// What a program that links gpumem writes: the environment wins over what it sets itself.
+inline std::shared_ptr<gpumem::allocator> open_gpumem(machine& on, gpumem::settings with) {
+  std::vector<std::string> problems;
+  require(with.apply(gpumem::process_environment(), &problems));
+  for (const std::string& line : problems) throw std::runtime_error{line};
+  const std::array<gpumem::device*, 1> devices{&on.edge()};
+  auto opened = gpumem::allocator::open(devices, with);
+  require(opened.why());
+  return *std::move(opened);
+}
+
+/// One logical device of it.
 class gpumem_memory final : public memory {
  public:
-  explicit gpumem_memory(machine& on) : on_{on} {
-    gpumem::settings with;
-    std::vector<std::string> problems;
-    require(with.apply(gpumem::process_environment(), &problems));
-    for (const std::string& line : problems) throw std::runtime_error{line};
-    const std::array<gpumem::device*, 1> devices{&on.edge()};
-    auto opened = gpumem::allocator::open(devices, with);
-    require(opened.why());
-    allocator_ = *std::move(opened);
-  }
+  gpumem_memory(machine& on, std::shared_ptr<gpumem::allocator> from, int logical)
+      : on_{on}, allocator_{std::move(from)}, logical_{logical} {}
   void* take(std::size_t bytes, gpumem::stream_ref s) override {
-    void* const p = allocator_->allocate(bytes, s);
+    void* const p = allocator_->allocate(bytes, s, logical_);
     if (on_.sim() != nullptr) on_.sim()->handed_out(number(p), bytes, s);
     return p;
   }
@@ -54,20 +57,18 @@ class gpumem_memory final : public memory {
     allocator_->deallocate(p);
   }
   void also_used_on(void* p, gpumem::stream_ref s) override { require(allocator_->record_use(p, s)); }
-  std::uint64_t peak_bytes() override {
-    std::uint64_t sum = 0;
-    for (const gpumem::logical_device& d : allocator_->devices())
-      sum += allocator_->stats(d.ordinal)->peak_reserved_bytes;
-    return sum;
+  std::uint64_t peak_bytes() override { return allocator_->stats(logical_)->peak_reserved_bytes; }
+  [[nodiscard]] std::string name() const override {
+    return "gpumem, policy " + allocator_->devices()[static_cast<std::size_t>(logical_)].policy;
   }
-  [[nodiscard]] std::string name() const override { return "gpumem, policy " + allocator_->devices().front().policy; }
 
  private:
   static gpumem::address number(const void* p) {
     return static_cast<gpumem::address>(reinterpret_cast<std::uintptr_t>(p));
   }
   machine& on_;
-  std::unique_ptr<gpumem::allocator> allocator_;
+  std::shared_ptr<gpumem::allocator> allocator_;
+  int logical_;
 };
 
 /// One driver allocation a block; the free waits for the device.

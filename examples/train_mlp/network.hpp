@@ -117,25 +117,40 @@ class layer {
     return y;
   }
 
-  /// Updates the layer, and returns the gradient by its input (of no use for the first layer: then it is empty).
-  array<float> backward(machine& on, memory& from, gpumem::stream_ref s, const array<float>& x, const array<float>& dy,
-                        std::size_t batch, bool first, int step) {
-    array<float> dx{from, first ? 1 : batch * in_, s};
-    if (!first) {
-      on.launch(s, batch * in_, backward_input_kernel{dy.data(), w_.data(), x.data(), dx.data(), in_, out_},
-                {dy.all(), w_.all(), x.all(), dx.all()});
-    }
+  /// The gradient by the layer's input, from the one by its output.
+  array<float> input_gradient(machine& on, memory& from, gpumem::stream_ref s, const array<float>& x,
+                              const array<float>& dy, std::size_t batch) const {
+    array<float> dx{from, batch * in_, s};
+    on.launch(s, batch * in_, backward_input_kernel{dy.data(), w_.data(), x.data(), dx.data(), in_, out_},
+              {dy.all(), w_.all(), x.all(), dx.all()});
+    return dx;
+  }
+  /// The gradient by weights and bias.
+  array<float> weight_gradient(machine& on, memory& from, gpumem::stream_ref s, const array<float>& x,
+                               const array<float>& dy, std::size_t batch) const {
     array<float> dw{from, (in_ + 1) * out_, s};
     on.launch(s, (in_ + 1) * out_,
               backward_weight_kernel{dy.data(), x.data(), dw.data(), dw.data() + in_ * out_, in_, out_, batch},
               {dy.all(), x.all(), dw.all()});
+    return dw;
+  }
+  void update(machine& on, gpumem::stream_ref s, const array<float>& dw, int step) {
     const auto t = static_cast<float>(step + 1);
     on.launch(s, (in_ + 1) * out_,
               adam_kernel{w_.data(), m_.data(), v_.data(), dw.data(), 1e-3F, 1 / (1 - std::pow(0.9F, t)),
                           1 / (1 - std::pow(0.999F, t))},
               {w_.all(), m_.all(), v_.all(), dw.all()});
+  }
+
+  /// Updates the layer, and returns the gradient by its input (of no use for the first layer: then it is empty).
+  array<float> backward(machine& on, memory& from, gpumem::stream_ref s, const array<float>& x, const array<float>& dy,
+                        std::size_t batch, bool first, int step) {
+    array<float> dx = first ? array<float>{from, 1, s} : input_gradient(on, from, s, x, dy, batch);
+    update(on, s, weight_gradient(on, from, s, x, dy, batch), step);
     return dx;
   }
+
+  [[nodiscard]] const array<float>& weights() const noexcept { return w_; }
 
  private:
   [[nodiscard]] float* bias() const noexcept { return w_.data() + in_ * out_; }

@@ -55,12 +55,19 @@ struct graph_ref {
 
 class pooled_allocator;
 
+/// What code that looks for GPUs is shown: a pool of its own memory on the GPU behind it.
 struct logical_device {
   int ordinal = 0;
   int physical_ordinal = 0;
   std::string name;
   std::string policy;
-  std::uint64_t limit_bytes = 0;
+  std::uint64_t limit_bytes = 0;  ///< when it was opened: the device's memory, as far as this program is concerned
+  std::string gpu_name{};
+  std::string gpu_uuid{};
+  std::uint64_t gpu_total_bytes = 0;
+  int compute_major = 0;
+  int compute_minor = 0;
+  bool simulated = false;
 };
 
 class allocator {

@@ -1,7 +1,8 @@
 /// Who uses which GPU how much, as NVML tells it: every card of the machine and every process, without a context.
 ///
 /// NVML (libnvidia-ml.so.1, part of the driver) is looked for at run time. It counts cards as the machine has them:
-/// CUDA_VISIBLE_DEVICES means nothing to it, so cards are told apart by UUID. Any thread.
+/// CUDA_VISIBLE_DEVICES means nothing to it, so cards are told apart by UUID. GPUMEM_NVML names another library. Any
+/// thread.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,14 @@ struct gpu_process {
   std::optional<std::uint64_t> used_bytes;  ///< none where the driver does not tell (MIG, a container)
 };
 
+/// A part of a card in MIG mode, which a program sees as a GPU of its own.
+struct gpu_instance {
+  std::string uuid;  ///< `MIG-...`
+  std::uint64_t total_bytes = 0;
+  std::uint64_t used_bytes = 0;
+  std::uint64_t free_bytes = 0;
+};
+
 struct gpu_usage {
   int index = 0;  ///< NVML's
   std::string name;
@@ -29,6 +38,10 @@ struct gpu_usage {
   std::uint64_t free_bytes = 0;
   std::optional<unsigned> busy_percent;  ///< of the last sample period, with a kernel running
   std::vector<gpu_process> processes;    ///< with a compute context
+  std::string pci_bus_id;                ///< `00000000:3B:00.0`; empty where NVML does not tell, as the next
+  std::uint64_t cores_mhz = 0;           ///< CUDA cores times their highest clock: how fast a card is, roughly
+  bool mig = false;                      ///< in MIG mode: only its instances can be used
+  std::vector<gpu_instance> instances;
 };
 
 /// Every GPU, in NVML's order. `unsupported` where there is no NVML, `device_error` where a call fails.

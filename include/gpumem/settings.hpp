@@ -41,6 +41,19 @@ struct pool_spec {
   friend bool operator==(const pool_spec&, const pool_spec&) = default;
 };
 
+/// Which of the visible GPUs are used: all, none, those named, or so many that are chosen by what they are doing.
+struct device_choice {
+  enum class kind : std::uint8_t { all, none, named, automatic };
+  kind how = kind::all;
+  std::vector<std::string> names;  ///< for `named`: ordinals, UUIDs (`GPU-...`, `MIG-...`) or the beginning of one
+  unsigned count = 1;              ///< for `automatic`
+
+  [[nodiscard]] explicit operator bool() const noexcept { return how != kind::all; }
+  /// As `parse_devices` reads it; empty for `all`, `none` for none.
+  [[nodiscard]] std::string to_string() const;
+  friend bool operator==(const device_choice&, const device_choice&) = default;
+};
+
 /// Who tells that a stream has ended (see docs/architecture.md, streams).
 enum class stream_id_mode : std::uint8_t {
   query,   ///< ask the device for the stream's id at each call
@@ -54,6 +67,12 @@ enum class stream_reuse : std::uint8_t {
   host,    ///< the host waits for the fence before it takes more memory
 };
 
+/// What GPUMEM_LIMIT is a limit on, in a process that gpumem is preloaded into.
+enum class limit_scope : std::uint8_t {
+  pool,     ///< gpumem's own segments
+  process,  ///< everything that the process has on the device
+};
+
 enum class setting_source : std::uint8_t { default_value, code, environment };
 
 /// `KiB` ... `TiB`, `K` ... `T` and `B`, all powers of 1024; digits with an optional fraction, no sign.
@@ -63,6 +82,8 @@ result<std::uint64_t> parse_bytes(std::string_view text, std::string_view what =
 result<byte_limit> parse_limit(std::string_view text, std::string_view what = "limit");
 /// A list with `,` or `+` between its parts.
 result<std::vector<pool_spec>> parse_pools(std::string_view text, std::string_view what = "pools");
+/// `0,2`, UUIDs, `auto`, `auto:2`, `all`, `none`; an empty text is none. A name twice is refused.
+result<device_choice> parse_devices(std::string_view text, std::string_view what = "devices");
 /// `4.00 GiB`: at most two decimals, the unit that leaves at least one digit before the point.
 std::string format_bytes(std::uint64_t bytes);
 
@@ -75,12 +96,22 @@ class settings {
   // One field an option, in the order of options.def.
   std::string policy = "growth";
   byte_limit limit;
+  limit_scope scope = limit_scope::pool;
+  std::optional<std::uint64_t> headroom_bytes;
   std::optional<std::uint64_t> reserve_bytes;
   std::vector<pool_spec> pools;
   stream_id_mode stream_ids = stream_id_mode::query;
   stream_reuse reuse = stream_reuse::device;
   bool thread_cache = true;
+  device_choice devices;
+  bool soft_placement = false;
+  std::string group;
+  byte_limit group_limit;
+  std::string shared_folder;  ///< empty: the usual one
+  bool publish = true;
+  bool ipc = false;
   std::string cuda_driver_path;  ///< load_cuda_driver reads the variable itself
+  std::string nvml_path;         ///< load_nvml reads the variable itself
   std::string trace_path;
   std::string stats_path;  ///< `exit`: a summary on stderr at exit
   bool verbose = false;

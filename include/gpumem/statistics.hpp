@@ -69,6 +69,9 @@ struct oom_report {
   std::uint64_t device_free_bytes = 0;
   std::string driver_message;  ///< of the last refused call, if any
   statistics pool_statistics;
+  std::string group{};  ///< GPUMEM_GROUP, with what its members may hold together and do hold
+  std::uint64_t group_limit_bytes = 0;
+  std::uint64_t group_held_bytes = 0;
 
   /// The first line says what failed, why, and what to do; the rest are the figures.
   [[nodiscard]] std::string to_string() const;

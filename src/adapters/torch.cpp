@@ -2,12 +2,18 @@
 //
 // PyTorch looks the two functions up by name and calls them with a size, an ordinal as it counts devices and a stream;
 // both may be called from any thread. It does not look at a null answer, so an out-of-memory is thrown, and arrives in
-// Python as an exception with the whole report.
+// Python as an exception with the whole report. The hooks that PyTorch takes by address are named at their functions.
+//
+// Not among them are begin_allocate_to_pool, end_allocate_to_pool and release_pool: gpumem notices by itself that a
+// stream captures, and the driver tells it when the graph is gone.
 #include <cstddef>
+#include <cstdint>
 #include <stdexcept>
+#include <string>
 
 #include "gpumem/default_allocator.hpp"
 #include "log.hpp"
+#include "physical_device.hpp"
 
 namespace {
 
@@ -19,10 +25,9 @@ gpumem::allocator& opened() {
 
 /// With several pools a device, PyTorch's tensors live in the first one of theirs.
 int logical_of(const gpumem::allocator& in, int physical) {
-  for (const gpumem::logical_device& d : in.devices()) {
-    if (d.physical_ordinal == physical) return d.ordinal;
-  }
-  return physical;  // which the request then names as a device that does not exist
+  const gpumem::result<int> logical = gpumem::first_logical_on(in, physical);
+  if (!logical) throw gpumem::bad_request{logical.why()};
+  return *logical;
 }
 
 }  // namespace
@@ -57,6 +62,30 @@ void gpumem_torch_record_stream(void* p, void* stream) {
 void gpumem_torch_empty_cache() {
   gpumem::allocator& all = opened();
   for (const gpumem::logical_device& d : all.devices()) static_cast<void>(all.trim(d.ordinal));
+}
+
+/// For `set_init_fn`: opens the allocator when PyTorch starts to use GPUs, so that a bad GPUMEM_* is told then.
+void gpumem_torch_init(int /*devices*/) { static_cast<void>(opened()); }
+
+/// For `set_memory_fraction_fn`: torch.cuda.set_per_process_memory_fraction. Of the GPU's memory; it becomes the limit
+/// of the pool that PyTorch's tensors on that GPU live in.
+void gpumem_torch_memory_fraction(double fraction, int device) {
+  gpumem::allocator& in = opened();
+  const int logical = logical_of(in, device);
+  if (!(fraction > 0 && fraction <= 1)) {  // NaN as well
+    throw std::invalid_argument{"gpumem: a memory fraction of " + std::to_string(fraction) + ": expected (0, 1]"};
+  }
+  const auto total = static_cast<double>(in.devices()[static_cast<std::size_t>(logical)].gpu_total_bytes);
+  const gpumem::result<gpumem::limit_result> now = in.set_limit(logical, static_cast<std::uint64_t>(fraction * total));
+  if (!now) throw std::invalid_argument{"gpumem: " + now.why().message()};
+}
+
+/// For `set_base_alloc_fn`: the segment that a block is a part of, and its size.
+void* gpumem_torch_base_alloc(void* p, std::size_t* bytes) {
+  const gpumem::result<gpumem::block_info> found = opened().describe(p);
+  if (!found) throw std::invalid_argument{"gpumem: " + found.why().message()};
+  if (bytes != nullptr) *bytes = found->segment_bytes;
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(found->segment_begin));
 }
 
 }  // extern "C"

@@ -73,6 +73,34 @@ status read_pools(std::string_view text, std::string_view what, std::vector<pool
 }
 std::string show_pools(const std::vector<pool_spec>& pools) { return pools_text(pools); }
 
+status read_devices(std::string_view text, std::string_view what, device_choice& into) {
+  return store(parse_devices(text, what), into);
+}
+std::string show_devices(const device_choice& devices) { return devices.to_string(); }
+
+/// A name that is part of a file's name.
+status read_group(std::string_view text, std::string_view what, std::string& into) {
+  constexpr std::size_t longest = 64;
+  constexpr std::string_view allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  const std::string_view name = trimmed(text);
+  if (name.size() > longest || name.find_first_not_of(allowed) != std::string_view::npos || name.starts_with('.')) {
+    return refused(what, text, "a name of at most 64 letters, digits, '.', '_' and '-', not '.' first");
+  }
+  into = name;
+  return {};
+}
+std::string show_group(const std::string& group) { return group; }
+
+/// What is free differs from one member's start to the next one's, so that a share of it is no common limit.
+status read_group_limit(std::string_view text, std::string_view what, byte_limit& into) {
+  result<byte_limit> parsed = parse_limit(text, what);
+  if (parsed && parsed->unit == byte_limit::kind::of_free) {
+    return refused(what, text, "bytes (4GiB) or a share of the device (30%)");
+  }
+  return store(std::move(parsed), into);
+}
+std::string show_group_limit(const byte_limit& limit) { return limit.to_string(); }
+
 status read_stream_ids(std::string_view text, std::string_view what, stream_id_mode& into) {
   const std::string_view word = trimmed(text);
   if (word != "query" && word != "notify") return refused(what, text, "query or notify");
@@ -98,6 +126,14 @@ std::string show_stream_reuse(stream_reuse reuse) {
   if (reuse == stream_reuse::poll) return "poll";
   return reuse == stream_reuse::host ? "host" : "device";
 }
+
+status read_limit_scope(std::string_view text, std::string_view what, limit_scope& into) {
+  const std::string_view word = trimmed(text);
+  if (word != "pool" && word != "process") return refused(what, text, "pool or process");
+  into = word == "pool" ? limit_scope::pool : limit_scope::process;
+  return {};
+}
+std::string show_limit_scope(limit_scope of) { return of == limit_scope::pool ? "pool" : "process"; }
 
 // --- the table ---------------------------------------------------------------------------------------------------
 

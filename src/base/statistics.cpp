@@ -31,6 +31,12 @@ std::string explanation(const oom_report& r) {
   const statistics& s = r.pool_statistics;
   switch (r.cause) {
     case oom_cause::limit:
+      if (!r.group.empty() && r.group_held_bytes + r.rounded_bytes > r.group_limit_bytes) {
+        return fmt::format(
+            "group {} holds {} of its {}, this pool {}; free memory, end a member or raise "
+            "GPUMEM_GROUP_LIMIT",
+            printable(r.group), format_bytes(r.group_held_bytes), format_bytes(r.group_limit_bytes), held(s));
+      }
       return fmt::format("limit {} reached with {}; free memory or raise GPUMEM_LIMIT", format_bytes(s.limit_bytes),
                          held(s));
     case oom_cause::device_full:
@@ -96,6 +102,11 @@ std::string oom_report::to_string() const {
   line("largest_free_bytes", s.largest_free_bytes);
   line("device_free_bytes", device_free_bytes);
   line("device_total_bytes", device_total_bytes);
+  if (!group.empty()) {
+    line("group", printable(group));
+    line("group_limit_bytes", group_limit_bytes);
+    line("group_held_bytes", group_held_bytes);
+  }
   if (!driver_message.empty()) line("driver_message", driver_said(*this));
   return text;
 }

@@ -3,7 +3,9 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -16,6 +18,7 @@ constexpr int success = 0;
 constexpr int insufficient_size = 7;
 constexpr std::size_t text_bytes = 96;  // NVML's own limits for a name and a UUID
 constexpr unsigned most_processes = 1U << 16;
+constexpr unsigned sm_clock = 1;  // NVML_CLOCK_SM
 
 status failed(const nvml_table& nvml, std::string_view call, int code, unsigned index) {
   const char* const text = nvml.error_string(code);
@@ -52,6 +55,51 @@ int processes_of(const nvml_table& nvml, nvml_device_t device, std::vector<gpu_p
   return success;
 }
 
+/// What a card may not tell, and what only some cards have; nothing of it fails.
+void describe_card(const nvml_table& nvml, nvml_device_t device, gpu_usage& out) {
+  nvml_pci_t pci{};
+  if (nvml.pci_info != nullptr && nvml.pci_info(device, &pci) == success) {
+    pci.bus_id[sizeof pci.bus_id - 1] = '\0';
+    out.pci_bus_id = pci.bus_id;
+  }
+  unsigned cores = 0;
+  unsigned mhz = 0;
+  if (nvml.cores != nullptr && nvml.max_clock != nullptr && nvml.cores(device, &cores) == success &&
+      nvml.max_clock(device, sm_clock, &mhz) == success) {
+    out.cores_mhz = std::uint64_t{cores} * mhz;
+  }
+  unsigned now = 0;
+  unsigned later = 0;
+  if (nvml.mig_mode == nullptr || nvml.mig_mode(device, &now, &later) != success || now == 0) return;
+  out.mig = true;
+  unsigned count = 0;
+  if (nvml.instance_count == nullptr || nvml.instance_by_index == nullptr ||
+      nvml.instance_count(device, &count) != success) {
+    return;
+  }
+  for (unsigned i = 0; i < count; ++i) {  // the most there can be; those that do not exist are not found
+    nvml_device_t instance = nullptr;
+    std::array<char, text_bytes> text{};
+    nvml_memory_t memory{};
+    if (nvml.instance_by_index(device, i, &instance) != success ||
+        nvml.device_uuid(instance, text.data(), text_bytes) != success) {
+      continue;
+    }
+    gpu_instance one{.uuid = text.data(), .total_bytes = 0, .used_bytes = 0, .free_bytes = 0};
+    if (nvml.memory(instance, &memory) == success) {
+      one.total_bytes = memory.total;
+      one.used_bytes = memory.used;
+      one.free_bytes = memory.free;
+    }
+    out.instances.push_back(std::move(one));
+  }
+}
+
+template <typename Pointer>
+void find_optional(const std::function<void*(const char*)>& lookup, Pointer& into, const char* name) {
+  into = reinterpret_cast<Pointer>(lookup(name));
+}
+
 }  // namespace
 
 result<const nvml_table*> resolve_nvml(const std::function<void*(const char* name)>& lookup) {
@@ -67,6 +115,12 @@ result<const nvml_table*> resolve_nvml(const std::function<void*(const char* nam
   find(lookup, table->memory, "nvmlDeviceGetMemoryInfo", missing);
   find(lookup, table->utilization, "nvmlDeviceGetUtilizationRates", missing);
   find(lookup, table->processes, "nvmlDeviceGetComputeRunningProcesses_v3", missing);
+  find_optional(lookup, table->pci_info, "nvmlDeviceGetPciInfo_v3");
+  find_optional(lookup, table->cores, "nvmlDeviceGetNumGpuCores");
+  find_optional(lookup, table->max_clock, "nvmlDeviceGetMaxClockInfo");
+  find_optional(lookup, table->mig_mode, "nvmlDeviceGetMigMode");
+  find_optional(lookup, table->instance_count, "nvmlDeviceGetMaxMigDeviceCount");
+  find_optional(lookup, table->instance_by_index, "nvmlDeviceGetMigDeviceHandleByIndex");
   if (!missing.empty()) {
     return status{errc::unsupported,
                   fmt::format("{} lacks {}; expected that of a driver of CUDA 12.0 or later", library_name, missing)};
@@ -85,12 +139,14 @@ result<const nvml_table*> resolve_nvml(const std::function<void*(const char* nam
 
 result<const nvml_table*> load_nvml() {
   static const result<const nvml_table*> loaded = []() -> result<const nvml_table*> {
-    void* const library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);
+    const char* const named = std::getenv("GPUMEM_NVML");
+    const char* const path = named != nullptr && *named != '\0' ? named : library_name;
+    void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       return status{errc::unsupported,
                     fmt::format("no {}: it comes with NVIDIA's driver, and without it nobody can tell what other "
                                 "processes use",
-                                library_name)};
+                                path)};
     }
     return resolve_nvml([library](const char* name) { return dlsym(library, name); });
   }();
@@ -131,6 +187,7 @@ result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml) {
     if (const int code = processes_of(nvml, device, one.processes); code != success) {
       return failed(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", code, i);
     }
+    describe_card(nvml, device, one);
     all.push_back(std::move(one));
   }
   return all;

@@ -27,6 +27,15 @@ struct nvml_process_t {  // nvmlProcessInfo_v2_t
   unsigned int gpu_instance_id;
   unsigned int compute_instance_id;
 };
+struct nvml_pci_t {  // nvmlPciInfo_v3
+  char bus_id_legacy[16];
+  unsigned int domain;
+  unsigned int bus;
+  unsigned int device;
+  unsigned int device_id;
+  unsigned int subsystem_id;
+  char bus_id[32];
+};
 using nvml_device_t = struct nvml_device_handle*;
 
 struct nvml_table {
@@ -41,11 +50,19 @@ struct nvml_table {
   code (*memory)(nvml_device_t, nvml_memory_t*) = nullptr;
   code (*utilization)(nvml_device_t, nvml_utilization_t*) = nullptr;
   code (*processes)(nvml_device_t, unsigned int*, nvml_process_t*) = nullptr;
+  // The rest may be null: what they tell is then not known.
+  code (*pci_info)(nvml_device_t, nvml_pci_t*) = nullptr;
+  code (*cores)(nvml_device_t, unsigned int*) = nullptr;
+  code (*max_clock)(nvml_device_t, unsigned int clock, unsigned int*) = nullptr;
+  code (*mig_mode)(nvml_device_t, unsigned int* current, unsigned int* pending) = nullptr;
+  code (*instance_count)(nvml_device_t, unsigned int*) = nullptr;
+  code (*instance_by_index)(nvml_device_t, unsigned int, nvml_device_t*) = nullptr;
 };
 
 /// `lookup` gives a function by its exported name, or null. Initialises NVML.
 result<const nvml_table*> resolve_nvml(const std::function<void*(const char* name)>& lookup);
-/// The machine's NVML, loaded at the first call of the process; an error is remembered.
+/// The machine's NVML, loaded at the first call of the process: libnvidia-ml.so.1, or the file that GPUMEM_NVML names.
+/// An error is remembered.
 result<const nvml_table*> load_nvml();
 
 result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml);

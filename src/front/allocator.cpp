@@ -243,7 +243,13 @@ class pooled_allocator final : public allocator {
                         .physical_ordinal = on.info().ordinal,
                         .name = config.name,
                         .policy = config.policy_name,
-                        .limit_bytes = config.limit_bytes});
+                        .limit_bytes = config.limit_bytes,
+                        .gpu_name = on.info().name,
+                        .gpu_uuid = on.info().uuid,
+                        .gpu_total_bytes = on.info().total_bytes,
+                        .compute_major = on.info().compute_major,
+                        .compute_minor = on.info().compute_minor,
+                        .simulated = on.info().simulated});
     pools_.push_back({std::make_unique<pool>(on, std::move(config), *std::move(decides)), &on});
     return {};
   }

@@ -2,8 +2,9 @@
 
 #include <vector>
 
-#include "gpumem/cuda_device.hpp"
+#include "device_selection.hpp"
 #include "log.hpp"
+#include "published_figures.hpp"
 
 namespace gpumem {
 namespace {
@@ -13,22 +14,15 @@ result<allocator*> open_default() {
   std::vector<std::string> problems;
   if (status ok = with.apply(process_environment(), &problems); !ok) return ok;
   for (const std::string& line : problems) log_line(line);
-  const result<int> count = cuda_device_count();
-  if (!count) return count.why();
-  if (*count == 0) {
-    return status{errc::device_error,
-                  "the CUDA driver shows no GPU to this process: see nvidia-smi and CUDA_VISIBLE_DEVICES"};
-  }
+  result<opened_devices> found = open_selected_devices(with);
+  if (!found) return found.why();
   // Never closed: blocks may be freed, and streams used, until the process ends.
-  static auto* const devices = new std::vector<device*>;
-  for (int ordinal = 0; ordinal < *count; ++ordinal) {
-    result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = ordinal, .driver = nullptr});
-    if (!one) return one.why();
-    devices->push_back(one->release());
-  }
-  result<std::unique_ptr<allocator>> made = allocator::open(*devices, with);
+  static const auto* const devices = new opened_devices{*std::move(found)};
+  result<std::unique_ptr<allocator>> made = allocator::open(devices->chosen, with);
   if (!made) return made.why();
-  return made->release();
+  allocator* const only = made->release();
+  publish_until_exit([only] { return std::vector<const allocator*>{only}; }, with);
+  return only;
 }
 
 }  // namespace

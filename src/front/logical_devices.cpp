@@ -4,6 +4,8 @@
 
 #include "bits.hpp"
 #include "gpumem/policy.hpp"
+#include "group_ledger.hpp"
+#include "shared_folder.hpp"
 
 namespace gpumem {
 namespace {
@@ -44,6 +46,19 @@ result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& 
   return memory.free_bytes - reserve;
 }
 
+/// The group's budget on this device, common to all pools on it.
+result<std::shared_ptr<group_ledger>> join_group(const settings& with, const device_info& info, std::uint64_t free) {
+  std::optional<std::uint64_t> limit;
+  if (with.group_limit) {
+    const result<std::uint64_t> bytes = resolved(with.group_limit, "GPUMEM_GROUP_LIMIT", info.total_bytes, free, info);
+    if (!bytes) return bytes.why();
+    limit = *bytes;
+  }
+  const result<std::string> folder = shared_folder(with.shared_folder);
+  if (!folder) return folder.why();
+  return group_ledger::join(*folder, with.group, info.uuid, limit);
+}
+
 }  // namespace
 
 result<std::vector<pool_config>> logical_devices(device& on, const settings& with, int first_ordinal) {
@@ -67,6 +82,13 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
   common.stream_ids = with.stream_ids;
   common.reuse = with.reuse;
   common.thread_cache = with.thread_cache;
+  if (!with.group.empty()) {
+    result<std::shared_ptr<group_ledger>> joined = join_group(with, info, memory->free_bytes);
+    if (!joined) return joined.why();
+    common.group = *std::move(joined);
+  } else if (with.group_limit) {
+    return refused("GPUMEM_GROUP_LIMIT", with.group_limit.to_string(), "needs GPUMEM_GROUP, the group's name");
+  }
 
   std::vector<pool_config> pools;
   if (with.pools.empty()) {

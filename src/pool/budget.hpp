@@ -1,17 +1,30 @@
 // The cap: bytes a pool may hold. Reserved before the driver is asked, returned when it refuses.
 //
-// Lock-free; `reserved() <= limit()` at every moment unless the limit was lowered below what was already held.
-// Rule: no path to the driver's allocating calls goes around `reserve`.
+// Two stages: the pool's own, lock-free, and a group's where there is one, which other processes share and which takes
+// a lock of microseconds. A pool's `reserved() <= limit()` at every moment unless the limit was lowered below what was
+// already held. Rule: no path to the driver's allocating calls goes around `reserve`.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "group_ledger.hpp"
 
 namespace gpumem {
 
 class budget {
  public:
-  explicit budget(std::uint64_t limit_bytes) noexcept : limit_{limit_bytes} {}
+  explicit budget(std::uint64_t limit_bytes, std::shared_ptr<shared_budget> group = nullptr) noexcept
+      : limit_{limit_bytes}, group_{std::move(group)} {}
+  /// What the pool still holds goes back to its group with it.
+  ~budget() {
+    if (group_) group_->give_back(reserved());
+  }
+  budget(const budget&) = delete;
+  budget& operator=(const budget&) = delete;
 
   /// Takes `bytes` of what is left, or nothing.
   [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept {
@@ -20,22 +33,30 @@ class budget {
       const std::uint64_t limit = limit_.load(std::memory_order_seq_cst);
       if (held > limit || bytes > limit - held) return false;
     } while (!reserved_.compare_exchange_weak(held, held + bytes, std::memory_order_seq_cst));
-    return true;
+    if (!group_ || group_->reserve(bytes)) return true;
+    reserved_.fetch_sub(bytes, std::memory_order_relaxed);
+    return false;
   }
-  void give_back(std::uint64_t bytes) noexcept { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
+  void give_back(std::uint64_t bytes) noexcept {
+    reserved_.fetch_sub(bytes, std::memory_order_relaxed);
+    if (group_) group_->give_back(bytes);
+  }
 
   [[nodiscard]] std::uint64_t reserved() const noexcept { return reserved_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t limit() const noexcept { return limit_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t left() const noexcept {
     const std::uint64_t held = reserved();
     const std::uint64_t most = limit();
-    return held < most ? most - held : 0;
+    const std::uint64_t own = held < most ? most - held : 0;
+    return group_ ? std::min(own, group_->left()) : own;
   }
+  [[nodiscard]] bool in_group() const noexcept { return group_ != nullptr; }
   void set_limit(std::uint64_t bytes) noexcept { limit_.store(bytes, std::memory_order_seq_cst); }
 
  private:
   std::atomic<std::uint64_t> limit_;
   std::atomic<std::uint64_t> reserved_{0};
+  const std::shared_ptr<shared_budget> group_;
 };
 
 }  // namespace gpumem

@@ -257,6 +257,7 @@ oom_cause pool::cause_of(const want& w) const {
     if (heap_.at(i).klass == w.klass && heap_.at(i).bytes >= w.bytes) return oom_cause::pending_work;
   }
   if (t.cached_bytes + t.idle_bytes + t.fenced_bytes >= w.bytes) return oom_cause::fragmentation;
+  if (w.limit_refused && !w.device_refused && budget_.in_group()) return oom_cause::limit;
   const bool unlimited = budget_.limit() >= config_.total_bytes;
   return w.device_refused || unlimited ? oom_cause::device_full : oom_cause::limit;
 }
@@ -273,6 +274,11 @@ void pool::fill_report(guard& lock, const request& r, const want& w, oom_report*
   }
   report->driver_message = w.driver_error.message();
   lock.unlock();
+  if (config_.group) {
+    report->group = config_.group->name();
+    report->group_limit_bytes = config_.group->limit();
+    report->group_held_bytes = config_.group->held();
+  }
   if (const result<memory_info> m = device_.memory()) {
     report->device_total_bytes = m->total_bytes;
     report->device_free_bytes = m->free_bytes;

@@ -16,7 +16,7 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
       device_{on},
       policy_{std::move(decides)},
       classes_{policy_->segment_classes()},
-      budget_{config_.limit_bytes},
+      budget_{config_.limit_bytes, config_.group},
       heap_{classes_},
       streams_{on, heap_, config_.stream_ids},
       caches_{*this, {config_.before_free ? 0 : config_.allocator_number, config_.ordinal}, [this](thread_cache& c) {

@@ -42,6 +42,7 @@ struct pool_config {
   stream_reuse reuse = stream_reuse::device;
   bool thread_cache = true;
   std::uint64_t allocator_number = 0;           ///< of the allocator that it is part of, which no later one repeats
+  std::shared_ptr<group_ledger> group;          ///< a second cap, shared with other processes; may be null
   std::function<void(const std::string&)> say;  ///< a line for GPUMEM_VERBOSE; may be empty
   /// Told of every free before the block can be given out again, under the pool's lock; may be empty.
   std::function<void(address at, std::uint64_t requested_bytes, stream_ref order)> before_free;

@@ -45,9 +45,9 @@ class folder : public testing::TestWithParam<const char*> {};
 TEST_P(folder, has_a_readme) { EXPECT_TRUE(fs::exists(fs::path{GetParam()} / "README.md")) << GetParam(); }
 
 INSTANTIATE_TEST_SUITE_P(every, folder,
-                         testing::Values(".", "include/gpumem", "src", "src/base", "src/device", "src/heap", "src/pool",
-                                         "src/front", "src/adapters", "policies", "bench", "bench/traces", "examples",
-                                         "tests", "tools"),
+                         testing::Values(".", "include/gpumem", "src", "src/base", "src/device", "src/sharing",
+                                         "src/heap", "src/pool", "src/front", "src/adapters", "policies", "bench",
+                                         "bench/traces", "cli", "examples", "tests", "tools"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace_if(
@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(every, folder,
 /// Markdown files of the tree, without those of build folders.
 std::vector<fs::path> documents() {
   std::vector<fs::path> found{"README.md"};
-  for (const char* folder : {"include", "src", "policies", "bench", "examples", "tests", "tools", "docs"}) {
+  for (const char* folder : {"include", "src", "policies", "bench", "cli", "examples", "tests", "tools", "docs"}) {
     for (const fs::path& file : tree::files(folder, {".md"})) found.push_back(file);
   }
   return found;
@@ -99,7 +99,7 @@ TEST(documents, relative_links_lead_somewhere) {
 
 /// Begins with a folder of ours and holds nothing that no path would.
 bool names_a_file(const std::string& quoted) {
-  const std::vector<std::string> folders{"src/",      "policies/", "include/", "bench/", "tests/",
+  const std::vector<std::string> folders{"src/",      "policies/", "include/", "bench/", "cli/",  "tests/",
                                          "examples/", "scripts/",  "docs/",    "cmake/", "tools/"};
   return quoted.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./") ==
              std::string::npos &&

@@ -22,7 +22,8 @@ add_library(simcuda_shared SHARED)
 target_link_libraries(simcuda_shared PRIVATE simcuda_driver)
 gpumem_use_layers(simcuda_shared device base)
 file(CONFIGURE OUTPUT ${simcuda_dir}/libcuda.map CONTENT "{ global: cu*; simcuda_*; local: *; };\n")
-target_link_options(simcuda_shared PRIVATE LINKER:--version-script,${simcuda_dir}/libcuda.map)
+# Its own calls are its own, whatever stands before it.
+target_link_options(simcuda_shared PRIVATE LINKER:--version-script,${simcuda_dir}/libcuda.map LINKER:-Bsymbolic)
 set_target_properties(simcuda_shared PROPERTIES OUTPUT_NAME cuda VERSION 1 SOVERSION 1
                                                 LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir})
 

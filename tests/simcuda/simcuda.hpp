@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "gpumem/sim_device.hpp"
 
@@ -17,9 +18,12 @@ namespace gpumem::simcuda {
 struct world_config {
   int devices = 1;
   std::uint64_t bytes = std::uint64_t{80} << 30;  ///< of each device
+  std::uint64_t context_bytes = 0;                ///< what a primary context takes
+  std::uint64_t module_bytes = 0;                 ///< what each module takes
   int driver_version = 13000;
   bool host_memory = false;  ///< programs can read and write what they allocate
   bool referee = true;
+  std::vector<int> cards{};  ///< behind each ordinal, which its UUID tells; empty: the ordinal itself
 };
 
 /// A fresh world; handles and addresses of the former one are dead.

@@ -72,9 +72,10 @@ CUresult CUDAAPI cuDeviceGetName(char* name, int bytes, CUdevice device) {
 
 CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   SIMCUDA_ENTER("cuDeviceGetUuid");
-  if (device_of(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   *uuid = {};
-  uuid->bytes[sizeof uuid->bytes - 1] = static_cast<char>(device);
+  uuid->bytes[sizeof uuid->bytes - 1] = static_cast<char>(g->card);
   return CUDA_SUCCESS;
 }
 
@@ -152,6 +153,9 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   if (g->primary == nullptr) {
     world& w = the_world();
+    if (w.config.context_bytes != 0) {
+      if (const auto taken = g->sim->alloc(w.config.context_bytes); !taken) return error_of(taken.why());
+    }
     w.contexts.push_back(std::make_unique<CUctx_st>());
     g->primary = w.contexts.back().get();
     g->primary->on = g;

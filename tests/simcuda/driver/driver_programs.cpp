@@ -147,6 +147,9 @@ CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* code) {
   gpu* on = nullptr;
   if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
   if (code == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const std::uint64_t bytes = the_world().config.module_bytes; bytes != 0) {
+    if (const auto taken = on->sim->alloc(bytes); !taken) return error_of(taken.why());
+  }
   *module = reinterpret_cast<CUmodule>(new CUlib_st);  // as long as the process, as above
   return CUDA_SUCCESS;
 }

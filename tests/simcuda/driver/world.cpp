@@ -21,6 +21,38 @@ int number(const char* variable, int otherwise) {
   return text == nullptr ? otherwise : std::atoi(text);
 }
 
+std::uint64_t size(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  const auto bytes = text != nullptr ? parse_bytes(text, variable) : result<std::uint64_t>{otherwise};
+  return bytes ? *bytes : otherwise;
+}
+
+/// A card by its ordinal or its whole UUID, as CUDA_VISIBLE_DEVICES names it; -1: none of `cards`.
+int named_card(const std::string& name, int cards) {
+  const std::string zeros = "GPU-00000000-0000-0000-0000-0000000000";
+  char* end = nullptr;
+  long which = -1;
+  if (name.starts_with(zeros)) {
+    which = std::strtol(name.c_str() + zeros.size(), &end, 16);
+  } else if (!name.empty()) {
+    which = std::strtol(name.c_str(), &end, 10);
+  }
+  return end != nullptr && *end == '\0' && which >= 0 && which < cards ? static_cast<int>(which) : -1;
+}
+
+/// The plain forms alone: a list that ends where an entry names no card.
+void obey_visible_devices(world_config& c) {
+  const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (text == nullptr) return;
+  std::istringstream list{text};
+  for (std::string name; std::getline(list, name, ',');) {
+    const int card = named_card(name, c.devices);
+    if (card < 0) break;
+    c.cards.push_back(card);
+  }
+  c.devices = static_cast<int>(c.cards.size());
+}
+
 /// What a process that cannot call `configure` says by SIMCUDA_*; see README.md.
 world_config from_environment() {
   world_config c;
@@ -28,9 +60,10 @@ world_config from_environment() {
   c.driver_version = number("SIMCUDA_DRIVER_VERSION", c.driver_version);
   c.host_memory = number("SIMCUDA_HOST_MEMORY", 1) != 0;
   c.referee = number("SIMCUDA_REFEREE", 1) != 0;
-  if (const char* const text = std::getenv("SIMCUDA_BYTES")) {
-    if (const auto bytes = parse_bytes(text, "SIMCUDA_BYTES")) c.bytes = *bytes;
-  }
+  c.bytes = size("SIMCUDA_BYTES", c.bytes);
+  c.context_bytes = size("SIMCUDA_CONTEXT_BYTES", c.context_bytes);
+  c.module_bytes = size("SIMCUDA_MODULE_BYTES", c.module_bytes);
+  obey_visible_devices(c);
   return c;
 }
 
@@ -93,6 +126,7 @@ void reset(world& w, const world_config& config) {
   for (int i = 0; i < config.devices; ++i) {
     w.gpus.push_back(std::make_unique<gpu>());
     w.gpus.back()->ordinal = i;
+    w.gpus.back()->card = config.cards.empty() ? i : config.cards[static_cast<std::size_t>(i)];
     make_gpu(*w.gpus.back(), config);
   }
 }

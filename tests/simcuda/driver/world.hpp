@@ -30,6 +30,7 @@ namespace gpumem::simcuda {
 
 struct gpu {
   int ordinal = 0;
+  int card = 0;
   std::unique_ptr<sim_device> sim;
   std::unique_ptr<small_blocks> small;
   std::unique_ptr<async_pool> pool;

@@ -2,17 +2,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <limits>
 #include <new>
+#include <stdexcept>
 #include <string>
 
 #include "gpumem/default_allocator.hpp"
+#include "two_gpus.hpp"
 
 extern "C" {
 void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stream);
 void gpumem_torch_free(void* p, std::ptrdiff_t bytes, int device, void* stream);
 void gpumem_torch_record_stream(void* p, void* stream);
 void gpumem_torch_empty_cache();
+void gpumem_torch_init(int devices);
+void gpumem_torch_memory_fraction(double fraction, int device);
+void* gpumem_torch_base_alloc(void* p, std::size_t* bytes);
 }
 
 namespace gpumem {
@@ -20,17 +25,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// One allocator a process, so all tests share it: two devices of 256 MiB, two pools on the second.
 class Torch : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    setenv("GPUMEM_CUDA_DRIVER", GPUMEM_TEST_DRIVER, 1);
-    setenv("SIMCUDA_DEVICES", "2", 1);
-    setenv("SIMCUDA_BYTES", "256MiB", 1);
-    setenv("SIMCUDA_HOST_MEMORY", "0", 1);
-    setenv("GPUMEM_POOLS_0", "64MiB,64MiB", 1);
-    setenv("GPUMEM_POLICY", "caching", 1);
-  }
+  static void SetUpTestSuite() { use_two_gpus(); }
   static allocator& all() { return **default_allocator(); }
 };
 
@@ -70,6 +67,35 @@ TEST_F(Torch, EmptyCacheGivesBack) {
   EXPECT_GT(all().stats(2)->reserved_bytes, 0U);
   gpumem_torch_empty_cache();
   EXPECT_EQ(all().stats(2)->reserved_bytes, 0U);
+}
+
+TEST_F(Torch, AMemoryFractionBecomesTheLimitOfTheFirstPool) {
+  gpumem_torch_init(2);
+  gpumem_torch_memory_fraction(0.125, 1);
+  EXPECT_EQ(all().stats(2)->limit_bytes, 32U << 20);
+  EXPECT_THROW(static_cast<void>(gpumem_torch_alloc(33 << 20, 1, nullptr)), out_of_memory);
+  gpumem_torch_memory_fraction(0.125, 0);
+  EXPECT_EQ(all().stats(0)->limit_bytes, 32U << 20);
+  EXPECT_EQ(all().stats(1)->limit_bytes, 64U << 20) << "the other pool of that GPU keeps its own";
+  gpumem_torch_memory_fraction(1, 1);
+  for (const double bad : {0.0, -0.5, 1.01, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THROW(gpumem_torch_memory_fraction(bad, 1), std::invalid_argument) << bad;
+  }
+  EXPECT_THROW(gpumem_torch_memory_fraction(0.5, 2), bad_request);
+  EXPECT_EQ(all().stats(2)->limit_bytes, 256U << 20);
+}
+
+TEST_F(Torch, TheBaseOfABlockIsItsSegment) {
+  void* const block = gpumem_torch_alloc(1000, 1, nullptr);
+  void* const after = gpumem_torch_alloc(1000, 1, nullptr);
+  std::size_t bytes = 0;
+  void* const base = gpumem_torch_base_alloc(after, &bytes);
+  EXPECT_EQ(base, gpumem_torch_base_alloc(block, nullptr)) << "both are of one segment";
+  EXPECT_EQ(bytes, all().describe(after)->segment_bytes);
+  EXPECT_GE(bytes, 2048U);
+  gpumem_torch_free(block, 1000, 1, nullptr);
+  gpumem_torch_free(after, 1000, 1, nullptr);
+  EXPECT_THROW(static_cast<void>(gpumem_torch_base_alloc(&bytes, nullptr)), std::invalid_argument);
 }
 
 }  // namespace

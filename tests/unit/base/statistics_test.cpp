@@ -59,6 +59,21 @@ TEST(OomReport, HeadlineSaysWhatFailedWhyAndWhatToDo) {
       "512.00 MiB free in pieces of at most 96.00 MiB; allocate large blocks first or try GPUMEM_POLICY=grab_all");
 }
 
+TEST(OomReport, NamesTheGroupWhereItsLimitIsReached) {
+  oom_report report = example(oom_cause::limit);
+  report.group = "lab";
+  report.group_limit_bytes = 8 * gib;
+  report.group_held_bytes = 7 * gib;
+  EXPECT_EQ(
+      report.headline(),
+      "out of memory on pool 0 (growth): 1.20 GiB asked, group lab holds 7.00 GiB of its 8.00 GiB, this pool 3.40 "
+      "GiB live and 512.00 MiB free in pieces of at most 96.00 MiB; free memory, end a member or raise "
+      "GPUMEM_GROUP_LIMIT");
+  EXPECT_NE(report.to_string().find("\ngroup: lab\ngroup_limit_bytes: 8589934592\n"), std::string::npos);
+  report.group_held_bytes = 5 * gib;
+  EXPECT_EQ(report.headline(), example(oom_cause::limit).headline()) << "the pool's own limit it was";
+}
+
 TEST(OomReport, DoesNotAdviseThePolicyThatFailed) {
   const oom_report report = example(oom_cause::fragmentation, "grab_all");
   EXPECT_EQ(report.headline().find("GPUMEM_POLICY"), std::string::npos) << report.headline();

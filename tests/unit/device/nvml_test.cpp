@@ -20,6 +20,7 @@ struct machine {
   int memory = 0;
   int utilization = 0;
   unsigned processes = 1;
+  unsigned instances = 0;  ///< of card 1, in places 0, 2, 4, ...; none: not in MIG mode
   std::string missing;
 };
 machine& world() {
@@ -46,6 +47,7 @@ int fake_name(nvml_device_t d, char* out, unsigned bytes) {
   return 0;
 }
 int fake_uuid(nvml_device_t d, char* out, unsigned bytes) {
+  if (index_of(d) >= 100) return std::snprintf(out, bytes, "MIG-%u", index_of(d)), 0;
   std::snprintf(out, bytes, "%s", uuid_of(index_of(d)).c_str());
   return 0;
 }
@@ -64,6 +66,23 @@ int fake_processes(nvml_device_t /*d*/, unsigned* count, nvml_process_t* list) {
   return *count = there, 0;
 }
 
+int fake_pci(nvml_device_t d, nvml_pci_t* p) {
+  *p = {};
+  std::snprintf(p->bus_id, sizeof p->bus_id, "00000000:%02X:00.0", 0x40 - index_of(d));
+  return 0;
+}
+int fake_cores(nvml_device_t /*d*/, unsigned* n) { return *n = 1000, 0; }
+int fake_clock(nvml_device_t d, unsigned /*clock*/, unsigned* mhz) { return *mhz = 10 + index_of(d), 0; }
+int fake_mig_mode(nvml_device_t d, unsigned* now, unsigned* later) {
+  *now = *later = index_of(d) == 1 && world().instances != 0 ? 1 : 0;
+  return 0;
+}
+int fake_instance_count(nvml_device_t /*d*/, unsigned* n) { return *n = 7, 0; }
+int fake_instance(nvml_device_t /*d*/, unsigned i, nvml_device_t* d) {
+  if (i % 2 != 0 || i / 2 >= world().instances) return 6;
+  return *d = card(100 + i), 0;
+}
+
 void* fake_lookup(const char* name) {
   static const std::map<std::string, void*> functions{
       {"nvmlInit_v2", reinterpret_cast<void*>(&fake_init)},
@@ -75,7 +94,13 @@ void* fake_lookup(const char* name) {
       {"nvmlDeviceGetUUID", reinterpret_cast<void*>(&fake_uuid)},
       {"nvmlDeviceGetMemoryInfo", reinterpret_cast<void*>(&fake_memory)},
       {"nvmlDeviceGetUtilizationRates", reinterpret_cast<void*>(&fake_utilization)},
-      {"nvmlDeviceGetComputeRunningProcesses_v3", reinterpret_cast<void*>(&fake_processes)}};
+      {"nvmlDeviceGetComputeRunningProcesses_v3", reinterpret_cast<void*>(&fake_processes)},
+      {"nvmlDeviceGetPciInfo_v3", reinterpret_cast<void*>(&fake_pci)},
+      {"nvmlDeviceGetNumGpuCores", reinterpret_cast<void*>(&fake_cores)},
+      {"nvmlDeviceGetMaxClockInfo", reinterpret_cast<void*>(&fake_clock)},
+      {"nvmlDeviceGetMigMode", reinterpret_cast<void*>(&fake_mig_mode)},
+      {"nvmlDeviceGetMaxMigDeviceCount", reinterpret_cast<void*>(&fake_instance_count)},
+      {"nvmlDeviceGetMigDeviceHandleByIndex", reinterpret_cast<void*>(&fake_instance)}};
   const auto found = functions.find(name);
   return found == functions.end() || world().missing == name ? nullptr : found->second;
 }
@@ -107,6 +132,34 @@ TEST_F(Nvml, ToldOfEveryCardAndProcess) {
   EXPECT_EQ(second.processes[0].pid, 1000U);
   EXPECT_EQ(second.processes[0].used_bytes, 10U);
   EXPECT_FALSE(second.processes[1].used_bytes) << "NVML says that it does not know";
+}
+
+TEST_F(Nvml, TellsWhereACardIsAndHowFast) {
+  const auto all = gpu_usage_from(table());
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ((*all)[0].pci_bus_id, "00000000:40:00.0");
+  EXPECT_EQ((*all)[1].cores_mhz, 11'000U);
+  EXPECT_FALSE((*all)[1].mig);
+}
+
+TEST_F(Nvml, TellsOfMigInstances) {
+  world().instances = 2;
+  const auto all = gpu_usage_from(table());
+  ASSERT_TRUE(all.ok());
+  EXPECT_FALSE((*all)[0].mig);
+  EXPECT_TRUE((*all)[1].mig);
+  ASSERT_EQ((*all)[1].instances.size(), 2U);
+  EXPECT_EQ((*all)[1].instances[1].uuid, "MIG-102");
+  EXPECT_EQ((*all)[1].instances[1].total_bytes, 100U);
+}
+
+TEST_F(Nvml, WithoutWhatIsOptionalTheRestIsThere) {
+  world().instances = 2;
+  world().missing = "nvmlDeviceGetMigMode";
+  const auto all = gpu_usage_from(table());
+  ASSERT_TRUE(all.ok());
+  EXPECT_FALSE((*all)[1].mig);
+  EXPECT_EQ((*all)[1].pci_bus_id, "00000000:3F:00.0");
 }
 
 TEST_F(Nvml, ALongListOfProcessesIsAskedForAgain) {

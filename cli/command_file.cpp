@@ -1,0 +1,95 @@
+#include "command_file.hpp"
+
+#include <elf.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string_view>
+#include <vector>
+
+#include "text.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+/// True where it can be executed; `refusal` is 126's reason where there is such a file all the same.
+bool can_run(const std::string& path, std::string& refusal) {
+  struct stat s {};
+  if (::stat(path.c_str(), &s) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR) refusal = std::strerror(errno);
+    return false;
+  }
+  if (S_ISDIR(s.st_mode)) {
+    refusal = "is a folder";
+    return false;
+  }
+  if (::access(path.c_str(), X_OK) != 0) {
+    refusal = std::strerror(errno);
+    return false;
+  }
+  return true;
+}
+
+/// No program header names an interpreter: there is no loader that could preload.
+bool is_static(const std::string& path) {
+  std::ifstream in{path, std::ios::binary};
+  Elf64_Ehdr header{};
+  if (!in.read(reinterpret_cast<char*>(&header), sizeof header)) return false;
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) return false;
+  in.seekg(static_cast<std::streamoff>(header.e_phoff));
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr part{};
+    if (!in.read(reinterpret_cast<char*>(&part), sizeof part)) return false;
+    if (part.p_type == PT_INTERP) return false;
+  }
+  return true;
+}
+
+std::string reason_against_preload(const std::string& path) {
+  struct stat s {};
+  if (::stat(path.c_str(), &s) != 0) return "";
+  if ((s.st_mode & S_ISUID) != 0 && s.st_uid != ::geteuid()) return "is set-uid";
+  if ((s.st_mode & S_ISGID) != 0 && s.st_gid != ::getegid()) return "is set-gid";
+  if (::geteuid() != 0 && ::getxattr(path.c_str(), "security.capability", nullptr, 0) > 0) return "has capabilities";
+  return is_static(path) ? "is statically linked" : "";
+}
+
+}  // namespace
+
+command_file find_command(const std::string& name) {
+  command_file out;
+  std::vector<std::string> places;
+  if (name.find('/') != std::string::npos) {
+    places.push_back(name);
+  } else {
+    const char* const path = std::getenv("PATH");
+    const std::string_view list = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
+    for (std::size_t at = 0; at <= list.size();) {
+      const std::size_t end = std::min(list.find(':', at), list.size());
+      const std::string_view folder = list.substr(at, end - at);
+      places.push_back(fmt::format("{}/{}", folder.empty() ? "." : folder, name));
+      at = end + 1;
+    }
+  }
+  std::string refusal;
+  for (const std::string& place : places) {
+    if (!name.empty() && can_run(place, refusal)) {
+      out.path = place;
+      out.no_preload = reason_against_preload(place);
+      return out;
+    }
+  }
+  out.exit_status = refusal.empty() ? not_found : not_executable;
+  out.why = refusal.empty() ? fmt::format("{}: no such command", printable(name))
+                            : fmt::format("{}: cannot be run: {}", printable(name), refusal);
+  return out;
+}
+
+}  // namespace gpumem::cli

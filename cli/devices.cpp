@@ -1,0 +1,35 @@
+#include "devices.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "device_figures.hpp"
+#include "text.hpp"
+
+namespace gpumem::cli {
+
+int show_devices(const devices_options& with) {
+  nlohmann::json devices;
+  if (const status told = device_figures(devices); !told) {
+    fmt::print(stderr, "gpumem: {}\n", printable(told.message(), 8192));
+    return 1;
+  }
+  const nlohmann::json mps = mps_figures();
+  if (with.json) {
+    const nlohmann::json all{{"schema", 1}, {"devices", devices}, {"mps", mps}};
+    fmt::print("{}\n", all.dump(2, ' ', true, nlohmann::json::error_handler_t::replace));
+    return 0;
+  }
+  fmt::print("{}\n", device_table(devices));
+  const std::string folder = printable(mps["pipe_directory"].get<std::string>());
+  if (mps["control_daemon"]) {
+    fmt::print("The driver can hold a process to a limit: MPS answers in {} (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).\n",
+               folder);
+  } else {
+    fmt::print("The driver holds no process to a limit: no MPS control daemon in {}.\n", folder);
+  }
+  return 0;
+}
+
+}  // namespace gpumem::cli

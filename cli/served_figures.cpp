@@ -1,0 +1,109 @@
+#include "served_figures.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "device_figures.hpp"
+#include "gpumem/settings.hpp"
+#include "shared_folder.hpp"
+#include "status_socket.hpp"
+#include "text.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::chrono::milliseconds patience{200};  // with a process that may be stopped
+
+std::vector<std::string> folders() {
+  settings here;
+  static_cast<void>(here.apply(process_environment()).ok());
+  std::vector<std::string> out;
+  if (const result<std::string> own = shared_folder(here.shared_folder)) out.push_back(*own);
+  if (::geteuid() != 0 || !here.shared_folder.empty()) return out;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator{"/dev/shm", ignored}) {
+    const std::string path = entry.path().string();
+    const bool folder = entry.is_directory(ignored) && !entry.is_symlink(ignored);
+    if (folder && entry.path().filename().string().starts_with("gpumem-") &&
+        std::find(out.begin(), out.end(), path) == out.end()) {
+      out.push_back(path);
+    }
+  }
+  return out;
+}
+
+/// What came is another program's word: what is missing or of another kind is replaced by nothing.
+json row_of(const served_process& one) {
+  const json told = json::parse(one.answer, nullptr, false);
+  json row{{"pid", one.pid},
+           {"command", command_of(static_cast<unsigned>(one.pid))},
+           {"answered", false},
+           {"group", ""},
+           {"devices", json::array()}};
+  if (!told.is_object() || told.value("schema", 0) != 1 || !told.contains("devices") || !told["devices"].is_array()) {
+    return row;
+  }
+  const json& rows = told["devices"];
+  if (!std::all_of(rows.begin(), rows.end(), [](const json& d) { return d.is_object(); })) return row;
+  row["answered"] = true;
+  if (told.contains("command") && told["command"].is_string()) row["command"] = told["command"];
+  if (told.contains("group") && told["group"].is_string()) row["group"] = told["group"];
+  for (const json& d : rows) {
+    json out;
+    for (const char* text : {"name", "uuid", "policy"}) {
+      out[text] = d.contains(text) && d[text].is_string() ? d[text] : json("");
+    }
+    for (const char* number : {"ordinal", "limit_bytes", "live_bytes", "reserved_bytes", "free_bytes",
+                               "largest_free_bytes", "allocations", "out_of_memory"}) {
+      out[number] = d.contains(number) && d[number].is_number_unsigned() ? d[number] : json(0U);
+    }
+    const char* const share = "external_fragmentation";
+    out[share] = d.contains(share) && d[share].is_number() ? d[share] : json(0.0);
+    row["devices"].push_back(std::move(out));
+  }
+  return row;
+}
+
+}  // namespace
+
+json served_figures() {
+  json out = json::array();
+  for (const std::string& folder : folders()) {
+    for (const served_process& one : ask_served(folder, patience)) {
+      try {
+        out.push_back(row_of(one));
+      } catch (const json::exception&) {  // an answer of a kind that none of ours gives
+        out.push_back(row_of({one.pid, ""}));
+      }
+    }
+  }
+  return out;
+}
+
+std::string served_table(const json& served) {
+  if (served.empty()) return "no process is served by gpumem\n";
+  const auto size = [](const json& bytes) { return format_bytes(bytes.get<std::uint64_t>()); };
+  std::vector<std::vector<std::string>> rows{
+      {"pid", "<command", "<device", "<pool", "<policy", "limit", "live", "reserved", "fragmented", "<group"}};
+  for (const json& p : served) {
+    const std::string pid = p["pid"].dump();
+    const std::string command = printable(p["command"].get<std::string>(), 40);
+    if (!p["answered"]) rows.push_back({pid, command, "does not answer", "", "", "", "", "", "", ""});
+    for (const json& d : p["devices"]) {
+      rows.push_back({pid, command, printable(d["uuid"].get<std::string>().substr(0, 12)),
+                      printable(d["name"].get<std::string>(), 20), printable(d["policy"].get<std::string>(), 20),
+                      size(d["limit_bytes"]), size(d["live_bytes"]), size(d["reserved_bytes"]),
+                      fmt::format("{:.0f} %", 100 * d["external_fragmentation"].get<double>()),
+                      printable(p["group"].get<std::string>(), 20)});
+    }
+  }
+  return table(rows);
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,53 @@
+# As many towers as there are logical devices: the same weights in all, hazards 0, losses that fall and hardly depend on how
+# many there are; each pool keeps to its own; bad words refused. cmake -DPROGRAM=towers -P check.cmake
+
+function(train expect)
+  execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=GPUMEM_POLICY ${ARGN}
+                  RESULT_VARIABLE outcome OUTPUT_VARIABLE out ERROR_VARIABLE err)
+  if(NOT outcome EQUAL expect)
+    message(FATAL_ERROR "${ARGN}\nended with ${outcome}, expected ${expect}:\n${out}${err}")
+  endif()
+  set(out "${out}" PARENT_SCOPE)
+  set(err "${err}" PARENT_SCOPE)
+endfunction()
+
+set(words --device sim --steps 150)
+set(known)
+foreach(case "2@GPUMEM_VERBOSE=0" "1@GPUMEM_POOLS=1GiB" "2@GPUMEM_POOLS=left:64MiB:caching,right:64MiB:grab_all"
+             "3@GPUMEM_POOLS=64MiB,64MiB,64MiB" "2@GPUMEM_STREAM_REUSE=poll")
+  string(REPLACE "@" ";" case "${case}")
+  list(GET case 0 count)
+  list(GET case 1 settings)
+  train(0 ${settings} ${PROGRAM} ${words})
+  if(NOT out MATCHES "hazards 0\n" OR
+     NOT out MATCHES "final loss ([0-9.]+), first ([0-9.]+), weights of ${count} towers the same\n")
+    message(FATAL_ERROR "${settings}: expected ${count} towers with the same weights and no hazards:\n${out}")
+  endif()
+  set(final ${CMAKE_MATCH_1})
+  set(first ${CMAKE_MATCH_2})
+  message(STATUS "${settings}: first ${first}, final ${final}")
+  if(NOT final LESS 1 OR NOT first GREATER 2)
+    message(FATAL_ERROR "${settings}: the loss went from ${first} to ${final}; expected it to fall from above 2 below 1")
+  endif()
+  # The same batches in other shares: sums are taken in another order, and that is all.
+  string(SUBSTRING ${final} 0 5 digits)
+  if(known AND NOT digits STREQUAL known)
+    message(FATAL_ERROR "${settings}: final loss ${final}, expected ${known}... as with other numbers of towers")
+  endif()
+  set(known ${digits})
+endforeach()
+
+train(1 GPUMEM_POOLS=64MiB,2MiB ${PROGRAM} --device sim --steps 1 --hidden 1024)
+if(NOT err MATCHES "pool 1.*limit")
+  message(FATAL_ERROR "a pool that is too small: expected an out-of-memory that names it, got:\n${err}")
+endif()
+foreach(bad "--device;gpu" "--steps;0" "--nonsense" "--json;/nowhere/x.json;--device;sim;--steps;1")
+  train(2 ${PROGRAM} ${bad})
+  if(NOT err MATCHES "^(towers: [^\n]*\n)+$")
+    message(FATAL_ERROR "${bad}: expected a line that says what was expected, got:\n${err}")
+  endif()
+endforeach()
+train(2 GPUMEM_POOLS=2MiB,2MiB,2MiB,2MiB,2MiB ${PROGRAM} --device sim)
+if(NOT err MATCHES "expected 1 to 4")
+  message(FATAL_ERROR "five towers: expected to be told how many there may be, got:\n${err}")
+endif()

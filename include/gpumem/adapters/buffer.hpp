@@ -1,0 +1,123 @@
+/// `buffer<T>`: an array on the device for as long as it is in scope, in the order of a stream; needs no framework.
+///
+/// It holds bytes: nothing is constructed, copied to the host or cleared. Movable, not copyable; one thread at a time.
+/// The allocator must outlive it.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "gpumem/allocator.hpp"
+
+namespace gpumem {
+
+template <typename T>
+class buffer {
+  static_assert(std::is_trivially_copyable_v<T>, "what is on a device is bytes: T must be trivially copyable");
+
+ public:
+  buffer() noexcept = default;
+  /// `count` elements for work on `stream`. Throws `out_of_memory` or `bad_request`; 0 elements take nothing.
+  buffer(allocator& from, std::size_t count, stream_ref stream = {}, int device = 0)
+      : buffer{&from, count, stream, device} {}
+
+  buffer(buffer&& other) noexcept { swap(other); }
+  buffer& operator=(buffer&& other) noexcept {
+    buffer former{std::move(other)};
+    swap(former);
+    return *this;
+  }
+  buffer(const buffer&) = delete;
+  buffer& operator=(const buffer&) = delete;
+  ~buffer() { give(); }
+
+  void swap(buffer& other) noexcept {
+    std::swap(from_, other.from_);
+    std::swap(stream_, other.stream_);
+    std::swap(device_, other.device_);
+    std::swap(moved_stream_, other.moved_stream_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(capacity_, other.capacity_);
+  }
+
+  /// An address on the device.
+  [[nodiscard]] T* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
+  [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+  /// Addresses on the device, for code that takes a span; the host must not look into it.
+  [[nodiscard]] std::span<T> span() const noexcept { return {data_, size_}; }
+  [[nodiscard]] stream_ref stream() const noexcept { return stream_; }
+  [[nodiscard]] int device() const noexcept { return device_; }
+
+  /// Another number of elements. Within the capacity nothing moves; beyond it the contents are lost. When this throws,
+  /// the buffer is as it was. One that was made or left without an allocator has none to grow with: `bad_request`.
+  void resize(std::size_t count) {
+    resize(count, [](T*, const T*, std::size_t, stream_ref) {});
+  }
+  /// The same, and the contents move along: `copy(T* to, const T* from, std::size_t bytes, stream_ref)` enqueues a copy
+  /// on the buffer's stream. The former block is free in that order.
+  template <typename Copy>
+  void resize(std::size_t count, const Copy& copy) {
+    if (count > capacity_) {
+      buffer larger{from_, count, stream_, device_};
+      if (size_ != 0) copy(larger.data_, static_cast<const T*>(data_), size_bytes(), stream_);
+      swap(larger);
+    }
+    size_ = count;
+  }
+
+  /// From now on it is used, and one day freed, in the order of `stream`, which the caller has ordered behind the work
+  /// that uses it now.
+  void set_stream(stream_ref stream) noexcept {
+    moved_stream_ = moved_stream_ || !(stream == stream_);
+    stream_ = stream;
+  }
+  /// Work on `stream` uses it, too: when it is freed, that is waited for.
+  status also_used_on(stream_ref stream) { return data_ == nullptr ? status{} : from_->record_use(data_, stream); }
+
+  /// Frees it now.
+  void reset() noexcept {
+    give();
+    size_ = capacity_ = 0;
+  }
+  /// The caller's from here on, who frees it with the allocator.
+  [[nodiscard]] T* release() noexcept {
+    size_ = capacity_ = 0;
+    return std::exchange(data_, nullptr);
+  }
+
+ private:
+  buffer(allocator* from, std::size_t count, stream_ref stream, int device)
+      : from_{from}, stream_{stream}, device_{device}, data_{take(count)}, size_{count}, capacity_{count} {}
+
+  T* take(std::size_t count) const {
+    if (count == 0) return nullptr;
+    if (from_ == nullptr) throw bad_request{{errc::invalid_argument, "a buffer without an allocator cannot grow"}};
+    // More than there can be is the allocator's to refuse, with a report.
+    constexpr std::size_t most = std::numeric_limits<std::size_t>::max() / sizeof(T);
+    const std::size_t bytes = count > most ? std::numeric_limits<std::size_t>::max() : count * sizeof(T);
+    return static_cast<T*>(from_->allocate(bytes, stream_, device_));
+  }
+  void give() noexcept {
+    if (data_ == nullptr) return;
+    gpumem::release stated;
+    if (moved_stream_) stated.stream = stream_;
+    from_->deallocate(std::exchange(data_, nullptr), stated);
+  }
+
+  allocator* from_ = nullptr;
+  stream_ref stream_{};
+  int device_ = 0;
+  bool moved_stream_ = false;
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::size_t capacity_ = 0;
+};
+
+}  // namespace gpumem

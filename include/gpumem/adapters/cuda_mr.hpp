@@ -1,0 +1,93 @@
+/// The bridge to `cuda::mr`: one class that is a memory resource by the names of the CCCL in CUDA 13.0
+/// (`allocate_async`) and by the newer ones (`allocate(stream, ...)`, `allocate_sync`).
+///
+///   gpumem::cuda_resource memory{allocator};                          // or {allocator, device}
+///   cuda::mr::async_resource_ref<cuda::mr::device_accessible> ref{memory};
+///
+/// The names without a stream are for set-up, not for loops: memory from them may be used on any stream at once, so
+/// they wait for the default stream, in whose order they allocate. Whoever frees by them promises that no work uses the
+/// block any more, or only work that the default stream is behind. Needs CCCL and CUDA's runtime. A handle: copies are
+/// equal and may be used from any thread; the allocator must outlive them.
+#pragma once
+
+#ifndef LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
+#define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
+#endif
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cuda/memory_resource>
+#include <cuda/stream_ref>
+#include <string>
+
+#include "gpumem/allocator.hpp"
+
+namespace gpumem {
+
+class cuda_resource {
+ public:
+  explicit cuda_resource(allocator& from, int device = 0) noexcept : from_{&from}, device_{device} {}
+
+  // --- the CCCL of CUDA 13.0 -----------------------------------------------------------------------------
+  /// These throw `out_of_memory` or `bad_request`, both std::bad_alloc.
+  void* allocate_async(std::size_t bytes, std::size_t alignment, cuda::stream_ref stream) {
+    return take(bytes, alignment, stream);
+  }
+  void* allocate_async(std::size_t bytes, cuda::stream_ref stream) { return take(bytes, block_granularity, stream); }
+  void deallocate_async(void* p, std::size_t bytes, std::size_t /*alignment*/, cuda::stream_ref stream) noexcept {
+    give(p, bytes, stream);
+  }
+  void deallocate_async(void* p, std::size_t bytes, cuda::stream_ref stream) noexcept { give(p, bytes, stream); }
+  void* allocate(std::size_t bytes, std::size_t alignment = block_granularity) {
+    return allocate_sync(bytes, alignment);
+  }
+  void deallocate(void* p, std::size_t bytes, std::size_t alignment = block_granularity) noexcept {
+    deallocate_sync(p, bytes, alignment);
+  }
+
+  // --- later ones ----------------------------------------------------------------------------------------
+  void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment = block_granularity) {
+    return take(bytes, alignment, stream);
+  }
+  void deallocate(cuda::stream_ref stream, void* p, std::size_t bytes,
+                  std::size_t /*alignment*/ = block_granularity) noexcept {
+    give(p, bytes, stream);
+  }
+  void* allocate_sync(std::size_t bytes, std::size_t alignment = block_granularity) {
+    void* const p = take(bytes, alignment, default_stream());
+    // The block may have been freed ahead of work of the default stream's that still uses it.
+    if (const cudaError_t waited = cudaStreamSynchronize(nullptr); waited != cudaSuccess) {
+      from_->deallocate(p);
+      throw bad_request{{errc::device_error, std::string{"cudaStreamSynchronize: "} + cudaGetErrorString(waited)}};
+    }
+    return p;
+  }
+  void deallocate_sync(void* p, std::size_t bytes, std::size_t /*alignment*/ = block_granularity) noexcept {
+    give(p, bytes, default_stream());
+  }
+
+  [[nodiscard]] int device() const noexcept { return device_; }
+  friend bool operator==(const cuda_resource&, const cuda_resource&) noexcept = default;
+  friend void get_property(const cuda_resource&, cuda::mr::device_accessible) noexcept {}
+
+ private:
+  static cuda::stream_ref default_stream() noexcept { return cuda::stream_ref{cudaStream_t{nullptr}}; }
+
+  void* take(std::size_t bytes, std::size_t alignment, cuda::stream_ref stream) {
+    return from_->allocate({.bytes = bytes == 0 ? 1 : bytes,
+                            .stream = {stream.get()},
+                            .device = device_,
+                            .alignment = alignment > block_granularity ? alignment : block_granularity});
+  }
+  void give(void* p, std::size_t bytes, cuda::stream_ref stream) noexcept {
+    gpumem::release stated;
+    stated.stream = stream_ref{stream.get()};
+    stated.bytes = bytes == 0 ? 1 : bytes;
+    from_->deallocate(p, stated);
+  }
+
+  allocator* from_;
+  int device_;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,50 @@
+/// The bridge to Thrust: a thrust::mr memory resource, and the allocator over it that containers and algorithms take.
+///
+///   gpumem::thrust_resource memory{allocator};                       // or {allocator, device, {stream}}
+///   thrust::device_vector<float, gpumem::thrust_allocator<float>> v(n, &memory);
+///   thrust::sort(thrust::cuda::par(gpumem::thrust_allocator<char>{&memory}), v.begin(), v.end());
+///
+/// Thrust frees in the order of the stream that it works on, so the resource is made for that stream: by default the
+/// legacy default one, where containers do their own work. Needs Thrust's headers and nothing else of CUDA; its C++
+/// device system will do, over memory that the host can touch. Any thread.
+#pragma once
+
+#include <thrust/device_ptr.h>
+#include <thrust/mr/allocator.h>
+#include <thrust/mr/memory_resource.h>
+
+#include <cstddef>
+
+#include "gpumem/allocator.hpp"
+
+namespace gpumem {
+
+/// The allocator must outlive it, and it must outlive what is allocated from it.
+class thrust_resource final : public thrust::mr::memory_resource<thrust::device_ptr<void>> {
+ public:
+  explicit thrust_resource(allocator& from, int device = 0, stream_ref stream = {}) noexcept
+      : from_{&from}, device_{device}, stream_{stream} {}
+
+  /// Throws `out_of_memory` or `bad_request`, which are std::bad_alloc, as Thrust's own is.
+  pointer do_allocate(std::size_t bytes, std::size_t alignment) override {
+    return pointer{from_->allocate({.bytes = bytes == 0 ? 1 : bytes,
+                                    .stream = stream_,
+                                    .device = device_,
+                                    .alignment = alignment > block_granularity ? alignment : block_granularity})};
+  }
+  void do_deallocate(pointer p, std::size_t /*bytes*/, std::size_t /*alignment*/) override {
+    from_->deallocate(p.get());
+  }
+
+  [[nodiscard]] stream_ref stream() const noexcept { return stream_; }
+
+ private:
+  allocator* from_;
+  int device_;
+  stream_ref stream_;
+};
+
+template <typename T>
+using thrust_allocator = thrust::mr::allocator<T, thrust_resource>;
+
+}  // namespace gpumem

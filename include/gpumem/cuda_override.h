@@ -1,0 +1,103 @@
+/* Makes a source file's cudaMalloc and friends gpumem's: compile with `-include gpumem/cuda_override.h` and link
+ * libgpumem_runtime.so. Needs the headers of the CUDA runtime, which it includes first; C or C++, nvcc or the host's
+ * compiler. Files that are not compiled so may free what these allocated only through gpumem as well. */
+#ifndef GPUMEM_CUDA_OVERRIDE_H
+#define GPUMEM_CUDA_OVERRIDE_H
+
+#ifdef __GNUC__
+#pragma GCC system_header /* it is C in every file of somebody's program, whose warnings are for their own code */
+#endif
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+#include <cuda_runtime.h> /* its templates keep their names */
+#endif
+
+#include "gpumem/runtime_calls.h"
+
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+#define GPUMEM_PER_THREAD 1
+#else
+#define GPUMEM_PER_THREAD 0
+#endif
+
+/* The runtime remembers its last error: a request that cannot be granted makes it remember an out-of-memory. */
+static inline cudaError_t gpumem_override_remembered(int error) {
+  void* nothing = NULL;
+  return error == (int)cudaErrorMemoryAllocation ? cudaMalloc(&nothing, ~(size_t)0 >> 1) : (cudaError_t)error;
+}
+
+static inline cudaError_t gpumem_override_malloc(void** p, size_t bytes) {
+  const cudaError_t e = cudaFree(0);
+  return e != cudaSuccess ? e : gpumem_override_remembered(gpumem_runtime_malloc(p, bytes));
+}
+static inline cudaError_t gpumem_override_malloc_pitch(void** p, size_t* pitch, size_t width, size_t height) {
+  const cudaError_t e = cudaFree(0);
+  return e != cudaSuccess ? e : gpumem_override_remembered(gpumem_runtime_malloc_pitch(p, pitch, width, height));
+}
+static inline cudaError_t gpumem_override_free(void* p) {
+  return p == NULL ? cudaFree(p) : (cudaError_t)gpumem_runtime_free(p);
+}
+static inline cudaError_t gpumem_override_malloc_async(void** p, size_t bytes, cudaStream_t stream) {
+  const cudaError_t e = cudaFree(0);
+  return e != cudaSuccess
+             ? e
+             : gpumem_override_remembered(gpumem_runtime_malloc_async(p, bytes, (void*)stream, GPUMEM_PER_THREAD));
+}
+static inline cudaError_t gpumem_override_free_async(void* p, cudaStream_t stream) {
+  return (cudaError_t)gpumem_runtime_free_async(p, (void*)stream, GPUMEM_PER_THREAD);
+}
+static inline cudaError_t gpumem_override_mem_get_info(size_t* free_bytes, size_t* total_bytes) {
+  const cudaError_t e = cudaFree(0);
+  return e != cudaSuccess ? e : (cudaError_t)gpumem_runtime_mem_get_info(free_bytes, total_bytes);
+}
+static inline cudaError_t gpumem_override_begin_capture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+  cudaError_t e;
+  gpumem_runtime_capture_begins((void*)stream, GPUMEM_PER_THREAD);
+  e = cudaStreamBeginCapture(stream, mode);
+  if (e != cudaSuccess) gpumem_runtime_capture_is_over((void*)stream, GPUMEM_PER_THREAD);
+  return e;
+}
+static inline cudaError_t gpumem_override_end_capture(cudaStream_t stream, cudaGraph_t* graph) {
+  const cudaError_t e = cudaStreamEndCapture(stream, graph);
+  if (e != cudaErrorStreamCaptureWrongThread) gpumem_runtime_capture_is_over((void*)stream, GPUMEM_PER_THREAD);
+  return e;
+}
+static inline cudaError_t gpumem_override_device_reset(void) {
+  int device = 0;
+  if (cudaGetDevice(&device) == cudaSuccess) gpumem_runtime_forget_device(device);
+  return cudaDeviceReset();
+}
+
+#ifdef __cplusplus
+/* As the runtime's own templates: a pointer to any type. */
+template <class T>
+static inline cudaError_t gpumem_override_malloc(T** p, size_t bytes) {
+  return gpumem_override_malloc((void**)(void*)p, bytes);
+}
+template <class T>
+static inline cudaError_t gpumem_override_malloc_pitch(T** p, size_t* pitch, size_t width, size_t height) {
+  return gpumem_override_malloc_pitch((void**)(void*)p, pitch, width, height);
+}
+template <class T>
+static inline cudaError_t gpumem_override_malloc_async(T** p, size_t bytes, cudaStream_t stream) {
+  return gpumem_override_malloc_async((void**)(void*)p, bytes, stream);
+}
+#endif
+
+#undef cudaMallocAsync
+#undef cudaFreeAsync
+#undef cudaStreamBeginCapture
+#undef cudaStreamEndCapture
+#define cudaMalloc gpumem_override_malloc
+#define cudaMallocPitch gpumem_override_malloc_pitch
+#define cudaFree gpumem_override_free
+#define cudaMallocAsync gpumem_override_malloc_async
+#define cudaFreeAsync gpumem_override_free_async
+#define cudaMemGetInfo gpumem_override_mem_get_info
+#define cudaStreamBeginCapture gpumem_override_begin_capture
+#define cudaStreamEndCapture gpumem_override_end_capture
+#define cudaDeviceReset gpumem_override_device_reset
+
+#endif

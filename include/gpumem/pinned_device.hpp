@@ -1,0 +1,55 @@
+/// Pinned host memory of a GPU, as a device: an ordinary allocator opened over it hands out staging buffers.
+///
+/// Every policy, limit and stream rule then holds for host memory, too. What the host itself does with a block has no
+/// stream, so the host is one: `host_stream()`. All functions may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "gpumem/device.hpp"
+
+namespace gpumem {
+
+class pinned_device final : public device {
+ public:
+  /// Over `gpu`, which must outlive it. At most `capacity_bytes` are taken at once; 0 is half of the host's memory.
+  /// Memory is taken when it is asked for.
+  explicit pinned_device(device& gpu, std::uint64_t capacity_bytes = 0);
+  ~pinned_device() override;
+
+  /// Allocate for it what the host reads and writes. It has no work in flight: a block that it frees is free, and when
+  /// it has to wait for other streams (`record_use`), the host waits.
+  static stream_ref host_stream() noexcept;
+
+  [[nodiscard]] const device_info& info() const noexcept override;
+
+ private:
+  result<address> do_alloc(std::uint64_t bytes) override;
+  status do_free(address segment) override;
+  result<address> do_alloc_host(std::uint64_t bytes) override;
+  status do_free_host(address segment) override;
+  result<address> do_reserve(std::uint64_t bytes) override;
+  status do_release_range(address range, std::uint64_t bytes) override;
+  result<page_run> do_create(std::uint64_t bytes) override;
+  status do_destroy(page_run pages) override;
+  status do_map(address at, std::uint64_t bytes, page_run pages) override;
+  status do_set_access(address at, std::uint64_t bytes) override;
+  status do_unmap(address at, std::uint64_t bytes) override;
+  result<memory_info> do_memory() override;
+  result<fence> do_record(stream_ref on) override;
+  result<fence> do_record_context() override;
+  result<bool> do_query(fence f) override;
+  status do_wait_host(fence f) override;
+  status do_wait_stream(stream_ref waiter, fence f) override;
+  void do_drop(fence f) noexcept override;
+  result<std::uint64_t> do_stream_id(stream_ref of) override;
+  result<std::uint64_t> do_capture_id(stream_ref of) override;
+  status do_watch_graph(stream_ref capturing, std::function<void()> gone) override;
+  status do_synchronize() override;
+
+  struct state;
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace gpumem

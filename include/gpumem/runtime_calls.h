@@ -1,0 +1,32 @@
+/* What libgpumem_runtime.so serves, for programs that are relinked or recompiled (docs/preload.md).
+ *
+ * Each is the function of the CUDA runtime that its name ends with, on the current device, whose context must be
+ * current already (cudaFree(0) makes it so). Results are cudaError_t. `per_thread`: 1 where the caller is compiled with
+ * --default-stream per-thread. Memory that gpumem does not know is passed on to the driver. Any thread. */
+#ifndef GPUMEM_RUNTIME_CALLS_H
+#define GPUMEM_RUNTIME_CALLS_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+#include <cstddef>
+extern "C" {
+#endif
+
+int gpumem_runtime_malloc(void** p, size_t bytes);
+int gpumem_runtime_malloc_pitch(void** p, size_t* pitch, size_t width, size_t height);
+int gpumem_runtime_free(void* p);
+int gpumem_runtime_malloc_async(void** p, size_t bytes, void* stream, int per_thread);
+int gpumem_runtime_free_async(void* p, void* stream, int per_thread);
+int gpumem_runtime_mem_get_info(size_t* free_bytes, size_t* total_bytes);
+/* Before cudaStreamBeginCapture, and after cudaStreamEndCapture or where the former failed. */
+void gpumem_runtime_capture_begins(void* stream, int per_thread);
+void gpumem_runtime_capture_is_over(void* stream, int per_thread);
+/* Before cudaDeviceReset: all memory on the device is about to be gone. */
+void gpumem_runtime_forget_device(int device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

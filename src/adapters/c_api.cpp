@@ -1,0 +1,243 @@
+// gpumem.h: opening, memory, streams and limits. c_api_report.cpp has what only tells.
+//
+// A handle is freed by gpumem_close alone, so nothing here needs a lock.
+#include <memory>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "c_edge.hpp"
+#include "device_selection.hpp"
+#include "gpumem/default_allocator.hpp"
+#include "gpumem/sim_device.hpp"
+#include "log.hpp"
+
+namespace {
+
+using namespace gpumem::c_edge;
+using gpumem::errc;
+using gpumem::result;
+using gpumem::status;
+
+/// `name=value` pairs with spaces between, then the environment.
+result<gpumem::settings> settings_of(const char* text) {
+  gpumem::settings with;
+  std::istringstream pairs{text == nullptr ? "" : text};
+  for (std::string pair; pairs >> pair;) {
+    const std::size_t equals = pair.find('=');
+    if (equals == std::string::npos) {
+      return status{errc::bad_setting, "setting '" + pair + "': expected name=value, as in limit=2GiB"};
+    }
+    if (status ok = with.set(pair.substr(0, equals), pair.substr(equals + 1)); !ok) return ok;
+  }
+  std::vector<std::string> problems;
+  if (status ok = with.apply(gpumem::process_environment(), &problems); !ok) return ok;
+  for (const std::string& line : problems) gpumem::log_line(line);
+  return with;
+}
+
+status open_over(std::vector<std::unique_ptr<gpumem::device>> devices, std::span<gpumem::device* const> chosen,
+                 const gpumem::settings& with, gpumem_allocator** out) {
+  auto made = std::make_unique<gpumem_allocator>();
+  made->devices = std::move(devices);
+  result<std::unique_ptr<gpumem::allocator>> opened = gpumem::allocator::open(chosen, with);
+  if (!opened) return opened.why();
+  made->owned = *std::move(opened);
+  made->it = made->owned.get();
+  *out = made.release();
+  return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* gpumem_code_name(gpumem_code code) {
+  if (code == GPUMEM_HOST_FAILURE) return "host_failure";
+  if (code < GPUMEM_OK || code > GPUMEM_CORRUPT) return "unknown code";
+  return gpumem::to_string(static_cast<errc>(code)).data();  // of a literal
+}
+
+const char* gpumem_last_message(void) { return gpumem::c_edge::last_message.c_str(); }
+
+gpumem_code gpumem_default(gpumem_allocator** out) {
+  return guarded([&]() -> status {
+    if (out == nullptr) return null_argument("out");
+    *out = nullptr;
+    const result<gpumem::allocator*> found = gpumem::default_allocator();
+    if (!found) return found.why();
+    static auto* const handle = new gpumem_allocator;  // as long as the process
+    handle->it = *found;
+    *out = handle;
+    return {};
+  });
+}
+
+gpumem_code gpumem_open(const char* settings, gpumem_allocator** out) {
+  return guarded([&]() -> status {
+    if (out == nullptr) return null_argument("out");
+    *out = nullptr;
+    const result<gpumem::settings> with = settings_of(settings);
+    if (!with) return with.why();
+    result<gpumem::opened_devices> found = gpumem::open_selected_devices(*with);
+    if (!found) return found.why();
+    return open_over(std::move(found->all), found->chosen, *with, out);
+  });
+}
+
+gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, const char* settings,
+                                  gpumem_allocator** out) {
+  return guarded([&]() -> status {
+    if (out == nullptr) return null_argument("out");
+    *out = nullptr;
+    if (devices < 1 || devices > 16) {
+      return {errc::invalid_argument, std::to_string(devices) + " devices: expected 1 to 16"};
+    }
+    const std::uint64_t granularity = gpumem::sim_config{}.granularity_bytes;
+    if (bytes < granularity || bytes > (std::uint64_t{1} << 40)) {
+      return {errc::invalid_argument,
+              std::to_string(bytes) + " bytes a device: expected " + std::to_string(granularity) + " to 2^40"};
+    }
+    const result<gpumem::settings> with = settings_of(settings);
+    if (!with) return with.why();
+    std::vector<std::unique_ptr<gpumem::device>> made;
+    for (int ordinal = 0; ordinal < devices; ++ordinal) {
+      gpumem::sim_config config;
+      config.ordinal = ordinal;
+      config.capacity_bytes = bytes;
+      config.host_memory = host_memory != 0;
+      // Each device has addresses of its own, four capacities of them.
+      config.first_address += static_cast<std::uint64_t>(ordinal) << 42;
+      config.address_space_bytes = std::uint64_t{1} << 42;
+      made.push_back(std::make_unique<gpumem::sim_device>(config));
+    }
+    std::vector<gpumem::device*> all;
+    for (const auto& d : made) all.push_back(d.get());
+    return open_over(std::move(made), all, *with, out);
+  });
+}
+
+gpumem_code gpumem_simulated_stream(gpumem_allocator* memory, int device, void** stream) {
+  return with_allocator(memory, [&](gpumem::allocator& in) -> status {
+    if (stream == nullptr) return null_argument("stream");
+    *stream = nullptr;
+    if (!exists(in, device)) return no_such_device(in, device);
+    const int physical = in.devices()[static_cast<std::size_t>(device)].physical_ordinal;
+    for (const auto& d : memory->devices) {
+      auto* const simulated = dynamic_cast<gpumem::sim_device*>(d.get());
+      if (simulated == nullptr || simulated->info().ordinal != physical) continue;
+      *stream = simulated->create_stream().handle;
+      return {};
+    }
+    return {errc::unsupported, "device " + std::to_string(device) + " is not simulated: create its streams with CUDA"};
+  });
+}
+
+gpumem_code gpumem_close(gpumem_allocator* memory) {
+  return guarded([&]() -> status {
+    if (memory == nullptr) return {};
+    if (memory->owned == nullptr) {
+      return {errc::invalid_argument, "the process's own allocator is never closed; expected one that was opened"};
+    }
+    delete memory;
+    return {};
+  });
+}
+
+gpumem_code gpumem_allocate(gpumem_allocator* memory, size_t bytes, int device, void* stream, void** out) {
+  return gpumem_allocate_aligned(memory, bytes, gpumem::block_granularity, device, stream, out);
+}
+
+gpumem_code gpumem_allocate_aligned(gpumem_allocator* memory, size_t bytes, size_t alignment, int device, void* stream,
+                                    void** out) {
+  if (out != nullptr) *out = nullptr;
+  return with_allocator(memory, [&](gpumem::allocator& from) -> status {
+    if (out == nullptr) return null_argument("out");
+    gpumem::oom_report report;
+    const result<void*> block =
+        from.try_allocate({.bytes = bytes, .stream = {stream}, .device = device, .alignment = alignment}, &report);
+    if (block.code() == errc::out_of_memory) return {errc::out_of_memory, report.to_string()};
+    if (!block) return block.why();
+    *out = *block;
+    return {};
+  });
+}
+
+gpumem_code gpumem_free(gpumem_allocator* memory, void* block) {
+  return with_allocator(memory, [&](gpumem::allocator& from) { return from.try_deallocate(block); });
+}
+
+gpumem_code gpumem_free_on(gpumem_allocator* memory, void* block, void* stream) {
+  return with_allocator(memory, [&](gpumem::allocator& from) {
+    gpumem::release stated;
+    stated.stream = gpumem::stream_ref{stream};
+    return from.try_deallocate(block, stated);
+  });
+}
+
+gpumem_code gpumem_record_use(gpumem_allocator* memory, void* block, void* stream) {
+  return with_allocator(memory, [&](gpumem::allocator& from) { return from.record_use(block, {stream}); });
+}
+
+gpumem_code gpumem_stream_release(gpumem_allocator* memory, void* stream) {
+  return with_allocator(memory, [&](gpumem::allocator& in) { return in.stream_release({stream}); });
+}
+
+gpumem_code gpumem_capture_begin(gpumem_allocator* memory, void* stream) {
+  return with_allocator(memory, [&](gpumem::allocator& in) { return in.capture_begin({stream}); });
+}
+
+gpumem_code gpumem_capture_end(gpumem_allocator* memory, void* stream, uint64_t* graph) {
+  return with_allocator(memory, [&](gpumem::allocator& in) -> status {
+    if (graph == nullptr) return null_argument("graph");
+    *graph = 0;
+    const result<gpumem::graph_ref> left = in.capture_end({stream});
+    if (!left) return left.why();
+    *graph = left->id;
+    return {};
+  });
+}
+
+gpumem_code gpumem_graph_release(gpumem_allocator* memory, uint64_t graph) {
+  return with_allocator(memory, [&](gpumem::allocator& in) { return in.graph_release({graph}); });
+}
+
+gpumem_code gpumem_trim(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* returned) {
+  if (returned != nullptr) *returned = 0;
+  return with_allocator(memory, [&](gpumem::allocator& in) -> status {
+    if (!exists(in, device)) return no_such_device(in, device);
+    const gpumem::trim_result done = in.trim(device, bytes);
+    if (returned != nullptr) *returned = done.returned_bytes;
+    return {};
+  });
+}
+
+gpumem_code gpumem_set_limit(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* over) {
+  if (over != nullptr) *over = 0;
+  return with_allocator(memory, [&](gpumem::allocator& in) -> status {
+    const result<gpumem::limit_result> now = in.set_limit(device, bytes);
+    if (!now) return now.why();
+    if (over != nullptr) *over = now->over_bytes;
+    return {};
+  });
+}
+
+gpumem_code gpumem_on_out_of_memory(gpumem_allocator* memory, gpumem_oom_callback callback, void* user) {
+  return with_allocator(memory, [&](gpumem::allocator& in) -> status {
+    if (callback == nullptr) return null_argument("the callback");
+    in.on_out_of_memory(
+        [callback, user](int device, std::uint64_t needed) { return callback(user, device, needed) != 0; });
+    return {};
+  });
+}
+
+gpumem_code gpumem_check(gpumem_allocator* memory, int device) {
+  return with_allocator(memory, [&](gpumem::allocator& in) { return in.check(device); });
+}
+
+gpumem_code gpumem_flush_trace(gpumem_allocator* memory) {
+  return with_allocator(memory, [](gpumem::allocator& in) { return in.flush_trace(); });
+}
+
+}  // extern "C"

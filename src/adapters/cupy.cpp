@@ -1,0 +1,39 @@
+// Entry points for CuPy: cupy.cuda.CFunctionAllocator(param, malloc, free, owner), which calls them by address.
+//
+// CuPy hands over no stream, so `param` is one: a block belongs to the stream that the allocator was made for (0 is the
+// default stream). They are called from Cython code that lets no exception through, so an out-of-memory is told in the
+// log with its whole report and returns null. Any thread.
+#include <cstddef>
+#include <exception>
+
+#include "gpumem/default_allocator.hpp"
+#include "log.hpp"
+#include "physical_device.hpp"
+
+extern "C" {
+
+void* gpumem_cupy_malloc(void* param, std::size_t bytes, int device) {
+  if (bytes == 0) return nullptr;
+  try {
+    const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
+    if (!found) {
+      gpumem::log_line("cupy: " + found.why().message());
+      return nullptr;
+    }
+    gpumem::allocator& from = **found;
+    const gpumem::result<int> logical = gpumem::first_logical_on(from, device);
+    if (!logical) throw gpumem::bad_request{logical.why()};
+    return from.allocate({.bytes = bytes, .stream = {param}, .device = *logical});
+  } catch (const std::exception& failed) {
+    gpumem::log_line(std::string{"cupy: "} + failed.what());
+    return nullptr;
+  }
+}
+
+void gpumem_cupy_free(void* /*param*/, void* p, int /*device*/) {
+  if (p == nullptr) return;
+  const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
+  if (found) (*found)->deallocate(p);
+}
+
+}  // extern "C"

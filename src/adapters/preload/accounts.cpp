@@ -1,0 +1,189 @@
+#include "accounts.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpumem/gpu_usage.hpp"
+#include "gpumem/settings.hpp"
+#include "serving.hpp"
+
+namespace gpumem::preload {
+namespace {
+
+std::array<std::atomic<std::uint64_t>, most_devices> graph_bytes;
+
+served_device* account_of(int ordinal) noexcept {
+  if (ordinal < 0 || ordinal >= most_devices) return nullptr;
+  served_device* const d = open_devices[ordinal].load(std::memory_order_acquire);
+  return d != nullptr && d->account.active() ? d : nullptr;
+}
+
+/// What the driver says is used on the current device.
+bool used_on_current(std::uint64_t* bytes) {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (driver_call<entry::mem_get_info>(&free_bytes, &total_bytes) != CUDA_SUCCESS) return false;
+  *bytes = total_bytes - free_bytes;
+  return true;
+}
+
+std::uint64_t reserved_by(const served_device& d) {
+  std::uint64_t bytes = 0;
+  for (const logical_device& l : d.memory->devices()) {
+    if (const result<statistics> s = d.memory->stats(l.ordinal)) bytes += s->reserved_bytes;
+  }
+  return bytes;
+}
+
+/// All GPUs as they were when the process had no context yet; empty where NVML cannot tell.
+const std::vector<gpu_usage>& used_at_first() {
+  static const auto* const seen = [] {
+    auto* const out = new std::vector<gpu_usage>;
+    if (result<std::vector<gpu_usage>> now = gpu_usage_now()) *out = *std::move(now);
+    return out;
+  }();
+  return *seen;
+}
+
+/// What is used beside gpumem's segments and what was counted.
+used_memory unaccounted(const served_device& d) {
+  used_memory out{.ordinal = d.ordinal};
+  std::uint64_t used = 0;
+  out.known = used_on_current(&used);
+  const std::uint64_t ours = reserved_by(d) + d.account.counted_bytes();
+  out.bytes = used > ours ? used - ours : 0;
+  return out;
+}
+
+}  // namespace
+
+bool limits_process() noexcept {
+  static const bool wanted = [] {
+    settings s;
+    std::vector<std::string> problems;
+    return s.apply(process_environment(), &problems).ok() && s.scope == limit_scope::process;
+  }();
+  return wanted;
+}
+
+std::uint64_t process_bytes(const served_device& d) noexcept {
+  const std::string& uuid = d.on->info().uuid;
+  if (!d.on->info().simulated) {
+    if (const result<std::vector<gpu_usage>> now = gpu_usage_now()) {
+      for (const gpu_usage& g : *now) {
+        if (g.uuid != uuid) continue;
+        for (const gpu_process& p : g.processes) {
+          if (p.pid == static_cast<unsigned>(getpid()) && p.used_bytes) return *p.used_bytes;
+        }
+        for (const gpu_usage& before : used_at_first()) {
+          if (before.uuid == uuid) return g.used_bytes > before.used_bytes ? g.used_bytes - before.used_bytes : 0;
+        }
+      }
+    }
+  }
+  std::uint64_t used = 0;
+  return used_on_current(&used) ? used : 0;
+}
+
+charge charge_for(const price& p, bool dedicated) noexcept {
+  charge out;
+  if (p.bytes == 0 || (!dedicated && !limits_process())) return out;
+  CUresult refusal = CUDA_SUCCESS;
+  served_device* d = current_device(&refusal);
+  if (refusal != CUDA_SUCCESS) {
+    out.granted = false;
+    return out;
+  }
+  if (p.ordinal >= 0) d = account_of(p.ordinal);
+  if (d == nullptr || !d->account.active()) return out;
+  out.granted = d->account.charge(p.bytes);
+  out.ordinal = d->ordinal;
+  out.bytes = p.bytes;
+  return out;
+}
+
+void take_back(const charge& c) noexcept { refund({c.ordinal, c.bytes}); }
+
+void keep_receipt(const charge& c, kept_as kind, std::uint64_t given) noexcept {
+  if (c.ordinal < 0) return;
+  switch (kind) {
+    case kept_as::address:
+      return address_receipts().keep(given, c.ordinal, c.bytes);
+    case kept_as::handle:
+      return handle_receipts().keep(given, c.ordinal, c.bytes);
+    case kept_as::pages:
+      return all_pages().created(given, c.ordinal, c.bytes);
+    case kept_as::graph:
+      graph_bytes[static_cast<std::size_t>(c.ordinal)].fetch_add(c.bytes);
+      return;
+  }
+}
+
+void refund(const receipts::entry& e) noexcept {
+  if (served_device* const d = account_of(e.ordinal); d != nullptr && e.bytes != 0) d->account.refund(e.bytes);
+}
+
+receipts& address_receipts() noexcept {
+  static auto* const only = new receipts;
+  return *only;
+}
+receipts& handle_receipts() noexcept {
+  static auto* const only = new receipts;
+  return *only;
+}
+page_receipts& all_pages() noexcept {
+  static auto* const only = new page_receipts;
+  return *only;
+}
+
+// The account went with the device; what is left on it belongs to no context.
+void device_was_reset(int ordinal) noexcept {
+  static_cast<void>(address_receipts().take_all(ordinal));
+  static_cast<void>(handle_receipts().take_all(ordinal));
+  if (ordinal >= 0 && ordinal < most_devices) graph_bytes[static_cast<std::size_t>(ordinal)] = 0;
+}
+
+void graphs_hold(int ordinal, std::uint64_t bytes) noexcept {
+  if (ordinal < 0 || ordinal >= most_devices) return;
+  std::atomic<std::uint64_t>& counted = graph_bytes[static_cast<std::size_t>(ordinal)];
+  std::uint64_t before = counted.load();
+  while (bytes < before && !counted.compare_exchange_weak(before, bytes)) {
+  }
+  if (bytes < before) refund({ordinal, before - bytes});
+}
+
+std::shared_mutex& counting() noexcept {
+  static auto* const only = new std::shared_mutex;
+  return *only;
+}
+
+used_memory measure_before() noexcept {
+  CUresult refusal = CUDA_SUCCESS;
+  static_cast<void>(used_at_first());
+  const served_device* const d = current_device(&refusal);
+  return d != nullptr && d->account.active() ? unaccounted(*d) : used_memory{};
+}
+
+void measure_after(const used_memory& before) noexcept {
+  if (!before.known) return;
+  served_device* const d = account_of(before.ordinal);
+  if (d == nullptr) return;
+  // A segment on its way into the pool is used on the device and not yet the pool's: the least of a few looks counts.
+  constexpr int looks = 3;
+  std::uint64_t least = UINT64_MAX;
+  for (int i = 0; i < looks; ++i) {
+    const used_memory now = unaccounted(*d);
+    if (!now.known) return;
+    least = std::min(least, now.bytes);
+    if (least <= before.bytes) return;
+    std::this_thread::yield();
+  }
+  d->account.add_measured(least - before.bytes);
+}
+
+}  // namespace gpumem::preload

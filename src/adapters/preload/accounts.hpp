@@ -1,0 +1,70 @@
+// The ledgers of all devices, and the receipts of what was counted: what passed_on and the served frees ask.
+//
+// Under GPUMEM_LIMIT_SCOPE=process every counted call is entered; under GPUMEM_IPC=1 with a limit, the allocations that
+// stand for cudaMalloc. Else nothing here does anything.
+#pragma once
+
+#include <shared_mutex>
+
+#include "ledger.hpp"
+#include "prices.hpp"
+
+namespace gpumem::preload {
+
+struct served_device;
+
+/// Whether GPUMEM_LIMIT_SCOPE=process and a limit are set, as the environment had it at the first question.
+bool limits_process() noexcept;
+
+/// What the process has on the device by now: by NVML's list of processes, else by what NVML saw used before and after,
+/// else all that is used, which other processes may be part of.
+std::uint64_t process_bytes(const served_device& d) noexcept;
+
+/// A charge that was made, or need not be. False: over the limit.
+struct charge {
+  bool granted = true;
+  int ordinal = -1;  ///< of the account; -1: none
+  std::uint64_t bytes = 0;
+};
+/// `dedicated`: the call stands for a cudaMalloc that gets an allocation of its own.
+charge charge_for(const price& p, bool dedicated) noexcept;
+void take_back(const charge& c) noexcept;
+void keep_receipt(const charge& c, kept_as kind, std::uint64_t given) noexcept;
+
+/// Runs `free`, the driver's, of an address or a handle that may have been counted. The receipt is taken first: once
+/// the driver has it back, another thread may be given the same address.
+template <typename Free>
+CUresult freed(receipts& where, std::uint64_t what, Free&& free) noexcept;
+receipts& address_receipts() noexcept;
+receipts& handle_receipts() noexcept;
+page_receipts& all_pages() noexcept;
+void refund(const receipts::entry& e) noexcept;
+void device_was_reset(int ordinal) noexcept;
+/// The memory that a device's graphs hold now, as the driver tells; less than was counted where it was trimmed.
+void graphs_hold(int ordinal, std::uint64_t bytes) noexcept;
+
+template <typename Free>
+CUresult freed(receipts& where, std::uint64_t what, Free&& free) noexcept {
+  const receipts::entry paid = where.take(what);
+  const CUresult e = free();
+  if (e == CUDA_SUCCESS) {
+    refund(paid);
+  } else if (paid.ordinal >= 0) {
+    where.keep(what, paid.ordinal, paid.bytes);
+  }
+  return e;
+}
+
+/// Device memory that is used now, of the device that `current` names or a call will be made on; used to see what a
+/// measured call took. `known` false: nobody can tell.
+struct used_memory {
+  bool known = false;
+  int ordinal = -1;
+  std::uint64_t bytes = 0;  ///< without what gpumem and the counted calls have
+};
+/// Held shared by counted calls and alone by measured ones, so that the former are not taken for the latter's.
+std::shared_mutex& counting() noexcept;
+used_memory measure_before() noexcept;
+void measure_after(const used_memory& before) noexcept;
+
+}  // namespace gpumem::preload

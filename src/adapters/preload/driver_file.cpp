@@ -1,0 +1,144 @@
+#include "driver_file.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+
+#include "gpumem/settings.hpp"
+#include "log.hpp"
+#include "sees.hpp"
+#include "visible_now.hpp"
+
+namespace gpumem::preload {
+namespace {
+
+constexpr std::string_view soname = "libcuda.so.1";
+constexpr const char* usual_folders[] = {"/usr/lib/x86_64-linux-gnu",
+                                         "/usr/lib64",
+                                         "/usr/lib",
+                                         "/lib/x86_64-linux-gnu",
+                                         "/usr/lib/wsl/lib",
+                                         "/usr/local/nvidia/lib64",
+                                         "/usr/local/nvidia/lib",
+                                         "/run/opengl-driver/lib"};
+
+/// Null where the environment does not have it, or it is empty.
+const char* variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+bool same_file(const std::string& a, const char* b) {
+  struct stat of_a {};
+  struct stat of_b {};
+  return stat(a.c_str(), &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
+const char* this_library() {
+  static const int somewhere_in_it = 0;
+  Dl_info info{};
+  return dladdr(&somewhere_in_it, &info) != 0 ? info.dli_fname : nullptr;
+}
+
+/// Every path in ldconfig's cache that ends with the driver's name; the format around the strings does not matter.
+void add_from_cache(std::vector<std::string>& to) {
+  std::ifstream file{"/etc/ld.so.cache", std::ios::binary};
+  const std::string all{std::istreambuf_iterator<char>{file}, {}};
+  const std::string ending = fmt::format("/{}", soname) + '\0';
+  for (std::size_t at = all.find(ending); at != std::string::npos; at = all.find(ending, at + 1)) {
+    const std::size_t before = all.rfind('\0', at);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    to.push_back(all.substr(begin, at - begin) + std::string{ending.data(), ending.size() - 1});
+  }
+}
+
+struct driver_file {
+  void* library = nullptr;
+  PFN_cuGetProcAddress_v12000 ask = nullptr;
+};
+
+/// GPUMEM_DEVICES, before the driver reads CUDA_VISIBLE_DEVICES at its first call. False: it cannot be obeyed, and the
+/// program must not run on a card that nobody meant.
+bool obey_device_choice() {
+  if (!sees_everything || std::getenv("GPUMEM_DEVICES") == nullptr) return true;
+  settings with;
+  std::vector<std::string> problems;
+  status chosen = with.apply(process_environment(), &problems);
+  for (const std::string& problem : problems) {
+    if (problem.starts_with("GPUMEM_DEVICES=")) chosen = status{errc::bad_setting, problem};
+  }
+  if (chosen && with.devices) {
+    result<chosen_cards> cards = choose_cards(with, visible_by::rule);
+    if (cards) {
+      for (card_lease& lease : cards->leases) lease.keep_until_exit();
+      setenv("CUDA_VISIBLE_DEVICES", cards->list.c_str(), 1);
+      unsetenv("GPUMEM_DEVICES");  // it has been obeyed, and a child must not choose among what is left
+    }
+    chosen = cards.why();
+  }
+  if (!chosen) log_line(fmt::format("{}; this program sees no device", chosen.message()));
+  return chosen.ok();
+}
+
+driver_file open_driver() {
+  driver_file out;
+  if (!obey_device_choice()) return out;
+  std::string failures;
+  for (const std::string& path : driver_candidates()) {
+    out.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (out.library != nullptr) {
+      out.ask = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(out.library, "cuGetProcAddress_v2"));
+      return out;
+    }
+    const char* const why = dlerror();
+    failures += fmt::format("; {}", why != nullptr ? why : path);
+  }
+  if (variable("GPUMEM_CUDA_DRIVER") != nullptr || variable("GPUMEM_VERBOSE") != nullptr) {
+    log_line(fmt::format("no CUDA driver to preload for{}; every driver call fails with CUDA_ERROR_NO_DEVICE",
+                         failures.empty() ? "; no libcuda.so.1 was found" : failures));
+  }
+  return out;
+}
+
+const driver_file& driver() {
+  static const driver_file only = open_driver();
+  return only;
+}
+
+}  // namespace
+
+std::vector<std::string> driver_candidates() {
+  if (const char* const named = variable("GPUMEM_CUDA_DRIVER")) return {named};
+  std::vector<std::string> all;
+  if (const char* const folders = variable("LD_LIBRARY_PATH")) {
+    std::string_view rest = folders;
+    while (!rest.empty()) {
+      const std::size_t end = std::min(rest.find_first_of(":;"), rest.size());
+      if (end > 0) all.push_back(fmt::format("{}/{}", rest.substr(0, end), soname));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+  add_from_cache(all);
+  for (const char* const folder : usual_folders) all.push_back(fmt::format("{}/{}", folder, soname));
+  const char* const self = this_library();
+  std::erase_if(all, [self](const std::string& path) {
+    struct stat there {};
+    return stat(path.c_str(), &there) != 0 || (self != nullptr && same_file(path, self));
+  });
+  return all;
+}
+
+void* driver_symbol(const char* name) noexcept {
+  return driver().library != nullptr ? dlsym(driver().library, name) : nullptr;
+}
+
+PFN_cuGetProcAddress_v12000 driver_get_proc_address() noexcept { return driver().ask; }
+
+CUresult not_there() noexcept { return driver().library != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NO_DEVICE; }
+
+}  // namespace gpumem::preload

@@ -1,0 +1,88 @@
+// The driver's names, each a jump through a slot of its own. A slot points at first behind its jump, where the function
+// is looked for: gpumem_preload_bind(slot) answers with what stands there from then on, ours or the driver's. The
+// arguments of the call, whatever they are, come through untouched.
+#if !defined(__x86_64__)
+#error "gpumem_preload is written for x86-64"
+#endif
+
+.macro forward name
+  .pushsection .data.gpumem_slots, "aw", @progbits
+  .quad first_\name
+  .popsection
+  .globl \name
+  .type \name, @function
+  .p2align 4
+\name:
+  endbr64
+  jmp *slot_\name(%rip)
+first_\name:
+  endbr64
+  leaq slot_\name(%rip), %r11
+  jmp bind_first
+  .size \name, .-\name
+.endm
+
+// A label of its own before each slot, so that the jump can name it.
+.macro slot name
+  .pushsection .data.gpumem_slots, "aw", @progbits
+slot_\name:
+  .popsection
+.endm
+
+  .section .data.gpumem_slots, "aw", @progbits
+  .p2align 3
+  .globl gpumem_preload_slots
+  .hidden gpumem_preload_slots
+gpumem_preload_slots:
+
+  .text
+  .p2align 4
+  .type bind_first, @function
+bind_first:
+  pushq %rbp
+  movq %rsp, %rbp
+  pushq %rdi
+  pushq %rsi
+  pushq %rdx
+  pushq %rcx
+  pushq %r8
+  pushq %r9
+  pushq %rax
+  subq $136, %rsp
+  andq $-16, %rsp
+  movaps %xmm0, 0(%rsp)
+  movaps %xmm1, 16(%rsp)
+  movaps %xmm2, 32(%rsp)
+  movaps %xmm3, 48(%rsp)
+  movaps %xmm4, 64(%rsp)
+  movaps %xmm5, 80(%rsp)
+  movaps %xmm6, 96(%rsp)
+  movaps %xmm7, 112(%rsp)
+  movq %r11, %rdi
+  call gpumem_preload_bind
+  movq %rax, %r11
+  movaps 0(%rsp), %xmm0
+  movaps 16(%rsp), %xmm1
+  movaps 32(%rsp), %xmm2
+  movaps 48(%rsp), %xmm3
+  movaps 64(%rsp), %xmm4
+  movaps 80(%rsp), %xmm5
+  movaps 96(%rsp), %xmm6
+  movaps 112(%rsp), %xmm7
+  leaq -56(%rbp), %rsp
+  popq %rax
+  popq %r9
+  popq %r8
+  popq %rcx
+  popq %rdx
+  popq %rsi
+  popq %rdi
+  popq %rbp
+  jmp *%r11
+  .size bind_first, .-bind_first
+
+#define NAME(name) slot name ; forward name ;
+#include "driver_names.def"
+#undef NAME
+
+  .section .note.GNU-stack, "", @progbits

@@ -1,0 +1,118 @@
+// What a process has on a device beside gpumem's own segments, where a limit is on that, too.
+//
+// The limit of the pool is what the rest leaves of the whole:
+//   pool = limit - headroom - measured (contexts, modules) - counted (what the driver gave on request)
+// A counted request is entered before the driver is asked, and lowers the pool's limit first: idle memory goes back for
+// it, and where that is not enough the request is refused, as the driver would. So the sum never exceeds the limit but
+// by what is measured only afterwards, for which the headroom stands.
+// Any thread; one lock a device, held while the pool gives idle memory back.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+
+#include "gpumem/allocator.hpp"
+#include "group_ledger.hpp"
+
+namespace gpumem::preload {
+
+class ledger {
+ public:
+  /// Of `pool`, whose limit is the whole from here on. `measured`: what the process has already.
+  /// `bad_setting` where the limit leaves nothing.
+  /// `group`: of which counted bytes are, too; may be null, and outlives this.
+  status open(allocator& pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes, std::uint64_t measured_bytes,
+              shared_budget* group);
+  [[nodiscard]] bool active() const noexcept { return pool_ != nullptr; }
+
+  /// Enters a request; false: over the limit, and nothing is changed.
+  bool charge(std::uint64_t bytes);
+  void refund(std::uint64_t bytes);
+  /// What the driver turned out to have taken.
+  void add_measured(std::uint64_t bytes);
+
+  [[nodiscard]] std::uint64_t limit_bytes() const noexcept { return limit_; }
+  [[nodiscard]] std::uint64_t counted_bytes() const;
+  /// Counted, measured and headroom together.
+  [[nodiscard]] std::uint64_t beside_bytes() const;
+
+ private:
+  [[nodiscard]] std::uint64_t beside_locked() const noexcept { return headroom_ + measured_ + counted_; }
+  /// False where the pool holds more in live blocks than this leaves.
+  bool lower_pool();
+  /// False where the group's other members have what is asked for.
+  bool reserve_in_group(std::uint64_t bytes);
+
+  mutable std::mutex mutex_;
+  allocator* pool_ = nullptr;
+  shared_budget* group_ = nullptr;
+  std::uint64_t limit_ = 0;
+  std::uint64_t headroom_ = 0;
+  std::uint64_t measured_ = 0;
+  std::uint64_t counted_ = 0;
+};
+
+/// Which handle or address stands for how many bytes on which device, so that they are refunded once.
+class receipts {
+ public:
+  void keep(std::uint64_t handle, int ordinal, std::uint64_t bytes);
+  /// Of the handle, if it is known; it is not afterwards.
+  struct entry {
+    int ordinal = -1;
+    std::uint64_t bytes = 0;
+  };
+  entry take(std::uint64_t handle);
+  /// All of a device's.
+  std::uint64_t take_all(int ordinal);
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<std::uint64_t, entry> of_;
+};
+
+/// Physical pages live until their handle is released as often as it was given out, and nothing maps them any more.
+class page_receipts {
+ public:
+  void created(std::uint64_t handle, int ordinal, std::uint64_t bytes);
+  void retained(std::uint64_t handle);
+  receipts::entry released(std::uint64_t handle);
+  void mapped(std::uint64_t at, std::uint64_t bytes, std::uint64_t handle);
+  /// Calls `gone(entry)` for each run of pages that nothing holds any more.
+  template <typename Gone>
+  void unmapped(std::uint64_t at, std::uint64_t bytes, Gone&& gone);
+
+ private:
+  struct run {
+    receipts::entry what;
+    unsigned handles = 1;
+    unsigned mappings = 0;
+  };
+  /// What is to be refunded; an ordinal of -1: nothing yet.
+  receipts::entry settle(std::unordered_map<std::uint64_t, run>::iterator at);
+
+  std::mutex mutex_;
+  std::unordered_map<std::uint64_t, run> runs_;
+  struct mapping {
+    std::uint64_t bytes;
+    std::uint64_t handle;
+  };
+  std::map<std::uint64_t, mapping> mappings_;
+};
+
+template <typename Gone>
+void page_receipts::unmapped(std::uint64_t at, std::uint64_t bytes, Gone&& gone) {
+  const std::lock_guard lock{mutex_};
+  for (auto it = mappings_.lower_bound(at); it != mappings_.end() && it->first - at < bytes;) {
+    const auto of = runs_.find(it->second.handle);
+    it = mappings_.erase(it);
+    if (of == runs_.end()) continue;
+    --of->second.mappings;
+    if (const receipts::entry done = settle(of); done.ordinal >= 0) gone(done);
+  }
+}
+
+}  // namespace gpumem::preload

@@ -1,0 +1,133 @@
+// What NVML tells the program of a device's memory, where the whole process has a limit: the limit is the device.
+//
+// Programs reach NVML through the linker or through dlsym in a handle of their own; both lead here. gpumem's own
+// questions, which want the truth, are told apart by where they come from.
+#include <dlfcn.h>
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "accounts.hpp"
+#include "nvml.hpp"
+#include "served.hpp"
+
+namespace gpumem::preload {
+namespace {
+
+/// As load_nvml has it.
+const char* library_name() {
+  const char* const named = std::getenv("GPUMEM_NVML");
+  return named != nullptr && *named != '\0' ? named : "libnvidia-ml.so.1";
+}
+constexpr int nvml_success = 0;
+constexpr int nvml_library_not_found = 12;
+
+/// nvmlMemory_v2_t.
+struct nvml_memory_2 {
+  unsigned int version;
+  unsigned long long total;
+  unsigned long long reserved;
+  unsigned long long free;
+  unsigned long long used;
+};
+
+template <typename Memory>
+using memory_function = int (*)(nvml_device_t, Memory*);
+std::atomic<memory_function<nvml_memory_t>> real_memory{nullptr};
+std::atomic<memory_function<nvml_memory_2>> real_memory_2{nullptr};
+std::atomic<int (*)(nvml_device_t, char*, unsigned int)> real_uuid{nullptr};
+
+/// The C library's own.
+using dlsym_function = void* (*)(void*, const char*);
+dlsym_function find_dlsym() {
+  void* found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+  if (found == nullptr) found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+  return reinterpret_cast<dlsym_function>(found);
+}
+
+/// Looks NVML's functions up in a handle in which the program found it, or by NVML's name.
+void find_real(void* handle, dlsym_function in) {
+  if (real_uuid.load() != nullptr) return;
+  if (handle == nullptr) handle = dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return;
+  real_memory = reinterpret_cast<memory_function<nvml_memory_t>>(in(handle, "nvmlDeviceGetMemoryInfo"));
+  real_memory_2 = reinterpret_cast<memory_function<nvml_memory_2>>(in(handle, "nvmlDeviceGetMemoryInfo_v2"));
+  real_uuid = reinterpret_cast<int (*)(nvml_device_t, char*, unsigned int)>(in(handle, "nvmlDeviceGetUUID"));
+}
+
+/// The view of a device that is open; of another one, the limit alone can be told.
+template <typename Memory>
+void cap(nvml_device_t device, Memory* of) {
+  std::array<char, 96> uuid{};
+  if (real_uuid.load() == nullptr || real_uuid.load()(device, uuid.data(), uuid.size()) != nvml_success) return;
+  const served_device* open = nullptr;
+  for_each_device([&](const served_device& d) {
+    if (d.on->info().uuid == uuid.data()) open = &d;
+  });
+  if (open != nullptr) {
+    if (!open->whole_process) return;
+    of->free = free_for_program(*open, of->free).value_or(of->free);
+    of->total = std::min<unsigned long long>(of->total, open->limit_bytes);
+  } else {
+    const std::optional<std::uint64_t> limit = limit_before_opening(0, of->total);
+    if (!limit) return;
+    of->total = std::min<unsigned long long>(of->total, *limit);
+    of->free = std::min(of->free, of->total);
+  }
+  of->used = of->total - std::min(of->free, of->total);
+}
+
+template <typename Memory>
+int capped(const std::atomic<memory_function<Memory>>& real, nvml_device_t device, Memory* of) {
+  find_real(nullptr, find_dlsym());
+  const memory_function<Memory> ask = real.load();
+  if (ask == nullptr) return nvml_library_not_found;
+  const int done = ask(device, of);
+  if (done == nvml_success && of != nullptr && limits_process()) cap(device, of);
+  return done;
+}
+
+bool from_this_library(const void* caller) {
+  static const int somewhere_in_it = 0;
+  Dl_info here{};
+  Dl_info there{};
+  return dladdr(&somewhere_in_it, &here) != 0 && dladdr(caller, &there) != 0 && here.dli_fbase == there.dli_fbase;
+}
+
+}  // namespace
+}  // namespace gpumem::preload
+
+extern "C" {
+
+int nvmlDeviceGetMemoryInfo(gpumem::nvml_device_t device, gpumem::nvml_memory_t* of) {
+  return gpumem::preload::capped(gpumem::preload::real_memory, device, of);
+}
+int nvmlDeviceGetMemoryInfo_v2(gpumem::nvml_device_t device, gpumem::preload::nvml_memory_2* of) {
+  return gpumem::preload::capped(gpumem::preload::real_memory_2, device, of);
+}
+
+// Called by watch_dlsym.S, before the C library's dlsym.
+extern __attribute__((visibility("hidden"))) void* (*gpumem_preload_dlsym)(void*, const char*);
+__attribute__((visibility("hidden"))) void* gpumem_preload_watch(void* handle, const char* name, const void* caller);
+
+void* (*gpumem_preload_dlsym)(void*, const char*) = nullptr;
+
+void* gpumem_preload_watch(void* handle, const char* name, const void* caller) {
+  using namespace gpumem::preload;  // NOLINT
+  if (__atomic_load_n(&gpumem_preload_dlsym, __ATOMIC_ACQUIRE) == nullptr) {
+    __atomic_store_n(&gpumem_preload_dlsym, find_dlsym(), __ATOMIC_RELEASE);
+  }
+  if (name == nullptr || std::strncmp(name, "nvmlDeviceGetMemoryInfo", 23) != 0) return nullptr;
+  if (from_this_library(caller) || !limits_process()) return nullptr;
+  void* const real = gpumem_preload_dlsym(handle, name);
+  if (real == nullptr || handle == RTLD_NEXT) return real;
+  find_real(handle == RTLD_DEFAULT ? nullptr : handle, gpumem_preload_dlsym);
+  if (std::strcmp(name, "nvmlDeviceGetMemoryInfo") == 0) return reinterpret_cast<void*>(&nvmlDeviceGetMemoryInfo);
+  if (std::strcmp(name, "nvmlDeviceGetMemoryInfo_v2") == 0) return reinterpret_cast<void*>(&nvmlDeviceGetMemoryInfo_v2);
+  return nullptr;
+}
+
+}  // extern "C"

@@ -1,0 +1,62 @@
+// What is the driver's to do: called there, and once more when it runs out of memory while gpumem has some idle.
+//
+// A counted call is entered in its device's account first and taken back where it fails; after a measured one, what the
+// driver has taken is deducted (accounts.hpp).
+#pragma once
+
+#include <mutex>
+
+#include "accounts.hpp"
+#include "entry_points.hpp"
+#include "serving.hpp"
+
+namespace gpumem::preload {
+
+enum class accounting : std::uint8_t { counted, measured };
+
+template <entry E, null_stream N, typename... Arguments>
+CUresult tried_twice(Arguments... arguments) noexcept {
+  const CUresult e = driver_call<E, N>(arguments...);
+  return e == CUDA_ERROR_OUT_OF_MEMORY && give_back_idle() ? driver_call<E, N>(arguments...) : e;
+}
+
+template <entry E, null_stream N, accounting How, typename Pointer = typename signature<E>::type>
+struct passed_on;
+
+template <entry E, null_stream N, typename... Arguments>
+struct passed_on<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
+  static CUresult CUDAAPI call(Arguments... arguments) { return charged(false, pricing<E>::kind, arguments...); }
+  /// In the place of a cudaMalloc that gets an allocation of its own.
+  static CUresult dedicated(Arguments... arguments) { return charged(true, pricing<E>::kind, arguments...); }
+  /// While its stream captures: the graph's, which no free gives back.
+  static CUresult of_graph(Arguments... arguments) { return charged(false, kept_as::graph, arguments...); }
+
+ private:
+  static CUresult charged(bool dedicated, kept_as kind, Arguments... arguments) {
+    std::shared_lock together{counting(), std::defer_lock};
+    if (limits_process()) together.lock();
+    const charge paid = charge_for(pricing<E>::of(arguments...), dedicated);
+    if (!paid.granted) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult e = tried_twice<E, N>(arguments...);
+    if (e == CUDA_SUCCESS) {
+      keep_receipt(paid, kind, paid.ordinal >= 0 ? pricing<E>::given(arguments...) : 0);
+    } else {
+      take_back(paid);
+    }
+    return e;
+  }
+};
+
+template <entry E, null_stream N, typename... Arguments>
+struct passed_on<E, N, accounting::measured, CUresult(CUDAAPI*)(Arguments...)> {
+  static CUresult CUDAAPI call(Arguments... arguments) {
+    if (!limits_process()) return tried_twice<E, N>(arguments...);
+    const std::unique_lock alone{counting()};
+    const used_memory before = measure_before();
+    const CUresult e = tried_twice<E, N>(arguments...);
+    if (e == CUDA_SUCCESS) measure_after(before);
+    return e;
+  }
+};
+
+}  // namespace gpumem::preload

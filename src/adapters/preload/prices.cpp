@@ -1,0 +1,48 @@
+#include "prices.hpp"
+
+namespace gpumem::preload {
+namespace {
+
+std::uint64_t bytes_of(CUarray_format format) {
+  switch (format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8:
+      return 1;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+      return 2;
+    default:
+      return 4;  // or, for a compressed or planar format, less
+  }
+}
+
+}  // namespace
+
+std::uint64_t price_of_array(const CUDA_ARRAY_DESCRIPTOR& of) {
+  return price_of_bytes(of.Width * std::max<std::size_t>(of.Height, 1) * std::max(of.NumChannels, 1U) *
+                        bytes_of(of.Format));
+}
+
+std::uint64_t price_of_array(const CUDA_ARRAY3D_DESCRIPTOR& of, unsigned int levels) {
+  if ((of.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0) return 0;
+  std::uint64_t bytes = 0;
+  std::size_t width = of.Width;
+  std::size_t height = std::max<std::size_t>(of.Height, 1);
+  std::size_t depth = std::max<std::size_t>(of.Depth, 1);
+  const bool layered = (of.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+  for (unsigned int level = 0; level < std::max(levels, 1U); ++level) {
+    bytes += width * height * depth * std::max(of.NumChannels, 1U) * bytes_of(of.Format);
+    width = std::max<std::size_t>(width / 2, 1);
+    height = std::max<std::size_t>(height / 2, 1);
+    if (!layered) depth = std::max<std::size_t>(depth / 2, 1);
+  }
+  return price_of_bytes(bytes);
+}
+
+price price_of_node(const CUDA_MEM_ALLOC_NODE_PARAMS& of) {
+  if (of.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return {};
+  return {price_of_bytes(of.bytesize), of.poolProps.location.id};
+}
+
+}  // namespace gpumem::preload

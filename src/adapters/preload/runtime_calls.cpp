@@ -1,0 +1,59 @@
+// libgpumem_runtime.so: the served calls under names of our own, for programs that are relinked with --wrap
+// (runtime_wrap.c) or recompiled with -include gpumem/cuda_override.h. Only those calls are served; the driver and all
+// that libraries do with it stay as they are, so streams and captures are asked for (GPUMEM_STREAM_IDS=query).
+//
+// The results are those of the runtime: the driver's errors that can occur here have the same numbers there.
+#include "sees.hpp"
+#include "served.hpp"
+
+namespace gpumem::preload {
+const bool sees_everything = false;
+}  // namespace gpumem::preload
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+CUdeviceptr number_of(const void* p) { return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(p)); }
+
+template <typename Call>
+int pointer_from(void** p, Call&& call) {
+  CUdeviceptr at = 0;
+  const CUresult e = call(&at);
+  *p = e == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)) : nullptr;
+  return e;
+}
+
+}  // namespace
+
+using namespace gpumem::preload;  // NOLINT: the exported names are global
+
+EXPORTED int gpumem_runtime_malloc(void** p, std::size_t bytes) {
+  return pointer_from(p, [bytes](CUdeviceptr* at) { return bytes == 0 ? CUDA_SUCCESS : mem_alloc(at, bytes); });
+}
+EXPORTED int gpumem_runtime_malloc_pitch(void** p, std::size_t* pitch, std::size_t width, std::size_t height) {
+  return pointer_from(p, [&](CUdeviceptr* at) { return mem_alloc_pitch(at, pitch, width, height, 4); });
+}
+EXPORTED int gpumem_runtime_free(void* p) { return mem_free(number_of(p)); }
+EXPORTED int gpumem_runtime_malloc_async(void** p, std::size_t bytes, void* stream, int per_thread) {
+  return pointer_from(p, [&](CUdeviceptr* at) {
+    return per_thread != 0 ? mem_alloc_async_ptsz(at, bytes, static_cast<CUstream>(stream))
+                           : mem_alloc_async(at, bytes, static_cast<CUstream>(stream));
+  });
+}
+EXPORTED int gpumem_runtime_free_async(void* p, void* stream, int per_thread) {
+  return per_thread != 0 ? mem_free_async_ptsz(number_of(p), static_cast<CUstream>(stream))
+                         : mem_free_async(number_of(p), static_cast<CUstream>(stream));
+}
+EXPORTED int gpumem_runtime_mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+  return mem_get_info(free_bytes, total_bytes);
+}
+/// Before cudaStreamBeginCapture, and after cudaStreamEndCapture or where the former failed.
+EXPORTED void gpumem_runtime_capture_begins(void* stream, int per_thread) {
+  capture_begins(stream == nullptr && per_thread != 0 ? CU_STREAM_PER_THREAD : static_cast<CUstream>(stream));
+}
+EXPORTED void gpumem_runtime_capture_is_over(void* stream, int per_thread) {
+  capture_is_over(stream == nullptr && per_thread != 0 ? CU_STREAM_PER_THREAD : static_cast<CUstream>(stream));
+}
+/// Before cudaDeviceReset, of the current device.
+EXPORTED void gpumem_runtime_forget_device(int device) { forget_device(device); }

@@ -1,0 +1,106 @@
+// libgpumem_wrap.a: what `ld --wrap` makes of a program's calls of the runtime (wrap.options). Linked into the program,
+// so that __real_ leads to whatever runtime it has, static or shared.
+#include "gpumem/runtime_calls.h"
+
+// The declarations that the linker's symbols need, and no header has.
+extern "C" {
+int __real_cudaMalloc(void** p, std::size_t bytes);
+int __real_cudaFree(void* p);
+int __real_cudaDeviceReset();
+int cudaGetDevice(int* device);
+int __wrap_cudaMalloc(void** p, std::size_t bytes);
+int __wrap_cudaMallocPitch(void** p, std::size_t* pitch, std::size_t width, std::size_t height);
+int __wrap_cudaFree(void* p);
+int __wrap_cudaMallocAsync(void** p, std::size_t bytes, void* stream);
+int __wrap_cudaMallocAsync_ptsz(void** p, std::size_t bytes, void* stream);
+int __wrap_cudaFreeAsync(void* p, void* stream);
+int __wrap_cudaFreeAsync_ptsz(void* p, void* stream);
+int __wrap_cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes);
+int __wrap_cudaStreamBeginCapture(void* stream, int mode);
+int __wrap_cudaStreamBeginCapture_ptsz(void* stream, int mode);
+int __wrap_cudaStreamEndCapture(void* stream, void** graph);
+int __wrap_cudaStreamEndCapture_ptsz(void* stream, void** graph);
+int __wrap_cudaDeviceReset();
+int __real_cudaStreamBeginCapture(void* stream, int mode);
+int __real_cudaStreamBeginCapture_ptsz(void* stream, int mode);
+int __real_cudaStreamEndCapture(void* stream, void** graph);
+int __real_cudaStreamEndCapture_ptsz(void* stream, void** graph);
+}
+
+namespace {
+
+constexpr int out_of_memory = 2;
+
+/// The runtime makes its context current at the first call that needs it, which this one now is.
+int with_context() { return __real_cudaFree(nullptr); }
+
+/// The runtime remembers its last error: a request that cannot be granted makes it remember this one.
+int remembered(int error) {
+  void* nothing = nullptr;
+  return error == out_of_memory ? __real_cudaMalloc(&nothing, ~std::size_t{0} >> 1) : error;
+}
+
+constexpr int wrong_thread = 908;  // cudaErrorStreamCaptureWrongThread: the capture goes on
+
+template <typename Real>
+int begin_capture(void* stream, int per_thread, Real&& real) {
+  gpumem_runtime_capture_begins(stream, per_thread);
+  const int e = real();
+  if (e != 0) gpumem_runtime_capture_is_over(stream, per_thread);
+  return e;
+}
+template <typename Real>
+int end_capture(void* stream, int per_thread, Real&& real) {
+  const int e = real();
+  if (e != wrong_thread) gpumem_runtime_capture_is_over(stream, per_thread);
+  return e;
+}
+
+}  // namespace
+
+int __wrap_cudaMalloc(void** p, std::size_t bytes) {
+  if (const int e = with_context(); e != 0 || p == nullptr) return e != 0 ? e : __real_cudaMalloc(p, bytes);
+  return remembered(gpumem_runtime_malloc(p, bytes));
+}
+
+int __wrap_cudaMallocPitch(void** p, std::size_t* pitch, std::size_t width, std::size_t height) {
+  if (const int e = with_context(); e != 0) return e;
+  return remembered(gpumem_runtime_malloc_pitch(p, pitch, width, height));
+}
+
+int __wrap_cudaFree(void* p) { return p == nullptr ? __real_cudaFree(p) : gpumem_runtime_free(p); }
+
+int __wrap_cudaMallocAsync(void** p, std::size_t bytes, void* stream) {
+  if (const int e = with_context(); e != 0) return e;
+  return remembered(gpumem_runtime_malloc_async(p, bytes, stream, 0));
+}
+int __wrap_cudaMallocAsync_ptsz(void** p, std::size_t bytes, void* stream) {
+  if (const int e = with_context(); e != 0) return e;
+  return remembered(gpumem_runtime_malloc_async(p, bytes, stream, 1));
+}
+int __wrap_cudaFreeAsync(void* p, void* stream) { return gpumem_runtime_free_async(p, stream, 0); }
+int __wrap_cudaFreeAsync_ptsz(void* p, void* stream) { return gpumem_runtime_free_async(p, stream, 1); }
+
+int __wrap_cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
+  if (const int e = with_context(); e != 0) return e;
+  return gpumem_runtime_mem_get_info(free_bytes, total_bytes);
+}
+
+int __wrap_cudaStreamBeginCapture(void* stream, int mode) {
+  return begin_capture(stream, 0, [=] { return __real_cudaStreamBeginCapture(stream, mode); });
+}
+int __wrap_cudaStreamBeginCapture_ptsz(void* stream, int mode) {
+  return begin_capture(stream, 1, [=] { return __real_cudaStreamBeginCapture_ptsz(stream, mode); });
+}
+int __wrap_cudaStreamEndCapture(void* stream, void** graph) {
+  return end_capture(stream, 0, [=] { return __real_cudaStreamEndCapture(stream, graph); });
+}
+int __wrap_cudaStreamEndCapture_ptsz(void* stream, void** graph) {
+  return end_capture(stream, 1, [=] { return __real_cudaStreamEndCapture_ptsz(stream, graph); });
+}
+
+int __wrap_cudaDeviceReset() {
+  int device = 0;
+  if (cudaGetDevice(&device) == 0) gpumem_runtime_forget_device(device);
+  return __real_cudaDeviceReset();
+}

@@ -1,0 +1,104 @@
+// What ends, begins or takes memory with it: streams, captures, contexts, the program's choice of a pool.
+#include "accounts.hpp"
+#include "driver_calls.hpp"
+#include "served.hpp"
+
+namespace gpumem::preload {
+namespace {
+
+void stream_ends(CUstream s) {
+  capture_is_over(s);
+  forget_stream(s);
+  for_each_device([s](served_device& d) { static_cast<void>(d.memory->stream_release({s})); });
+}
+
+/// gpumem is told first: what it is doing that a capture forbids comes to its end before the driver begins.
+template <entry E, null_stream N, typename... More>
+CUresult begin(CUstream s, More... more) {
+  const CUstream on = s == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : s;
+  capture_begins(on);
+  const CUresult e = driver_call<E, N>(s, more...);
+  if (e != CUDA_SUCCESS) capture_is_over(on);
+  return e;
+}
+
+template <null_stream N>
+CUresult end(CUstream s, CUgraph* graph) {
+  const CUresult e = driver_call<entry::end_capture, N>(s, graph);
+  // Only the thread that began it can end it; everything else is its end, in error or not.
+  if (e != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) {
+    capture_is_over(s == nullptr && N == null_stream::per_thread ? CU_STREAM_PER_THREAD : s);
+  }
+  return e;
+}
+
+template <entry E>
+CUresult reset(CUdevice device) {
+  served_device* const was = forget_device(device);
+  forget_stream(nullptr);
+  device_was_reset(device);
+  const CUresult e = driver_call<E>(device);
+  if (e == CUDA_SUCCESS && was != nullptr) leave_group(*was);
+  return e;
+}
+
+}  // namespace
+
+CUresult CUDAAPI stream_destroy(CUstream s) {
+  if (s != nullptr) stream_ends(s);
+  return driver_call<entry::stream_destroy>(s);
+}
+CUresult CUDAAPI stream_destroy_2(CUstream s) {
+  if (s != nullptr) stream_ends(s);
+  return driver_call<entry::stream_destroy_2>(s);
+}
+
+CUresult CUDAAPI begin_capture(CUstream s, CUstreamCaptureMode mode) {
+  return begin<entry::begin_capture, null_stream::legacy>(s, mode);
+}
+CUresult CUDAAPI begin_capture_ptsz(CUstream s, CUstreamCaptureMode mode) {
+  return begin<entry::begin_capture, null_stream::per_thread>(s, mode);
+}
+CUresult CUDAAPI begin_capture_10(CUstream s) { return begin<entry::begin_capture_10, null_stream::legacy>(s); }
+CUresult CUDAAPI begin_capture_10_ptsz(CUstream s) {
+  return begin<entry::begin_capture_10, null_stream::per_thread>(s);
+}
+CUresult CUDAAPI begin_capture_to_graph(CUstream s, CUgraph graph, const CUgraphNode* nodes,
+                                        const CUgraphEdgeData* edges, std::size_t count, CUstreamCaptureMode mode) {
+  return begin<entry::begin_capture_to_graph, null_stream::legacy>(s, graph, nodes, edges, count, mode);
+}
+CUresult CUDAAPI begin_capture_to_graph_ptsz(CUstream s, CUgraph graph, const CUgraphNode* nodes,
+                                             const CUgraphEdgeData* edges, std::size_t count,
+                                             CUstreamCaptureMode mode) {
+  return begin<entry::begin_capture_to_graph, null_stream::per_thread>(s, graph, nodes, edges, count, mode);
+}
+CUresult CUDAAPI end_capture(CUstream s, CUgraph* graph) { return end<null_stream::legacy>(s, graph); }
+CUresult CUDAAPI end_capture_ptsz(CUstream s, CUgraph* graph) { return end<null_stream::per_thread>(s, graph); }
+
+CUresult CUDAAPI primary_ctx_reset(CUdevice device) { return reset<entry::primary_ctx_reset>(device); }
+CUresult CUDAAPI primary_ctx_reset_7(CUdevice device) { return reset<entry::primary_ctx_reset_7>(device); }
+
+// A block of gpumem's would not be reached.
+CUresult CUDAAPI mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count) {
+  const CUresult e = driver_call<entry::mem_pool_set_access>(pool, access, count);
+  if (e != CUDA_SUCCESS || calls() == nullptr) return e;
+  CUresult refusal = CUDA_SUCCESS;
+  static_cast<void>(current_device(&refusal));  // it may be the first that is heard of the device
+  for_each_device([&](served_device& d) {
+    CUmemoryPool usual = nullptr;
+    if (calls()->default_pool(&usual, d.handle) == CUDA_SUCCESS && usual == pool) d.own_pool = true;
+  });
+  return e;
+}
+
+CUresult CUDAAPI device_set_mem_pool(CUdevice device, CUmemoryPool pool) {
+  const CUresult e = driver_call<entry::device_set_mem_pool>(device, pool);
+  if (e != CUDA_SUCCESS || calls() == nullptr) return e;
+  for_each_device([&](served_device& d) {
+    CUmemoryPool usual = nullptr;
+    if (d.handle == device && calls()->default_pool(&usual, device) == CUDA_SUCCESS) d.own_pool = usual != pool;
+  });
+  return e;
+}
+
+}  // namespace gpumem::preload

@@ -1,0 +1,147 @@
+// What a program asks about its memory: the block that it was given, and not the segment that gpumem took.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+
+#include "accounts.hpp"
+#include "driver_calls.hpp"
+#include "log.hpp"
+#include "served.hpp"
+
+namespace gpumem::preload {
+namespace {
+
+/// Far above what the driver counts up to.
+constexpr std::uint64_t first_identity = std::uint64_t{1} << 62;
+
+struct identities {
+  std::mutex mutex;
+  std::atomic<bool> any{false};
+  std::unordered_map<CUdeviceptr, std::uint64_t> of;
+  std::uint64_t next = first_identity;
+};
+identities& all_identities() {
+  static auto* const only = new identities;
+  return *only;
+}
+
+/// Writes what differs for a block from what the driver says about its segment; false: nothing does.
+bool correct(CUpointer_attribute which, void* value, const block_info& block) {
+  const auto write = [value](auto v) { return *static_cast<decltype(v)*>(value) = v, true; };
+  switch (which) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return write(CUdeviceptr{block.begin});
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return write(std::size_t{block.requested_bytes});
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return write(static_cast<unsigned long long>(identity_of(block.begin)));
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return write(0);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+std::uint64_t identity_of(CUdeviceptr begin) {
+  identities& all = all_identities();
+  const std::lock_guard lock{all.mutex};
+  all.any.store(true, std::memory_order_release);
+  const auto [at, added] = all.of.emplace(begin, all.next);
+  if (added) ++all.next;
+  return at->second;
+}
+
+void forget_identity(CUdeviceptr begin) noexcept {
+  identities& all = all_identities();
+  if (!all.any.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock{all.mutex};
+  all.of.erase(begin);
+}
+
+// What gpumem holds and the program does not is free to the program; what a limit keeps from it is not.
+std::optional<std::uint64_t> free_for_program(const served_device& d, std::uint64_t free_on_device) noexcept {
+  std::uint64_t reserved = 0;
+  std::uint64_t in_use = 0;
+  for (const logical_device& l : d.memory->devices()) {
+    const result<statistics> s = d.memory->stats(l.ordinal);
+    if (!s) return std::nullopt;
+    reserved += s->reserved_bytes;
+    in_use += s->live_bytes + s->leaked_bytes;
+  }
+  const std::uint64_t reachable = free_on_device + (reserved - in_use);
+  if (d.account.active()) in_use += d.account.beside_bytes();
+  return std::min(reachable, d.limit_bytes > in_use ? d.limit_bytes - in_use : 0);
+}
+
+std::optional<std::uint64_t> limit_before_opening(int ordinal, std::uint64_t total_bytes) noexcept {
+  if (!limits_process()) return std::nullopt;
+  static const auto* const with = [] {
+    auto* const s = new settings;
+    std::vector<std::string> problems;
+    static_cast<void>(s->apply(process_environment(), &problems));
+    return s;
+  }();
+  const byte_limit limit = with->for_device(ordinal).limit;
+  if (!limit || limit.unit == byte_limit::kind::of_free) return std::nullopt;
+  return limit.resolve(total_bytes, total_bytes);
+}
+
+CUresult CUDAAPI mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+  const CUresult e = driver_call<entry::mem_get_info>(free_bytes, total_bytes);
+  if (e != CUDA_SUCCESS || free_bytes == nullptr) return e;
+  CUresult refusal = CUDA_SUCCESS;
+  const served_device* const d = current_device(&refusal);
+  if (d == nullptr) return e;
+  *free_bytes = free_for_program(*d, *free_bytes).value_or(*free_bytes);
+  if (d->whole_process && total_bytes != nullptr) *total_bytes = std::min<std::size_t>(*total_bytes, d->limit_bytes);
+  return e;
+}
+
+CUresult CUDAAPI device_total_mem(std::size_t* bytes, CUdevice device) {
+  const CUresult e = driver_call<entry::device_total_mem>(bytes, device);
+  if (e != CUDA_SUCCESS) return e;
+  if (const auto limit = limit_before_opening(device, *bytes)) *bytes = std::min<std::size_t>(*bytes, *limit);
+  return e;
+}
+
+CUresult CUDAAPI mem_get_address_range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr at) {
+  block_info block;
+  if (holder_of(at, &block) == nullptr) return driver_call<entry::mem_get_address_range>(base, bytes, at);
+  if (base != nullptr) *base = block.begin;
+  if (bytes != nullptr) *bytes = block.requested_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI pointer_get_attribute(void* value, CUpointer_attribute which, CUdeviceptr at) {
+  const CUresult e = driver_call<entry::pointer_get_attribute>(value, which, at);
+  block_info block;
+  if (value == nullptr || holder_of(at, &block) == nullptr) return e;
+  return correct(which, value, block) ? CUDA_SUCCESS : e;
+}
+
+CUresult CUDAAPI pointer_get_attributes(unsigned int count, CUpointer_attribute* which, void** values, CUdeviceptr at) {
+  const CUresult e = driver_call<entry::pointer_get_attributes>(count, which, values, at);
+  block_info block;
+  if (e != CUDA_SUCCESS || which == nullptr || values == nullptr || holder_of(at, &block) == nullptr) return e;
+  for (unsigned int i = 0; i < count; ++i) {
+    if (values[i] != nullptr) static_cast<void>(correct(which[i], values[i], block));
+  }
+  return e;
+}
+
+// The driver would make a handle of the whole segment, and an importer would silently see its beginning.
+CUresult CUDAAPI ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr at) {
+  block_info block;
+  if (holder_of(at, &block) == nullptr) return driver_call<entry::ipc_get_mem_handle>(handle, at);
+  log_line(
+      fmt::format("cuIpcGetMemHandle of {:#x}: refused, the block lies inside a segment of {} that other blocks "
+                  "share; set GPUMEM_IPC=1 for a program that shares memory with other processes",
+                  at, format_bytes(block.segment_bytes)));
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace gpumem::preload

@@ -1,0 +1,294 @@
+#include "serving.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "accounts.hpp"
+#include "driver_calls.hpp"
+#include "gpumem/cuda_device.hpp"
+#include "log.hpp"
+#include "published_figures.hpp"
+#include "sees.hpp"
+#include "served.hpp"
+#include "shared_folder.hpp"
+
+namespace gpumem::preload {
+
+std::atomic<served_device*> open_devices[most_devices];
+std::atomic<int> open_devices_end{0};
+
+namespace {
+
+/// As options.def says.
+constexpr std::uint64_t default_headroom_bytes = std::uint64_t{256} << 20;
+
+std::mutex opening;
+std::array<std::atomic<CUresult>, most_devices> refusals;  // CUDA_SUCCESS: none
+std::atomic<bool> cannot_serve{false};                     // the driver is too old, or lacks something
+
+/// Everything that was ever open, so that what a reset left behind stays reachable.
+std::vector<served_device*>& all_ever() {
+  static auto* const only = new std::vector<served_device*>;
+  return *only;
+}
+
+// --- what gpumem sees of the driver: the driver, and two functions that know our own streams
+// ---------------------------
+
+PFN_cuEventRecord_v2000 record_on_stream = nullptr;
+PFN_cuStreamWaitEvent_v3020 wait_on_stream = nullptr;
+CUresult(CUDAAPI* record_on_context)(CUcontext, CUevent) = nullptr;  // since CUDA 12.5
+
+CUresult CUDAAPI record_event(CUevent e, CUstream s) {
+  bool everything = false;
+  for_each_device([&](const served_device& d) { everything = everything || d.all_work == s; });
+  if (!everything) return record_on_stream(e, s);
+  if (capturing_somewhere()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (record_on_context == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  CUcontext here = nullptr;
+  if (const CUresult e2 = calls()->ctx_get_current(&here); e2 != CUDA_SUCCESS) return e2;
+  return record_on_context(here, e);
+}
+
+CUresult CUDAAPI stream_waits(CUstream s, CUevent e, unsigned int flags) {
+  const CUresult done = wait_on_stream(s, e, flags);
+  for_each_device([&](served_device& d) {
+    if (d.home == s) d.waits.fetch_add(1, std::memory_order_acq_rel);
+  });
+  return done;
+}
+
+template <typename Pointer>
+void put(Pointer& real, void** function, Pointer ours) {
+  real = reinterpret_cast<Pointer>(*function);
+  *function = reinterpret_cast<void*>(ours);
+}
+
+CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int version, cuuint64_t flags,
+                                        CUdriverProcAddressQueryResult* how) {
+  const CUresult e = driver_get_proc_address()(name, function, version, flags, how);
+  if (e != CUDA_SUCCESS || *function == nullptr) return e;
+  const std::string_view which = name;
+  if (which == "cuEventRecord") put(record_on_stream, function, &record_event);
+  if (which == "cuStreamWaitEvent") put(wait_on_stream, function, &stream_waits);
+  if (which == "cuCtxRecordEvent") record_on_context = reinterpret_cast<decltype(record_on_context)>(*function);
+  return e;
+}
+
+// --- opening
+// ----------------------------------------------------------------------------------------------------------
+
+/// `runs.csv.gz` on device 0, `runs.1.csv.gz` on device 1.
+std::string path_of_device(const std::string& path, int ordinal) {
+  if (path.empty() || path == "exit" || ordinal == 0) return path;
+  const std::size_t slash = path.rfind('/');
+  const std::size_t dot = path.find('.', slash == std::string::npos ? 0 : slash + 1);
+  if (dot == std::string::npos) return fmt::format("{}.{}", path, ordinal);
+  return fmt::format("{}.{}{}", path.substr(0, dot), ordinal, path.substr(dot));
+}
+
+result<settings> settings_of(int ordinal) {
+  static bool told = false;
+  settings with;
+  // The shim sees streams end and captures begin.
+  if (sees_everything) {
+    if (status ok = with.set("stream_ids", "notify"); !ok) return ok;
+  }
+  std::vector<std::string> problems;
+  if (status ok = with.apply(process_environment(), &problems); !ok) return ok;
+  if (!std::exchange(told, true)) {
+    for (const std::string& line : problems) log_line(line);
+  }
+  bool again = false;
+  for (const served_device* d : all_ever()) again = again || d->ordinal == ordinal;
+  with.trace_path = again ? "" : path_of_device(with.trace_path, ordinal);
+  with.stats_path = again ? "" : path_of_device(with.stats_path, ordinal);
+  return with;
+}
+
+status driver_failed(const char* call, CUresult e) {
+  return {errc::device_error, fmt::format("{} failed with CUDA error {}", call, static_cast<int>(e))};
+}
+
+/// Puts the limit on what is not in gpumem's segments, too, where that is asked for.
+status limit_everything(served_device& d, const settings& with) {
+  d.whole_process = with.scope == limit_scope::process && with.limit;
+  if (with.scope == limit_scope::process && !with.limit) {
+    log_line("GPUMEM_LIMIT_SCOPE=process limits nothing without GPUMEM_LIMIT");
+  }
+  if ((!with.limit && d.group == nullptr) || !(d.whole_process || d.dedicated)) return {};
+  if (d.memory->devices().size() != 1) {
+    return {errc::bad_setting, fmt::format("GPUMEM_POOLS with {}: expected one or the other",
+                                           d.whole_process ? "GPUMEM_LIMIT_SCOPE=process" : "GPUMEM_IPC=1")};
+  }
+  const std::uint64_t headroom = d.whole_process ? with.headroom_bytes.value_or(default_headroom_bytes) : 0;
+  return d.account.open(*d.memory, d.limit_bytes, headroom, d.whole_process ? process_bytes(d) : 0, d.group.get());
+}
+
+/// The membership that the allocator has made.
+status join_group(served_device& d, const settings& with) {
+  if (with.group.empty()) return {};
+  const result<std::string> folder = shared_folder(with.shared_folder);
+  if (!folder) return folder.why();
+  result<std::shared_ptr<group_ledger>> joined =
+      group_ledger::join(*folder, with.group, d.on->info().uuid, std::nullopt);
+  if (joined) d.group = *std::move(joined);
+  return joined.why();
+}
+
+result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext context) {
+  const result<settings> with = settings_of(ordinal);
+  if (!with) return with.why();
+  const result<const cuda_driver*> driver = resolve_cuda_driver(reinterpret_cast<void*>(&inner_get_proc_address));
+  if (!driver) return driver.why();
+  auto d = std::make_unique<served_device>();
+  d->ordinal = ordinal;
+  d->handle = handle;
+  d->context = context;
+  result<std::unique_ptr<device>> on = open_cuda_device({.ordinal = ordinal, .driver = *driver});
+  if (!on) return on.why();
+  d->on = *std::move(on);
+  device* const devices[] = {d->on.get()};
+  result<std::unique_ptr<allocator>> memory = allocator::open(devices, *with);
+  if (!memory) return memory.why();
+  d->memory = *std::move(memory);
+  d->dedicated = with->ipc;
+  for (const logical_device& l : d->memory->devices()) d->limit_bytes += l.limit_bytes;
+  if (status ok = join_group(*d, *with); !ok) return ok;
+  if (status ok = limit_everything(*d, with->for_device(ordinal)); !ok) return ok;
+  for (CUstream* const s : {&d->home, &d->all_work}) {
+    if (const CUresult e = calls()->stream_create(s, CU_STREAM_NON_BLOCKING); e != CUDA_SUCCESS) {
+      return driver_failed("cuStreamCreate", e);
+    }
+  }
+  CUmemoryPool usual = nullptr;
+  CUmemoryPool now = nullptr;
+  if (calls()->default_pool(&usual, handle) == CUDA_SUCCESS && calls()->current_pool(&now, handle) == CUDA_SUCCESS) {
+    d->own_pool = usual != now;
+  }
+  all_ever().push_back(d.get());
+  return d.release();
+}
+
+/// `gpumem top` is told what the open devices hold. Requires `opening`.
+void publish_once() {
+  static bool done = false;
+  settings with;
+  std::vector<std::string> problems;
+  if (std::exchange(done, true) || !with.apply(process_environment(), &problems)) return;
+  const auto open_now = [] {
+    std::vector<const allocator*> out;
+    for_each_device([&out](const served_device& d) { out.push_back(d.memory.get()); });
+    return out;
+  };
+  publish_until_exit(open_now, with);
+}
+
+/// Whether `context` is its device's primary one, and which device that is.
+bool is_primary(CUcontext context, CUdevice* device) {
+  if (calls()->ctx_get_device(device) != CUDA_SUCCESS || *device < 0 || *device >= most_devices) return false;
+  unsigned int flags = 0;
+  int active = 0;
+  if (calls()->primary_state(*device, &flags, &active) != CUDA_SUCCESS || active == 0) return false;
+  CUcontext primary = nullptr;
+  if (calls()->primary_retain(&primary, *device) != CUDA_SUCCESS) return false;
+  calls()->primary_release(*device);
+  return primary == context;
+}
+
+served_device* open_current(CUcontext context, CUresult* refusal) {
+  const std::lock_guard lock{opening};
+  const relaxed_capture relaxed;
+  CUdevice handle{};
+  if (!is_primary(context, &handle)) return nullptr;
+  const int ordinal = handle;  // a CUdevice is its ordinal
+  std::atomic<served_device*>& place = open_devices[ordinal];
+  if (served_device* const there = place.load(std::memory_order_acquire)) return there;
+  if (const CUresult before = refusals[static_cast<std::size_t>(ordinal)]; before != CUDA_SUCCESS) {
+    *refusal = before;
+    return nullptr;
+  }
+  const result<served_device*> made = open_device(ordinal, handle, context);
+  if (!made) {
+    if (made.code() == errc::bad_setting || made.code() == errc::corrupt) {  // of ours; else it is the driver's
+      log_line(
+          fmt::format("device {}: {}; every allocation fails until that is mended", ordinal, made.why().message()));
+      *refusal = refusals[static_cast<std::size_t>(ordinal)] = CUDA_ERROR_OUT_OF_MEMORY;
+    } else {
+      log_line(fmt::format("device {} is left to the driver: {}", ordinal, made.why().message()));
+      cannot_serve = true;
+    }
+    return nullptr;
+  }
+  tell_of_captures(**made);
+  place.store(*made, std::memory_order_release);
+  int end = open_devices_end.load(std::memory_order_relaxed);
+  if (end <= ordinal) open_devices_end.store(ordinal + 1, std::memory_order_release);
+  publish_once();
+  return *made;
+}
+
+}  // namespace
+
+bool has_context_events() noexcept { return record_on_context != nullptr; }
+
+relaxed_capture::relaxed_capture() noexcept { exchanged_ = calls()->exchange_capture_mode(&mode_) == CUDA_SUCCESS; }
+relaxed_capture::~relaxed_capture() {
+  if (exchanged_) calls()->exchange_capture_mode(&mode_);
+}
+
+served_device* current_device(CUresult* refusal) noexcept {
+  *refusal = CUDA_SUCCESS;
+  if (calls() == nullptr || cannot_serve.load(std::memory_order_relaxed)) return nullptr;
+  CUcontext here = nullptr;
+  if (calls()->ctx_get_current(&here) != CUDA_SUCCESS || here == nullptr) return nullptr;
+  const int end = open_devices_end.load(std::memory_order_acquire);
+  for (int i = 0; i < end; ++i) {
+    served_device* const d = open_devices[i].load(std::memory_order_acquire);
+    if (d != nullptr && d->context == here) return d->on->condition() == device_condition::usable ? d : nullptr;
+  }
+  return open_current(here, refusal);
+}
+
+served_device* holder_of(CUdeviceptr p, block_info* block) noexcept {
+  served_device* holder = nullptr;
+  for_each_device([&](served_device& d) {
+    if (holder != nullptr) return;
+    const result<block_info> found = d.memory->describe(reinterpret_cast<const void*>(p));
+    if (!found) return;
+    holder = &d;
+    *block = *found;
+  });
+  return holder;
+}
+
+// It is never destroyed: another thread may be inside.
+served_device* forget_device(CUdevice device) noexcept {
+  if (device < 0 || device >= most_devices) return nullptr;
+  const std::lock_guard lock{opening};
+  refusals[static_cast<std::size_t>(device)] = CUDA_SUCCESS;
+  return open_devices[device].exchange(nullptr, std::memory_order_acq_rel);
+}
+
+void leave_group(served_device& d) noexcept {
+  if (d.group == nullptr) return;
+  std::uint64_t held = d.account.counted_bytes();
+  for (const logical_device& l : d.memory->devices()) {
+    if (const result<statistics> s = d.memory->stats(l.ordinal)) held += s->reserved_bytes;
+  }
+  d.group->give_back(held);
+}
+
+bool give_back_idle() noexcept {
+  std::uint64_t returned = 0;
+  for_each_device([&](served_device& d) {
+    for (const logical_device& l : d.memory->devices()) returned += d.memory->trim(l.ordinal).returned_bytes;
+  });
+  return returned != 0;
+}
+
+}  // namespace gpumem::preload

@@ -1,0 +1,74 @@
+#include "published_figures.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "exit_report.hpp"
+#include "log.hpp"
+#include "shared_folder.hpp"
+#include "status_socket.hpp"
+
+namespace gpumem {
+namespace {
+
+std::string own_command() {
+  std::ifstream in{"/proc/self/cmdline", std::ios::binary};
+  std::string text{std::istreambuf_iterator<char>{in}, {}};
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  while (text.ends_with(' ')) text.pop_back();
+  return text.substr(0, 256);
+}
+
+}  // namespace
+
+std::string published_figures(std::span<const allocator* const> of, const settings& with) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const allocator* const memory : of) {
+    for (const logical_device& d : memory->devices()) {
+      const result<statistics> s = memory->stats(d.ordinal);
+      if (!s) continue;
+      const std::uint64_t free_bytes = s->reserved_bytes - s->live_bytes - s->leaked_bytes;
+      rows.push_back({{"ordinal", rows.size()},
+                      {"name", d.name},
+                      {"uuid", d.gpu_uuid},
+                      {"policy", d.policy},
+                      {"limit_bytes", s->limit_bytes},
+                      {"live_bytes", s->live_bytes},
+                      {"reserved_bytes", s->reserved_bytes},
+                      {"free_bytes", free_bytes},
+                      {"largest_free_bytes", s->largest_free_bytes},
+                      {"external_fragmentation",
+                       free_bytes == 0 ? 0.0
+                                       : 1.0 - static_cast<double>(std::min(s->largest_free_bytes, free_bytes)) /
+                                                   static_cast<double>(free_bytes)},
+                      {"allocations", s->allocations},
+                      {"out_of_memory", s->out_of_memory}});
+    }
+  }
+  const nlohmann::json all{{"schema", 1},
+                           {"pid", ::getpid()},
+                           {"command", own_command()},
+                           {"group", with.group},
+                           {"devices", std::move(rows)}};
+  return all.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+void publish_until_exit(std::function<std::vector<const allocator*>()> allocators, const settings& with) {
+  if (!with.publish) return;
+  const auto give_up = [&](const status& why) {
+    if (with.verbose) log_line(why.message());
+  };
+  const result<std::string> folder = shared_folder(with.shared_folder);
+  if (!folder) return give_up(folder.why());
+  result<std::unique_ptr<status_socket>> made =
+      status_socket::open(*folder, [now = std::move(allocators), with] { return published_figures(now(), with); });
+  if (!made) return give_up(made.why());
+  static status_socket* serving = nullptr;  // one a process; it listens as long as there is one
+  serving = made->release();
+  remember_at_exit(serving, [at = serving] { at->leave(); });
+}
+
+}  // namespace gpumem

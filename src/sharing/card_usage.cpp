@@ -1,0 +1,52 @@
+#include "card_usage.hpp"
+
+namespace gpumem {
+namespace {
+
+std::string_view bare(std::string_view uuid) {
+  return uuid.starts_with("GPU-") || uuid.starts_with("MIG-") ? uuid.substr(4) : uuid;
+}
+
+}  // namespace
+
+std::vector<card> cards_of(std::span<const gpu_usage> usage) {
+  std::vector<card> out;
+  for (const gpu_usage& u : usage) {
+    card& c = out.emplace_back();
+    c.uuid = u.uuid;
+    c.name = u.name;
+    c.pci_bus_id = u.pci_bus_id;
+    c.cores_mhz = u.cores_mhz;
+    c.mig = u.mig;
+    for (const gpu_instance& i : u.instances) c.instances.push_back(i.uuid);
+  }
+  return out;
+}
+
+card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid) {
+  card_state out;
+  out.uuid = uuid;
+  for (const gpu_usage& u : usage) {
+    if (bare(u.uuid) == bare(uuid)) {
+      out.name = u.name;
+      out.free_bytes = u.free_bytes;
+      out.processes = u.processes.size();
+      out.busy_percent = u.busy_percent.value_or(0);
+      out.known = true;
+      return out;
+    }
+    for (const gpu_instance& i : u.instances) {
+      if (bare(i.uuid) != bare(uuid)) continue;
+      // Processes are listed by card; what an instance holds tells whether somebody is on it.
+      constexpr std::uint64_t held_by_nobody = std::uint64_t{64} << 20;
+      out.name = u.name + " (MIG)";
+      out.free_bytes = i.free_bytes;
+      out.processes = i.used_bytes > held_by_nobody ? 1 : 0;
+      out.known = true;
+      return out;
+    }
+  }
+  return out;
+}
+
+}  // namespace gpumem

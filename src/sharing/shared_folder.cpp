@@ -1,0 +1,118 @@
+#include "shared_folder.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+namespace gpumem {
+namespace {
+
+constexpr mode_t of_others = 0077;
+
+struct flock range(short type, long at) noexcept {
+  struct flock out {};
+  out.l_type = type;
+  out.l_whence = SEEK_SET;
+  out.l_start = at;
+  out.l_len = 1;
+  return out;
+}
+
+struct descriptors {
+  std::mutex mutex;
+  std::vector<int> open;
+};
+descriptors& all_descriptors() {
+  static auto* const only = new descriptors;
+  return *only;
+}
+void before_fork() { all_descriptors().mutex.lock(); }
+void after_fork_in_parent() { all_descriptors().mutex.unlock(); }
+void after_fork_in_child() {
+  for (const int fd : all_descriptors().open) ::close(fd);
+  all_descriptors().open.clear();
+  all_descriptors().mutex.unlock();
+}
+
+bool is_folder(const char* path) {
+  struct stat s {};
+  return ::stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+}  // namespace
+
+owned_fd::~owned_fd() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+result<std::string> shared_folder(const std::string& named) {
+  const std::string path =
+      !named.empty() ? named : fmt::format("{}/gpumem-{}", is_folder("/dev/shm") ? "/dev/shm" : "/tmp", ::geteuid());
+  const auto refused = [&](std::string_view why) {
+    return status{errc::bad_setting, fmt::format("GPUMEM_SHARED_FOLDER={}: {}", path, why)};
+  };
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return refused(std::strerror(errno));
+  struct stat s {};
+  if (::lstat(path.c_str(), &s) != 0) return refused(std::strerror(errno));
+  if (!S_ISDIR(s.st_mode)) return refused("expected a folder, not a file or a symlink");
+  if (s.st_uid != ::geteuid()) {
+    return refused(fmt::format("belongs to user {}; expected a folder of user {}", s.st_uid, ::geteuid()));
+  }
+  if ((s.st_mode & of_others) != 0) {
+    return refused(fmt::format("has mode {:04o}; expected 0700, for this user alone", s.st_mode & 07777U));
+  }
+  return path;
+}
+
+result<owned_fd> open_shared_file(const std::string& path, bool make) {
+  const auto refused = [&](std::string_view why) {
+    return status{errc::corrupt, fmt::format("{}: {}; expected a file of this user's alone", path, why)};
+  };
+  owned_fd file{::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (make ? O_CREAT : 0), 0600)};
+  if (file.get() < 0) return refused(errno == ELOOP ? "is a symlink" : std::strerror(errno));
+  struct stat s {};
+  if (::fstat(file.get(), &s) != 0) return refused(std::strerror(errno));
+  if (!S_ISREG(s.st_mode)) return refused("is no regular file");
+  if (s.st_uid != ::geteuid()) return refused(fmt::format("belongs to user {}", s.st_uid));
+  if ((s.st_mode & of_others) != 0) return refused(fmt::format("has mode {:04o}", s.st_mode & 07777U));
+  if (s.st_nlink != 1) return refused(fmt::format("has {} names", s.st_nlink));
+  return file;
+}
+
+void keep_from_forks(int fd) {
+  static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  static_cast<void>(registered);
+  const std::lock_guard lock{all_descriptors().mutex};
+  all_descriptors().open.push_back(fd);
+}
+
+void close_shared(owned_fd fd) {
+  const std::lock_guard lock{all_descriptors().mutex};
+  const bool known = std::erase(all_descriptors().open, fd.get()) != 0;
+  const int number = fd.release();
+  if (known) ::close(number);
+}
+
+bool lock_byte(int fd, long at) noexcept {
+  struct flock lock = range(F_WRLCK, at);
+  return ::fcntl(fd, F_OFD_SETLK, &lock) == 0;
+}
+
+void unlock_byte(int fd, long at) noexcept {
+  struct flock lock = range(F_UNLCK, at);
+  static_cast<void>(::fcntl(fd, F_OFD_SETLK, &lock));
+}
+
+bool byte_locked(int fd, long at) noexcept {
+  struct flock lock = range(F_WRLCK, at);
+  return ::fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+}  // namespace gpumem

@@ -1,0 +1,148 @@
+#include "status_socket.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+namespace gpumem {
+namespace {
+
+constexpr std::string_view prefix = "served-";
+constexpr std::string_view suffix = ".sock";
+constexpr int waiting_askers = 8;
+constexpr std::size_t longest_answer = std::size_t{1} << 20;
+
+std::optional<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  if (path.size() + 1 > sizeof name.sun_path) return std::nullopt;
+  std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
+  return name;
+}
+
+std::optional<int> pid_of(const std::string& file) {
+  if (!file.starts_with(prefix) || !file.ends_with(suffix)) return std::nullopt;
+  const char* const first = file.data() + prefix.size();
+  const char* const last = file.data() + file.size() - suffix.size();
+  int pid = 0;
+  const auto [end, error] = std::from_chars(first, last, pid);
+  return error == std::errc{} && end == last && pid > 0 ? std::optional{pid} : std::nullopt;
+}
+
+/// Until the other side hangs up or the time is over; what came is whole only in the first case.
+std::optional<std::string> read_all(int fd, std::chrono::steady_clock::time_point until) {
+  std::string out;
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
+    if (left.count() <= 0 || ::poll(&ready, 1, static_cast<int>(left.count())) <= 0) return std::nullopt;
+    char part[4096];
+    const ssize_t got = ::recv(fd, part, sizeof part, 0);
+    if (got < 0) return std::nullopt;
+    if (got == 0) return out;
+    if (out.size() > longest_answer) return std::nullopt;
+    out.append(part, static_cast<std::size_t>(got));
+  }
+}
+
+}  // namespace
+
+result<std::unique_ptr<status_socket>> status_socket::open(const std::string& folder,
+                                                           std::function<std::string()> figures) {
+  const std::string path = fmt::format("{}/{}{}{}", folder, prefix, ::getpid(), suffix);
+  const auto refused = [&](std::string_view why) {
+    return status{errc::unsupported, fmt::format("{}: {}; gpumem top will not show this process", path, why)};
+  };
+  const std::optional<sockaddr_un> name = address_of(path);
+  if (!name) return refused("the path is too long for a socket");
+  owned_fd listening{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  if (listening.get() < 0) return refused(std::strerror(errno));
+  keep_from_forks(listening.get());
+  const auto failed = [&] {
+    const int error = errno;
+    close_shared(std::move(listening));
+    return refused(std::strerror(error));
+  };
+  ::unlink(path.c_str());  // of an earlier process with this pid
+  if (::bind(listening.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) return failed();
+  if (::chmod(path.c_str(), 0600) != 0 || ::listen(listening.get(), waiting_askers) != 0) return failed();
+  return std::make_unique<status_socket>(path, std::move(listening), std::move(figures));
+}
+
+status_socket::status_socket(std::string path, owned_fd listening, std::function<std::string()> figures)
+    : path_{std::move(path)}, listening_{std::move(listening)}, figures_{std::move(figures)}, process_{::getpid()} {
+  sigset_t all;  // the program's signals are not this thread's business
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread{[this] { serve(); }};
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+status_socket::~status_socket() {
+  leave();
+  if (process_ != ::getpid()) {  // a fork has no such thread
+    new std::thread{std::move(thread_)};
+    static_cast<void>(listening_.release());
+    return;
+  }
+  ::shutdown(listening_.get(), SHUT_RDWR);
+  thread_.join();
+  close_shared(std::move(listening_));
+}
+
+void status_socket::leave() noexcept {
+  if (process_ == ::getpid()) ::unlink(path_.c_str());
+}
+
+void status_socket::serve() noexcept {
+  for (;;) {
+    const owned_fd asker{::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+    if (asker.get() < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return;  // shut down
+    }
+    const timeval patience{.tv_sec = 1, .tv_usec = 0};
+    static_cast<void>(::setsockopt(asker.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience));
+    const std::string text = figures_();
+    for (std::size_t at = 0; at < text.size();) {
+      const ssize_t sent = ::send(asker.get(), text.data() + at, text.size() - at, MSG_NOSIGNAL);
+      if (sent <= 0) break;
+      at += static_cast<std::size_t>(sent);
+    }
+  }
+}
+
+std::vector<served_process> ask_served(const std::string& folder, std::chrono::milliseconds each) {
+  std::vector<served_process> out;
+  std::error_code ignored;
+  for (const auto& file : std::filesystem::directory_iterator{folder, ignored}) {
+    const std::optional<int> pid = pid_of(file.path().filename().string());
+    const std::optional<sockaddr_un> name = address_of(file.path().string());
+    if (!pid || !name) continue;
+    const auto until = std::chrono::steady_clock::now() + each;
+    const owned_fd to{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+    if (::connect(to.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) {
+      if (errno == ECONNREFUSED) ::unlink(file.path().c_str());  // nobody listens any more
+      if (errno != EAGAIN) continue;                             // too many ask at once
+      out.push_back({*pid, ""});
+      continue;
+    }
+    out.push_back({*pid, read_all(to.get(), until).value_or("")});
+  }
+  std::sort(out.begin(), out.end(), [](const served_process& a, const served_process& b) { return a.pid < b.pid; });
+  return out;
+}
+
+}  // namespace gpumem

@@ -1,0 +1,153 @@
+// The rules, in the order in which they decide:
+// - not set: all. Empty: none.
+// - The first entry says what the list is made of: ordinals (a number with anything behind it, as strtoul reads it),
+//   GPU-... or MIG-... (a UUID, or enough of its beginning to name one card). An entry of another kind is invalid.
+// - An invalid entry (no such card, -1, nothing, an ambiguous beginning) ends the list; what stands before it counts.
+// - A card named twice before that leaves none.
+// - A card in MIG mode stands for its first instance, and CUDA shows a process one instance and nothing beside it.
+#include "visible_cards.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "text.hpp"
+
+namespace gpumem {
+namespace {
+
+enum class entry_kind : std::uint8_t { ordinal, gpu, instance };
+
+entry_kind kind_of(std::string_view entry) {
+  if (entry.starts_with("GPU-")) return entry_kind::gpu;
+  return entry.starts_with("MIG-") ? entry_kind::instance : entry_kind::ordinal;
+}
+
+/// What strtoul makes of it; none where it does not begin with a number, or the number is negative.
+std::optional<std::size_t> leading_number(std::string_view entry) {
+  if (entry.starts_with('+')) entry.remove_prefix(1);
+  std::size_t value = 0;
+  std::size_t digits = 0;
+  for (const char c : entry) {
+    if (c < '0' || c > '9') break;
+    value = std::min<std::size_t>(value * 10 + static_cast<std::size_t>(c - '0'), 1U << 30);
+    ++digits;
+  }
+  return digits == 0 ? std::nullopt : std::optional{value};
+}
+
+/// A card, or an instance of one.
+struct place {
+  std::size_t card = 0;
+  std::optional<std::size_t> instance;
+  friend bool operator==(const place&, const place&) = default;
+};
+
+const std::string& uuid_of(std::span<const card> cards, const place& p) {
+  return p.instance ? cards[p.card].instances[*p.instance] : cards[p.card].uuid;
+}
+
+/// What an entry names, or why it names nothing.
+struct named {
+  std::optional<place> found;
+  std::string invalid;
+};
+
+named by_beginning(std::span<const card> cards, std::string_view entry, entry_kind kind) {
+  named out;
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    std::vector<place> here;
+    if (kind == entry_kind::gpu) here.push_back({i, std::nullopt});
+    for (std::size_t m = 0; kind == entry_kind::instance && m < cards[i].instances.size(); ++m) here.push_back({i, m});
+    for (const place& p : here) {
+      if (!uuid_of(cards, p).starts_with(entry)) continue;
+      if (out.found) return {std::nullopt, "names more than one"};
+      out.found = p;
+    }
+  }
+  if (!out.found) out.invalid = "does not exist";
+  return out;
+}
+
+named read_entry(std::span<const card> cards, std::string_view entry, entry_kind kind) {
+  if (entry.empty()) return {std::nullopt, "is empty"};
+  if (kind_of(entry) != kind) return {std::nullopt, "is of another kind than the first entry"};
+  if (kind != entry_kind::ordinal) return by_beginning(cards, entry, kind);
+  const std::optional<std::size_t> number = leading_number(entry);
+  if (!number) return {std::nullopt, "is no ordinal and no UUID"};
+  if (*number >= cards.size()) return {std::nullopt, "does not exist"};
+  return {place{*number, std::nullopt}, ""};
+}
+
+/// The list as far as it counts.
+struct reading {
+  std::vector<place> places;
+  std::string reason = "CUDA_VISIBLE_DEVICES does not name it";  ///< why anything else is hidden
+};
+
+reading read_list(std::span<const card> cards, std::string_view list) {
+  reading out;
+  if (trimmed(list).empty()) return {{}, "CUDA_VISIBLE_DEVICES is empty"};
+  const entry_kind kind = kind_of(trimmed(list));
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t end = std::min(list.find(',', at), list.size());
+    const std::string_view entry = trimmed(list.substr(at, end - at));
+    const named next = read_entry(cards, entry, kind);
+    if (!next.found) {
+      out.reason = fmt::format("the list ends before its entry '{}', which {}", printable(entry), next.invalid);
+      return out;
+    }
+    if (std::find(out.places.begin(), out.places.end(), *next.found) != out.places.end()) {
+      return {{}, fmt::format("the list names {} twice, which leaves none", printable(entry))};
+    }
+    out.places.push_back(*next.found);
+    at = end + 1;
+  }
+  return out;
+}
+
+}  // namespace
+
+void order_cards(std::vector<card>& cards, const std::optional<std::string>& device_order) {
+  const bool by_address = device_order && trimmed(*device_order) == "PCI_BUS_ID";
+  std::stable_sort(cards.begin(), cards.end(), [by_address](const card& a, const card& b) {
+    if (!by_address && a.cores_mhz != b.cores_mhz) return a.cores_mhz > b.cores_mhz;
+    return lowered(a.pci_bus_id) < lowered(b.pci_bus_id);
+  });
+}
+
+visibility visible_cards(std::span<const card> cards, const std::optional<std::string>& variable) {
+  reading read;
+  if (variable) {
+    read = read_list(cards, *variable);
+  } else {
+    for (std::size_t i = 0; i < cards.size(); ++i) read.places.push_back({i, std::nullopt});
+  }
+  visibility out;
+  std::vector<std::string> why(cards.size(), read.reason);
+  bool instance_taken = false;
+  for (place p : read.places) {
+    if (cards[p.card].mig && !p.instance) {
+      if (cards[p.card].instances.empty()) {
+        why[p.card] = "in MIG mode without an instance";
+        continue;
+      }
+      p.instance = 0;
+    }
+    if (instance_taken || (p.instance && !out.cards.empty())) {
+      why[p.card] = "CUDA shows a process one MIG instance and nothing beside it";
+      continue;
+    }
+    instance_taken = p.instance.has_value();
+    out.cards.push_back({p.card, uuid_of(cards, p)});
+  }
+  for (std::size_t i = 0; i < cards.size(); ++i) {
+    const bool shown =
+        std::any_of(out.cards.begin(), out.cards.end(), [i](const visible_card& v) { return v.card == i; });
+    if (!shown) out.hidden.push_back(fmt::format("{} ({}): {}", cards[i].uuid, cards[i].name, why[i]));
+  }
+  return out;
+}
+
+}  // namespace gpumem

@@ -1,0 +1,333 @@
+/// A program of the CUDA runtime that nobody changed, behind libgpumem_preload.so over the double of the driver. Every
+/// case runs in a process of its own, so it sets its environment before the first CUDA call.
+#include <cuda_runtime.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+#include <vector>
+
+#include "world.hpp"
+
+namespace gpumem::preload_test {
+namespace {
+
+constexpr std::size_t kib = 1024;
+constexpr std::size_t mib = 1024 * kib;
+
+class Preload : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(preloaded()) << "run by ctest, which sets LD_PRELOAD and GPUMEM_CUDA_DRIVER";
+    setenv("SIMCUDA_BYTES", "1GiB", 1);
+    setenv("SIMCUDA_HOST_MEMORY", "0", 1);
+  }
+  static void* malloc_of(std::size_t bytes) {
+    void* p = nullptr;
+    EXPECT_EQ(cudaMalloc(&p, bytes), cudaSuccess) << bytes;
+    return p;
+  }
+  static cudaStream_t new_stream() {
+    cudaStream_t s = nullptr;
+    EXPECT_EQ(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaSuccess);
+    return s;
+  }
+  static std::pair<std::size_t, std::size_t> memory() {
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    EXPECT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    return {free_bytes, total_bytes};
+  }
+};
+
+TEST_F(Preload, ManyBlocksAreFewDriverCalls) {
+  std::vector<void*> blocks;
+  for (int i = 0; i < 1000; ++i) blocks.push_back(malloc_of(4 * kib));
+  EXPECT_LE(calls_of(device_call::alloc), 4U);
+  for (void* p : blocks) EXPECT_EQ(cudaFree(p), cudaSuccess);
+  EXPECT_EQ(calls_of(device_call::free), 0U);
+}
+
+TEST_F(Preload, AFreedBlockServesAgainOnlyWhenTheWorkBeforeTheFreeIsDone) {
+  setenv("GPUMEM_LIMIT", "64MiB", 1);
+  void* const first = malloc_of(40 * mib);
+  const cudaStream_t busy = new_stream();
+  handed_out(first, 40 * mib, nullptr);
+  use(busy, 5'000'000, first, 40 * mib);  // still running when it is freed
+  given_back(first);
+  ASSERT_EQ(cudaFree(first), cudaSuccess);
+  EXPECT_EQ(calls_of(device_call::record_context), 0U) << "nobody wants it yet";
+  void* const second = malloc_of(40 * mib);  // the limit has no room for another
+  EXPECT_EQ(second, first);
+  const cudaStream_t other = new_stream();
+  handed_out(second, 40 * mib, other);
+  use(other, 1000, second, 40 * mib);  // at once, on a stream that waits for nothing
+  EXPECT_EQ(calls_of(device_call::record_context), 1U) << "one event on the whole context";
+  EXPECT_EQ(hazards(), 0U);
+}
+
+TEST_F(Preload, OneEventServesAllFreesBeforeIt) {
+  setenv("GPUMEM_LIMIT", "64MiB", 1);
+  std::vector<void*> blocks;
+  for (int i = 0; i < 30; ++i) blocks.push_back(malloc_of(2 * mib));
+  for (void* p : blocks) ASSERT_EQ(cudaFree(p), cudaSuccess);
+  for (int i = 0; i < 30; ++i) static_cast<void>(malloc_of(2 * mib));
+  EXPECT_LE(calls_of(device_call::record_context), 2U);
+}
+
+TEST_F(Preload, CudaMallocDoesNotReturnMemoryThatAStreamStillUses) {
+  setenv("GPUMEM_LIMIT", "64MiB", 1);
+  const cudaStream_t s = new_stream();
+  void* p = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&p, 40 * mib, s), cudaSuccess);
+  handed_out(p, 40 * mib, s);
+  use(s, 5'000'000, p, 40 * mib);
+  given_back(p);
+  ASSERT_EQ(cudaFreeAsync(p, s), cudaSuccess);
+  void* const q = malloc_of(40 * mib);
+  const cudaStream_t other = new_stream();
+  handed_out(q, 40 * mib, other);
+  use(other, 1000, q, 40 * mib);
+  EXPECT_EQ(hazards(), 0U);
+}
+
+TEST_F(Preload, StreamOrderedMemoryIsServedInStreamOrder) {
+  const cudaStream_t s = new_stream();
+  const cudaStream_t t = new_stream();
+  void* p = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&p, mib, s), cudaSuccess);
+  const std::uint64_t taken = calls_of(device_call::alloc);
+  for (int i = 0; i < 50; ++i) {
+    handed_out(p, mib, s);
+    use(s, 100'000, p, mib);
+    given_back(p);
+    ASSERT_EQ(cudaFreeAsync(p, s), cudaSuccess);
+    void* again = nullptr;
+    ASSERT_EQ(cudaMallocAsync(&again, mib, s), cudaSuccess);
+    EXPECT_EQ(again, p) << "its own stream has it back at once";
+  }
+  void* q = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&q, mib, t), cudaSuccess);
+  handed_out(q, mib, t);
+  use(t, 1000, q, mib);
+  EXPECT_EQ(calls_of(device_call::alloc), taken);
+  EXPECT_EQ(hazards(), 0U);
+  EXPECT_EQ(cudaFreeAsync(q, t), cudaSuccess);
+  EXPECT_EQ(cudaFree(p), cudaSuccess) << "either free takes either memory";
+  EXPECT_EQ(cudaStreamDestroy(t), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(s), cudaSuccess);
+}
+
+TEST_F(Preload, WhatADestroyedStreamFreedIsNotReusedTooEarly) {
+  setenv("GPUMEM_LIMIT", "64MiB", 1);
+  const cudaStream_t s = new_stream();
+  void* p = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&p, 40 * mib, s), cudaSuccess);
+  handed_out(p, 40 * mib, s);
+  use(s, 5'000'000, p, 40 * mib);
+  given_back(p);
+  ASSERT_EQ(cudaFreeAsync(p, s), cudaSuccess);
+  ASSERT_EQ(cudaStreamDestroy(s), cudaSuccess);
+  const cudaStream_t same_handle = new_stream();
+  void* q = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&q, 40 * mib, same_handle), cudaSuccess);
+  handed_out(q, 40 * mib, same_handle);
+  use(same_handle, 1000, q, 40 * mib);
+  EXPECT_EQ(hazards(), 0U);
+}
+
+TEST_F(Preload, WhatGpumemDoesNotKnowIsTheDrivers) {
+  static_cast<void>(malloc_of(mib));
+  void* managed = nullptr;
+  ASSERT_EQ(cudaMallocManaged(&managed, mib), cudaSuccess);
+  EXPECT_EQ(cudaFree(managed), cudaSuccess);
+  void* host = nullptr;
+  ASSERT_EQ(cudaMallocHost(&host, mib), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(host), cudaSuccess);
+  EXPECT_EQ(cudaFree(nullptr), cudaSuccess);
+  int on_the_stack = 0;
+  EXPECT_EQ(cudaFree(&on_the_stack), cudaErrorInvalidValue);
+}
+
+TEST_F(Preload, ASecondFreeIsAnError) {
+  void* const p = malloc_of(mib);
+  EXPECT_EQ(cudaFree(static_cast<char*>(p) + 512), cudaErrorInvalidValue) << "inside a block";
+  EXPECT_EQ(cudaFree(p), cudaSuccess);
+  EXPECT_EQ(cudaFree(p), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue) << "the runtime keeps it as its last error";
+}
+
+TEST_F(Preload, ACaptureIsNotSpoilt) {
+  const cudaStream_t s = new_stream();
+  void* const before = malloc_of(mib);
+  void* const freed = malloc_of(mib);
+  void* pinned = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&pinned, mib, s), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal), cudaSuccess);
+  ASSERT_EQ(cudaMemsetAsync(before, 0, mib, s), cudaSuccess);
+  EXPECT_EQ(cudaFree(freed), cudaSuccess);
+  std::vector<void*> meanwhile;
+  for (int i = 0; i < 20; ++i) meanwhile.push_back(malloc_of(2 * mib));
+  void* p = nullptr;
+  EXPECT_EQ(cudaMallocAsync(&p, mib, s), cudaErrorNotSupported) << "passed on: the double has no memory nodes";
+  static_cast<void>(cudaGetLastError());
+  const cudaStream_t beside = new_stream();
+  EXPECT_EQ(cudaMallocAsync(&p, mib, beside), cudaSuccess) << "another stream is served";
+  EXPECT_EQ(cudaFreeAsync(p, beside), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(pinned, s), cudaErrorInvalidValue) << "a graph cannot free what it did not allocate";
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(s, &graph), cudaSuccess) << "nothing spoilt it";
+  EXPECT_NE(graph, nullptr);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  for (void* q : meanwhile) EXPECT_EQ(cudaFree(q), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(pinned, s), cudaSuccess) << "and afterwards all is as before";
+  EXPECT_EQ(hazards(), 0U);
+}
+
+TEST_F(Preload, FreeMemoryIsWhatCanBeServed) {
+  const auto [at_first, total] = memory();
+  EXPECT_EQ(total, 1024 * mib);
+  void* const p = malloc_of(100 * mib);
+  EXPECT_EQ(memory().first, at_first - 100 * mib);
+  ASSERT_EQ(cudaFree(p), cudaSuccess);
+  EXPECT_EQ(memory().first, at_first) << "what lies idle in gpumem is free to the program";
+  EXPECT_GE(used_bytes(), 100 * mib) << "though the driver does not have it";
+}
+
+TEST_F(Preload, ALimitIsTheProgramsOutOfMemory) {
+  setenv("GPUMEM_LIMIT", "64MiB", 1);
+  EXPECT_LE(memory().first, 64 * mib);
+  void* const p = malloc_of(48 * mib);
+  void* q = nullptr;
+  EXPECT_EQ(cudaMalloc(&q, 48 * mib), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  ASSERT_EQ(cudaFree(p), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(&q, 48 * mib), cudaSuccess) << "nothing else is harmed";
+}
+
+TEST_F(Preload, OtherAllocationsDoNotFailWhileMemoryLiesIdle) {
+  for (int i = 0; i < 2; ++i) {
+    void* const p = malloc_of(900 * mib);
+    ASSERT_EQ(cudaFree(p), cudaSuccess);
+    void* managed = nullptr;
+    ASSERT_EQ(cudaMallocManaged(&managed, 900 * mib), cudaSuccess) << "gpumem gives back what lies idle";
+    ASSERT_EQ(cudaFree(managed), cudaSuccess);
+  }
+}
+
+TEST_F(Preload, PitchedMemory) {
+  void* p = nullptr;
+  std::size_t pitch = 0;
+  ASSERT_EQ(cudaMallocPitch(&p, &pitch, 1000, 64), cudaSuccess);
+  EXPECT_EQ(pitch, 1024U);
+  const std::uint64_t taken = calls_of(device_call::alloc);
+  void* q = nullptr;
+  ASSERT_EQ(cudaMallocPitch(&q, &pitch, 1000, 64), cudaSuccess);
+  EXPECT_EQ(calls_of(device_call::alloc), taken) << "from the same segment";
+  EXPECT_EQ(cudaFree(p), cudaSuccess);
+  EXPECT_EQ(cudaFree(q), cudaSuccess);
+}
+
+TEST_F(Preload, AResetTakesEverythingAndTheProgramGoesOn) {
+  void* const p = malloc_of(mib);
+  ASSERT_EQ(cudaDeviceReset(), cudaSuccess);
+  EXPECT_EQ(used_bytes(), 0U);
+  EXPECT_EQ(cudaFree(p), cudaErrorInvalidValue) << "it went with the reset";
+  void* const q = malloc_of(mib);
+  EXPECT_EQ(cudaFree(q), cudaSuccess);
+  EXPECT_GE(used_bytes(), mib) << "served again";
+}
+
+TEST_F(Preload, TwoDevices) {
+  setenv("SIMCUDA_DEVICES", "2", 1);
+  void* const first = malloc_of(mib);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  void* const second = malloc_of(mib);
+  cudaPointerAttributes what{};
+  ASSERT_EQ(cudaPointerGetAttributes(&what, second), cudaSuccess);
+  EXPECT_EQ(what.device, 1);
+  EXPECT_EQ(cudaFree(first), cudaSuccess) << "from whatever device is current";
+  EXPECT_EQ(cudaFree(second), cudaSuccess);
+}
+
+TEST_F(Preload, StreamOrderedMemoryIsOfTheStreamsDevice) {
+  setenv("SIMCUDA_DEVICES", "2", 1);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  const cudaStream_t there = new_stream();
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  const cudaStream_t here = new_stream();
+  void* p = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&p, mib, there), cudaSuccess);
+  cudaPointerAttributes what{};
+  ASSERT_EQ(cudaPointerGetAttributes(&what, p), cudaSuccess);
+  EXPECT_EQ(what.device, 1);
+  EXPECT_EQ(cudaFreeAsync(p, here), cudaSuccess) << "on a stream of another device";
+  void* again = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&again, mib, there), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(again, there), cudaSuccess);
+  EXPECT_EQ(hazards(), 0U);
+}
+
+TEST_F(Preload, AForkedChildIsNotStuck) {
+  void* const p = malloc_of(mib);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    void* q = nullptr;
+    static_cast<void>(cudaMalloc(&q, mib));  // the driver's answer, whatever it is
+    static_cast<void>(cudaFree(p));
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(cudaFree(p), cudaSuccess) << "the parent is not disturbed";
+}
+
+TEST_F(Preload, ManyThreads) {
+  setenv("GPUMEM_LIMIT", "256MiB", 1);
+  ASSERT_EQ(cudaFree(nullptr), cudaSuccess);
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      cudaStream_t s = nullptr;
+      ASSERT_EQ(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaSuccess);
+      for (unsigned i = 0; i < 200; ++i) {
+        void* p = nullptr;
+        void* q = nullptr;
+        const std::size_t bytes = ((i * 7 + t) % 30 + 1) * 256 * kib;
+        ASSERT_EQ(cudaMalloc(&p, bytes), cudaSuccess);
+        ASSERT_EQ(cudaMallocAsync(&q, bytes, s), cudaSuccess);
+        use(s, 50'000, q, bytes);
+        ASSERT_EQ(cudaFreeAsync(q, s), cudaSuccess);
+        ASSERT_EQ(cudaFree(p), cudaSuccess);
+      }
+      ASSERT_EQ(cudaStreamDestroy(s), cudaSuccess);
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(hazards(), 0U);
+}
+
+TEST_F(Preload, ASettingThatCannotBeUsedFailsLoudly) {
+  setenv("GPUMEM_LIMIT", "64MiB", 1);
+  setenv("GPUMEM_POOLS", "48MiB,48MiB", 1);
+  void* p = nullptr;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(cudaMalloc(&p, mib), cudaErrorMemoryAllocation);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("every allocation fails until that is mended"));
+}
+
+TEST_F(Preload, WithoutADriverAProgramStartsAndIsToldSo) {
+  setenv("GPUMEM_CUDA_DRIVER", "/nowhere/libcuda.so.1", 1);
+  void* p = nullptr;
+  testing::internal::CaptureStderr();
+  EXPECT_NE(cudaMalloc(&p, mib), cudaSuccess);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("/nowhere/libcuda.so.1"));
+}
+
+}  // namespace
+}  // namespace gpumem::preload_test

@@ -1,0 +1,187 @@
+/// Several processes with allocators of their own in one group: what their devices really gave, told apart from the
+/// ledger, never exceeds the group's limit, though one of them is killed half-way.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "gpumem/allocator.hpp"
+#include "gpumem/sim_device.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+constexpr std::uint64_t group_limit = 4096 * mib;
+constexpr std::uint64_t operations = 1'000'000;
+constexpr unsigned threads_each = 8;
+
+/// In memory that both processes share. Segments are multiples of 2 MiB; each process has a half of the word `held`, so
+/// that their sum is read at one moment.
+struct observed {
+  std::atomic<std::uint64_t> held;
+  std::atomic<std::uint64_t> done[2];
+  std::atomic<std::uint64_t> served;
+  std::atomic<std::uint64_t> refused;
+  std::atomic<std::uint64_t> segments;
+  std::atomic<std::uint64_t> exceeded;
+  std::atomic<std::uint64_t> broken;
+};
+constexpr std::uint64_t in_half(unsigned process, std::uint64_t bytes) { return bytes / (2 * mib) << (32 * process); }
+constexpr std::uint64_t sum_of(std::uint64_t held) { return ((held & UINT32_MAX) + (held >> 32)) * 2 * mib; }
+
+/// A simulated card that notes in shared memory what it gives and gets back.
+class watched_device final : public device {
+ public:
+  watched_device(observed& seen, unsigned process) : seen_{seen}, process_{process} {}
+  [[nodiscard]] const device_info& info() const noexcept override { return card_.info(); }
+
+ private:
+  // Noted after it is given and before it is returned: the sum can only be too small.
+  result<address> do_alloc(std::uint64_t bytes) override {
+    result<address> at = card_.alloc(bytes);
+    if (!at) return at;
+    const std::uint64_t now = seen_.held.fetch_add(in_half(process_, bytes)) + in_half(process_, bytes);
+    if (sum_of(now) > group_limit) ++seen_.exceeded;
+    ++seen_.segments;
+    const std::lock_guard lock{mutex_};
+    segments_.emplace_back(*at, bytes);
+    return at;
+  }
+  status do_free(address segment) override {
+    {
+      const std::lock_guard lock{mutex_};
+      const auto it = std::find_if(segments_.begin(), segments_.end(),
+                                   [segment](const auto& each) { return each.first == segment; });
+      seen_.held -= in_half(process_, it->second);
+      segments_.erase(it);
+    }
+    return card_.free(segment);
+  }
+  result<address> do_alloc_host(std::uint64_t bytes) override { return card_.alloc_host(bytes); }
+  status do_free_host(address segment) override { return card_.free_host(segment); }
+  result<address> do_reserve(std::uint64_t bytes) override { return card_.reserve(bytes); }
+  status do_release_range(address range, std::uint64_t bytes) override { return card_.release_range(range, bytes); }
+  result<page_run> do_create(std::uint64_t bytes) override { return card_.create(bytes); }
+  status do_destroy(page_run pages) override { return card_.destroy(pages); }
+  status do_map(address at, std::uint64_t bytes, page_run pages) override { return card_.map(at, bytes, pages); }
+  status do_set_access(address at, std::uint64_t bytes) override { return card_.set_access(at, bytes); }
+  status do_unmap(address at, std::uint64_t bytes) override { return card_.unmap(at, bytes); }
+  result<memory_info> do_memory() override { return card_.memory(); }
+  result<fence> do_record(stream_ref on) override { return card_.record(on); }
+  result<fence> do_record_context() override { return card_.record_context(); }
+  result<bool> do_query(fence f) override { return card_.query(f); }
+  status do_wait_host(fence f) override { return card_.wait_host(f); }
+  status do_wait_stream(stream_ref waiter, fence f) override { return card_.wait_stream(waiter, f); }
+  void do_drop(fence f) noexcept override { card_.drop(f); }
+  result<std::uint64_t> do_stream_id(stream_ref of) override { return card_.stream_id(of); }
+  status do_synchronize() override { return card_.synchronize(); }
+
+  observed& seen_;
+  unsigned process_;
+  sim_device card_;
+  std::mutex mutex_;
+  std::vector<std::pair<address, std::uint64_t>> segments_;
+};
+
+/// Allocates, frees and trims in eight threads; `caching` returns segments under pressure, too.
+int member(const std::string& folder, observed& seen, unsigned process, std::uint64_t count) {
+  settings with;
+  const bool set = with.set("policy", "caching").ok() && with.set("group", "lab").ok() &&
+                   with.set("group_limit", "4GiB").ok() && with.set("shared_folder", folder).ok();
+  watched_device card{seen, process};
+  device* devices[]{&card};
+  auto opened = allocator::open(devices, with);
+  if (!set || !opened) return 1;
+  allocator& memory = **opened;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < threads_each; ++t) {
+    threads.emplace_back([&, t] {
+      std::uint64_t random = 0x9E3779B97F4A7C15U * (t + threads_each * process + 1);
+      std::vector<void*> mine;
+      for (std::uint64_t i = 0; i < count / threads_each; ++i) {
+        random = random * 6364136223846793005U + 1442695040888963407U;
+        const std::uint64_t pick = random >> 33;
+        if (pick % 64 == 0) {
+          static_cast<void>(memory.trim(0, 256 * mib));
+        } else if (mine.size() < 8 && pick % 2 == 0) {
+          const auto got = memory.try_allocate({.bytes = pick % (96 * mib) + 1});
+          ++(got ? seen.served : seen.refused);
+          if (got) mine.push_back(*got);
+          if (!got && got.code() != errc::out_of_memory) ++seen.broken;
+        } else if (!mine.empty()) {
+          memory.deallocate(mine.back());
+          mine.pop_back();
+        }
+        seen.done[process].fetch_add(1, std::memory_order_relaxed);
+      }
+      for (void* block : mine) memory.deallocate(block);
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  return memory.check(0).ok() ? 0 : 1;
+}
+
+template <typename Body>
+pid_t in_child(Body body) {
+  const pid_t child = ::fork();
+  if (child == 0) std::_Exit(body());
+  return child;
+}
+
+int exit_status_of(pid_t child) {
+  int code = 0;
+  ::waitpid(child, &code, 0);
+  return WIFEXITED(code) ? WEXITSTATUS(code) : -1;
+}
+
+TEST(Group, TwoProcessesOfEightThreadsNeverExceedTheirLimitThoughOneIsKilled) {
+  std::string folder = (std::filesystem::temp_directory_path() / "gpumem-group-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  void* const shared = ::mmap(nullptr, sizeof(observed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  observed& seen = *new (shared) observed{};
+  const pid_t first = in_child([&] { return member(folder, seen, 0, operations); });  // it does not live to do them all
+  const pid_t second = in_child([&] { return member(folder, seen, 1, operations / 2); });
+  while (seen.done[0] < operations / 4) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  ::kill(first, SIGSTOP);  // stopped, what it holds is a number; dead, others may have taken it at once
+  ::waitpid(first, nullptr, WUNTRACED);
+  seen.held &= ~std::uint64_t{UINT32_MAX};
+  ::kill(first, SIGKILL);
+  ::waitpid(first, nullptr, 0);
+  const pid_t third = in_child([&] { return member(folder, seen, 0, operations / 2 - seen.done[0]); });
+  EXPECT_EQ(exit_status_of(second), 0);
+  EXPECT_EQ(exit_status_of(third), 0);
+  EXPECT_EQ(seen.exceeded, 0U);
+  EXPECT_EQ(seen.broken, 0U);
+  EXPECT_GE(seen.done[0] + seen.done[1], operations - 2 * threads_each);
+  EXPECT_GT(seen.served, operations / 10);
+  EXPECT_GT(seen.refused, 0U) << "the limit was never felt";
+  EXPECT_GT(seen.segments, 1000U) << "the ledger was hardly asked";
+  EXPECT_EQ(exit_status_of(in_child([&] {
+              settings with;
+              for (const auto& [name, value] :
+                   {std::pair{"group", "lab"}, {"group_limit", "4GiB"}, {"shared_folder", folder.c_str()}}) {
+                if (!with.set(name, value)) return 1;
+              }
+              sim_device card;
+              device* devices[]{&card};
+              auto all = allocator::open(devices, with);
+              return all.ok() && (*all)->try_allocate({.bytes = group_limit}).ok() ? 0 : 1;
+            })),
+            0)
+      << "what the killed one held has returned";
+  std::printf("served %lu, refused %lu, segments %lu\n", seen.served.load(), seen.refused.load(), seen.segments.load());
+  ::munmap(shared, sizeof(observed));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace gpumem

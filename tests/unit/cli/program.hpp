@@ -1,0 +1,40 @@
+// The built `gpumem`, in a folder like an installation's, started with nothing of this process's environment but PATH.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace gpumem::cli {
+
+struct outcome {
+  int exit_status = -1;
+  std::string out;
+  std::string err;
+};
+
+class Program : public ::testing::Test {
+ protected:
+  void SetUp() override;
+  void TearDown() override;
+  /// `arguments` are for the shell; `environment` is put in front of the program.
+  outcome run(const std::string& arguments, const std::string& environment = "");
+  /// One line on stderr that holds `reason`, nothing on stdout, and this status.
+  void expect_refused(const std::string& arguments, int exit_status, const std::string& reason,
+                      const std::string& environment = "");
+  [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  void write(const std::string& name, const std::string& text, unsigned mode = 0644) const;
+
+  /// Four cards whose UUIDs (GPU-<0 to 3>-...) are this test's alone, over the double of NVML; no driver.
+  std::string four_cards;
+  std::string uuid(int card) const { return "GPU-" + std::to_string(card) + "-" + unique_; }
+  std::string folder_;
+
+ private:
+  std::string unique_;
+};
+
+std::string content_of(const std::string& file);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,125 @@
+// `gpumem top`: cards, and processes that are served; this test is one of them.
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "bits.hpp"
+#include "gpumem/allocator.hpp"
+#include "gpumem/sim_device.hpp"
+#include "program.hpp"
+#include "published_figures.hpp"
+#include "shared_folder.hpp"
+#include "status_socket.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using json = nlohmann::json;
+
+class Top : public Program {
+ protected:
+  void SetUp() override {
+    Program::SetUp();
+    ASSERT_TRUE(shared_folder(path("shared")).ok());
+    ASSERT_TRUE(with_.set("policy", "caching").ok());
+    ASSERT_TRUE(with_.set("limit", "10GiB").ok());
+    device* devices[]{&gpu_};
+    auto made = allocator::open(devices, with_);
+    ASSERT_TRUE(made.ok());
+    served_ = *std::move(made);
+    auto socket = status_socket::open(path("shared"), [this] {
+      const allocator* const all[]{served_.get()};
+      return published_figures(all, with_);
+    });
+    ASSERT_TRUE(socket.ok()) << socket.why().message();
+    socket_ = *std::move(socket);
+  }
+  sim_device gpu_;
+  settings with_;
+  std::unique_ptr<allocator> served_;
+  std::unique_ptr<status_socket> socket_;
+};
+
+TEST_F(Top, ShowsWhatServedProcessesHoldNow) {
+  for (const std::uint64_t mib_live : {100U, 300U}) {
+    void* const block = served_->allocate(mib_live * mib);
+    const outcome got = run("top --once --json", four_cards);
+    ASSERT_EQ(got.exit_status, 0) << got.err;
+    EXPECT_EQ(std::count(got.out.begin(), got.out.end(), '\n'), 1);
+    const json all = json::parse(got.out);
+    EXPECT_EQ(all["devices"].size(), 4U);
+    EXPECT_EQ(all["problem"], "");
+    ASSERT_EQ(all["served"].size(), 1U);
+    EXPECT_EQ(all["served"][0]["pid"], ::getpid());
+    EXPECT_EQ(all["served"][0]["answered"], true);
+    const json& d = all["served"][0]["devices"][0];
+    EXPECT_EQ(d["policy"], "caching");
+    EXPECT_EQ(d["limit_bytes"], 10 * gib);
+    EXPECT_EQ(d["live_bytes"], mib_live * mib);
+    EXPECT_GE(d["reserved_bytes"], mib_live * mib);
+    served_->deallocate(block);
+  }
+}
+
+TEST_F(Top, AsATable) {
+  void* const block = served_->allocate(512 * mib);
+  const outcome got = run("top --once", four_cards);
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(got.out, HasSubstr("Fake 3"));
+  EXPECT_THAT(got.out, HasSubstr(std::to_string(::getpid())));
+  EXPECT_THAT(got.out, HasSubstr("caching"));
+  EXPECT_THAT(got.out, HasSubstr("10.00 GiB  512.00 MiB  512.00 MiB"));
+  EXPECT_EQ(got.out.find('\x1b'), std::string::npos) << "a pipe is no terminal";
+  served_->deallocate(block);
+}
+
+TEST_F(Top, WithoutNvmlTheServedProcessesAreShownAllTheSame) {
+  const outcome got = run("top --once --json", "GPUMEM_NVML=/no/nvml");
+  EXPECT_EQ(got.exit_status, 1);
+  const json all = json::parse(got.out);
+  EXPECT_THAT(all["problem"].get<std::string>(), HasSubstr("no /no/nvml"));
+  EXPECT_EQ(all["served"].size(), 1U);
+}
+
+TEST_F(Top, AnAnswerThatIsNoneIsNoAnswer) {
+  for (const char* answer : {"", "nonsense", "{\"schema\":1}", "{\"schema\":1,\"devices\":[1,\"x\",null]}",
+                             "{\"schema\":\"x\",\"devices\":[]}", "[]"}) {
+    socket_.reset();
+    auto liar = status_socket::open(path("shared"), [answer] { return std::string{answer}; });
+    ASSERT_TRUE(liar.ok());
+    const outcome got = run("top --once --json", four_cards);
+    ASSERT_EQ(got.exit_status, 0) << answer << ": " << got.err;
+    const json all = json::parse(got.out);
+    ASSERT_EQ(all["served"].size(), 1U) << answer;
+    EXPECT_EQ(all["served"][0]["answered"], false) << answer;
+    EXPECT_THAT(run("top --once", four_cards).out, HasSubstr("does not answer")) << answer;
+  }
+}
+
+TEST_F(Top, RepeatsUntilItIsEnded) {
+  const std::string command = "env -i PATH=\"$PATH\" GPUMEM_SHARED_FOLDER='" + path("shared") + "' " + four_cards +
+                              " '" + path("bin/gpumem") + "' top --interval 0.1 --json | head -n 3 >'" + path("lines") +
+                              "'";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  const std::string lines = content_of(path("lines"));
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 3);
+  EXPECT_EQ(json::parse(lines.substr(0, lines.find('\n')))["served"].size(), 1U);
+}
+
+TEST_F(Top, OnATerminalItRedrawsInPlace) {
+  if (std::system("command -v script >/dev/null") != 0) GTEST_SKIP() << "needs script(1) for a terminal";
+  const std::string command = "env -i PATH=\"$PATH\" GPUMEM_SHARED_FOLDER='" + path("shared") + "' " + four_cards +
+                              " timeout -s INT 2 script -qec \"'" + path("bin/gpumem") + "' top --interval 0.2\" '" +
+                              path("typescript") + "' >/dev/null 2>&1 </dev/null";
+  static_cast<void>(std::system(command.c_str()));
+  const std::string drawn = content_of(path("typescript"));
+  std::size_t homes = 0;
+  for (std::size_t at = 0; (at = drawn.find("\x1b[H", at)) != std::string::npos; ++at) ++homes;
+  EXPECT_GT(homes, 1U) << "each look begins where the former one did";
+  EXPECT_THAT(drawn, HasSubstr("caching"));
+}
+
+}  // namespace
+}  // namespace gpumem::cli

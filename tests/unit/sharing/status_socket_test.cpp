@@ -1,0 +1,79 @@
+// Asking a process what it holds: it answers, also to several, stays silent when stopped, and leaves nothing behind.
+#include "status_socket.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "temporary_folder.hpp"
+
+namespace gpumem {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(StatusSocket, AnswersWhoeverAsks) {
+  const temporary_folder t;
+  std::atomic<int> asked{0};
+  auto made =
+      status_socket::open(t.path(), [&] { return "answer " + std::to_string(++asked) + std::string(9999, '.'); });
+  ASSERT_TRUE(made.ok()) << made.why().message();
+  for (int i = 1; i <= 3; ++i) {
+    const auto all = ask_served(t.path(), 5s);
+    ASSERT_EQ(all.size(), 1U);
+    EXPECT_EQ(all[0].pid, ::getpid());
+    EXPECT_EQ(all[0].answer, "answer " + std::to_string(i) + std::string(9999, '.'));
+  }
+  made->reset();
+  EXPECT_TRUE(ask_served(t.path(), 5s).empty());
+  EXPECT_TRUE(std::filesystem::is_empty(t.path()));
+  EXPECT_TRUE(ask_served(t.path("none"), 5s).empty());
+}
+
+/// A child that serves until it is killed; a fork of its own lives on.
+pid_t served_child(const temporary_folder& t) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto made = status_socket::open(t.path(), [] { return std::string{"child"}; });
+    const char told = made.ok() ? 'y' : 'n';
+    static_cast<void>(!::write(ends[1], &told, 1));
+    for (;;) ::pause();
+  }
+  char told = 0;
+  EXPECT_EQ(::read(ends[0], &told, 1), 1);
+  EXPECT_EQ(told, 'y');
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return child;
+}
+
+TEST(StatusSocket, AStoppedProcessIsListedAndADeadOneSweptAway) {
+  const temporary_folder t;
+  const pid_t child = served_child(t);
+  ASSERT_EQ(ask_served(t.path(), 5s).size(), 1U);
+  EXPECT_EQ(ask_served(t.path(), 5s)[0].answer, "child");
+  ::kill(child, SIGSTOP);
+  ::waitpid(child, nullptr, WUNTRACED);
+  const auto stopped = ask_served(t.path(), 50ms);
+  ASSERT_EQ(stopped.size(), 1U);
+  EXPECT_EQ(stopped[0].pid, child);
+  EXPECT_EQ(stopped[0].answer, "");
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(ask_served(t.path(), 5s).empty());
+  EXPECT_TRUE(std::filesystem::is_empty(t.path()));
+}
+
+TEST(StatusSocket, TooLongAPathIsAnErrorAndNoMore) {
+  const temporary_folder t;
+  const auto made = status_socket::open(t.path(std::string(120, 'x')), [] { return std::string{}; });
+  EXPECT_EQ(made.code(), errc::unsupported);
+}
+
+}  // namespace
+}  // namespace gpumem
