@@ -128,8 +128,13 @@ address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested)
 }
 
 stream_cache& pool::stream_cache_for(thread_cache& mine, owner_id o) {
-  stream_cache* const have = mine.of_owner(o);
-  return have != nullptr ? *have : mine.add(o, streams_[o].key);
+  if (stream_cache* const have = mine.of_owner(o)) return *have;
+  if (mine.full()) {
+    const owner_id going = mine.next_to_go();
+    empty(mine, going);
+    mine.forget(going);
+  }
+  return mine.add(o, streams_[o].key);
 }
 
 // The bin of that size, in use, emptied of another size if need be.

@@ -137,6 +137,9 @@ struct cache_figures {
 
 class alignas(64) thread_cache {
  public:
+  /// A stream's cache takes some 50 KiB, and streams may end without a word.
+  static constexpr std::uint32_t most_streams = 128;
+
   thread_cache() noexcept : free_fence_{asymmetric_fences()} {}
 
   /// The thread's own: true where it may go on, until `leave`. False where another has claimed the cache; the way then
@@ -180,15 +183,26 @@ class alignas(64) thread_cache {
       return latest_;
     return o < by_owner_.size() ? by_owner_[o].get() : nullptr;
   }
+  /// Requires that there is none for that owner, and less than `most_streams`.
   stream_cache& add(owner_id o, std::uint64_t key) {
     if (o >= by_owner_.size()) by_owner_.resize(o + 1);
     by_owner_[o] = std::make_unique<stream_cache>(o, key);
+    ++streams_;
     return *by_owner_[o];
   }
   /// Requires that it is empty.
   void forget(owner_id o) noexcept {
     latest_ = nullptr;
     by_owner_[o].reset();
+    --streams_;
+  }
+  [[nodiscard]] bool full() const noexcept { return streams_ == most_streams; }
+  /// Whose has to go for another one: each in turn. Requires that there is one.
+  [[nodiscard]] owner_id next_to_go() noexcept {
+    do {
+      going_ = going_ + 1 < by_owner_.size() ? going_ + 1 : 0;
+    } while (!by_owner_[going_]);
+    return going_;
   }
   [[nodiscard]] owner_id owners() const noexcept { return static_cast<owner_id>(by_owner_.size()); }
   [[nodiscard]] std::uint64_t blocks() const noexcept {
@@ -224,6 +238,8 @@ class alignas(64) thread_cache {
 
  private:
   std::vector<std::unique_ptr<stream_cache>> by_owner_;
+  std::uint32_t streams_ = 0;
+  owner_id going_ = 0;
 };
 
 }  // namespace gpumem

@@ -131,6 +131,18 @@ TEST_P(CachedStreams, AUseOnAnotherStreamKeepsABlockOutOfThem) {
   EXPECT_NE(take(4096, s), p) << "in use by another stream";
 }
 
+// Streams may end without a word; what a thread keeps of each would stay for good.
+TEST_P(CachedStreams, ManyStreamsTakeABoundedAmountOfMetadata) {
+  std::uint64_t at_limit = 0;
+  for (int k = 0; k < 600; ++k) {
+    const stream_ref s = device_.create_stream();
+    for (int turn = 0; turn < 3; ++turn) give(take(4096, s));
+    if (k == 299) at_limit = stats().metadata_bytes;
+  }
+  EXPECT_LT(stats().metadata_bytes, at_limit + mib);
+  EXPECT_TRUE(allocator_->check(0).ok());
+}
+
 std::string name_of(const ::testing::TestParamInfo<stream_id_mode>& info) {
   return info.param == stream_id_mode::query ? "query" : "notify";
 }
