@@ -10,6 +10,7 @@
 
 #include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
+#include "history.hpp"
 #include "policy_row.hpp"
 #include "replay.hpp"
 
@@ -59,6 +60,9 @@ status try_on_cuda(const policy_row& row, const replay_setup& setup);
 result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup);
 /// Nanoseconds an operation, the median of three timed passes.
 result<std::optional<double>> measure_time(const trace& t, const policy_row& row, const replay_setup& setup);
+
+/// Memory over time, on the simulated device whatever the setup's is; none of a baseline.
+result<std::optional<history>> measure_history(const trace& t, const policy_row& row, const replay_setup& setup);
 
 struct fit_figures {
   std::uint64_t peak_live_bytes = 0;
