@@ -45,6 +45,7 @@ struct map_frame {
 
 struct history {
   std::uint64_t ops = 0;
+  std::uint64_t capacity_bytes = 0;  ///< the limits of all pools together: not the log's to know
   std::vector<history_point> points;
   std::uint64_t cell_bytes = 0;
   std::vector<std::uint64_t> piece_cells;  ///< of each contiguous piece of address space, in order of address

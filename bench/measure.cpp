@@ -169,7 +169,9 @@ result<std::optional<history>> measure_history(const trace& t, const policy_row&
   plan.log = &log;
   const auto outcome = replay_checked(plan, **over, on);
   if (!outcome) return outcome.why();
-  return std::optional{make_history(log, outcome->ops)};
+  history out = make_history(log, outcome->ops);
+  for (const logical_device& each : (*over)->devices()) out.capacity_bytes += each.limit_bytes;
+  return std::optional{std::move(out)};
 }
 
 }  // namespace gpumem::bench
