@@ -92,7 +92,7 @@ std::string bundled_traces_folder() {
 
 result<inputs> gather_inputs(const options& from) {
   inputs all;
-  if (from.what == command::costs) return all;  // which needs neither
+  if (from.what == command::costs || from.what == command::claims) return all;  // which need neither
   const auto defaults = settings_from(process_environment());
   if (!defaults) return defaults.why();
   // A share of the device is a limit for compare; for fit, which looks for the device, it would be a handicap.

@@ -8,6 +8,7 @@
 #include <exception>
 #include <vector>
 
+#include "claims_report.hpp"
 #include "costs.hpp"
 #include "inputs.hpp"
 #include "latency.hpp"
@@ -133,6 +134,11 @@ result<report> make_report(const inputs& all, const options& with) {
     const auto figures = measure_costs_of(with.setup);
     if (!figures) return figures.why();
     return report{costs_table(*figures, with.setup), costs_json(*figures, with.setup), "", ""};
+  }
+  if (with.what == command::claims) {
+    const auto figures = run_claims(with);
+    if (!figures) return figures.why();
+    return report{figures->table, figures->json, "", with.html_path.empty() ? "" : make_page(figures->page_data)};
   }
   if (with.what == command::fit) {
     const auto results = fit(all, with);

@@ -98,8 +98,15 @@ status read_values(const option_texts& texts, options& into) {
       (!into.csv_path.empty() || !into.traces.empty() || !into.workloads.empty() || !into.policies.empty())) {
     return {errc::bad_setting, "costs takes --device and --json; --trace, --policy and --csv mean nothing to it"};
   }
-  if (!into.html_path.empty() && into.what != command::compare) {
-    return {errc::bad_setting, "--html is of compare"};
+  if (!into.html_path.empty() && into.what != command::compare && into.what != command::claims) {
+    return {errc::bad_setting, "--html is of compare and of claims"};
+  }
+  const bool inputs =
+      !into.traces.empty() || !into.workloads.empty() || !into.policies.empty() || !into.baselines.empty();
+  if (into.what == command::claims && (inputs || !into.csv_path.empty() || into.setup.cuda)) {
+    return {errc::bad_setting,
+            "claims brings its own traces, policies and simulated devices; expected --only, --seed, --lag, "
+            "--json or --html"};
   }
   if (into.over_time && into.what != command::compare) return {errc::bad_setting, "--over-time is of compare"};
   if ((into.json_path == "-") + (into.csv_path == "-") + (into.html_path == "-") > 1) {
@@ -233,6 +240,12 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   latency->add_option("--threads", texts.threads, "threads, each on a stream of its own: 1 to 64, may be repeated")
       ->allow_extra_args(false)
       ->type_name("N");
+  CLI::App* const claims =
+      app.add_subcommand("claims", "what documents say of memory policies: experiment, figure, verdict");
+  claims->fallthrough();
+  claims->add_option("--only", into.only, "a claim by its id; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("ID");
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);
@@ -246,6 +259,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   if (fit->parsed()) into.what = command::fit;
   if (costs->parsed()) into.what = command::costs;
   if (latency->parsed()) into.what = command::latency;
+  if (claims->parsed()) into.what = command::claims;
   if (status read = read_values(texts, into); !read) return read;
   return std::optional<std::string>{};
 }

@@ -12,7 +12,7 @@
 
 namespace gpumem::bench {
 
-enum class command : std::uint8_t { compare, fit, costs, latency };
+enum class command : std::uint8_t { compare, fit, costs, latency, claims };
 
 struct options {
   command what = command::compare;
@@ -20,6 +20,7 @@ struct options {
   std::vector<std::string> workloads;  ///< as `make_workload` reads them; with some, no bundled traces
   std::vector<std::string> policies;   ///< as `parse_policy_row` reads them; empty: `default_rows`
   std::vector<std::string> baselines;  ///< cub, cuda_malloc, cuda_malloc_async
+  std::vector<std::string> only;       ///< of claims; empty: all
   std::string limit;                   ///< of rows that name none; may be empty
   std::string json_path;               ///< `-`: standard output and nothing else there
   std::string csv_path;

@@ -73,6 +73,7 @@ class replay_run {
         went = do_op(each, index);
         if (out_.oom || !went.ok()) break;
         ++out_.ops;
+        if (plan_.trim_every != 0 && out_.ops % plan_.trim_every == 0) trim();
       }
     }
     out_.elapsed_ns = time_ns(clock) - begin_ns;
@@ -163,6 +164,10 @@ class replay_run {
     peak_reserved_ = reserved;
     live_at_peak_ = live_bytes_;
     return sample();
+  }
+
+  void trim() {
+    for (const logical_device& each : over_.devices()) (void)over_.trim(each.ordinal);
   }
 
   status sample() {

@@ -29,6 +29,7 @@ struct replay_plan {
   unsigned tenants = 1;
   std::uint64_t lag_ns = 1'000'000;
   std::size_t most_ops = SIZE_MAX;  ///< of the trace; the rest is left out
+  std::size_t trim_every = 0;       ///< idle segments are given back after so many operations; 0: never
   memory_log* log = nullptr;        ///< is told of every block by a checked replay, where there is one
 };
 

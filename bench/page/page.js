@@ -322,7 +322,7 @@
   const make_claims = () => {
     const tally = (verdict) => data.claims.filter((claim) => claim.verdict === verdict).length;
     by_id("claims-summary").textContent = `${data.claims.length} claims: ${tally("holds")} hold, ` +
-      `${tally("does not hold")} do not, ${tally("depends")} depend on the workload.`;
+      `${tally("does not hold")} do not, ${tally("depends")} depend.`;
     by_id("claim-cards").replaceChildren(...data.claims.map(claim_card));
     by_id("claims").hidden = false;
   };

@@ -207,6 +207,24 @@ TEST_F(page, two_hundred_thousand_operations_open_within_three_seconds) {
               static_cast<std::uintmax_t>(fs::file_size(report.path())));
 }
 
+TEST_F(page, claims_stand_with_their_verdicts_on_desktop_and_phone) {
+  const made_report report{"claims"};
+  for (const bool phone : {false, true}) {
+    browser_->resize(phone ? 390 : 1280, phone ? 844 : 900, phone);
+    browser_->open(report.path());
+    EXPECT_EQ(value("document.querySelectorAll('.claim').length"), value("report.data.claims.length"));
+    EXPECT_GE(value("document.querySelectorAll('.verdict').length"), 13);
+    EXPECT_EQ(value("[...document.querySelectorAll('.verdict')].filter((v) => !['holds', 'does not hold', "
+                    "'depends'].includes(v.textContent)).length"),
+              0);
+    keep_picture(phone ? "claims_phone" : "claims_desktop");
+    value("document.querySelectorAll('details').forEach((d) => { d.open = true; })");
+    EXPECT_GT(value("document.querySelectorAll('.claim td').length"), 100);
+    EXPECT_THAT(too_wide(), testing::IsEmpty());
+    EXPECT_THAT(overlapping(), testing::IsEmpty());
+  }
+}
+
 TEST_F(page, keeps_the_licence_of_its_chart_library) {
   browser_->open(compared());
   EXPECT_THAT(value("document.body.textContent").get<std::string>(),

@@ -26,7 +26,7 @@ class report : public testing::Test {
     recorded_.name = "small";
     row_.text = "growth,limit=4GiB";
     stopped_row_.text = "growth";
-    compare_result good{.recorded = &recorded_, .row = &row_, .figures = {}, .fit = {}};
+    compare_result good{.recorded = &recorded_, .row = &row_, .figures = {}, .fit = {}, .over_time = {}};
     good.figures.outcome = {.ops = 2, .elapsed_ns = 0, .peak_live_bytes = 1024, .at_peak = {0.25, 0.5, 4096}};
     good.figures.peak_reserved_bytes = 4096;
     good.figures.hazards = 3;
@@ -36,7 +36,7 @@ class report : public testing::Test {
     good.figures.calls->at(static_cast<std::size_t>(device_call::synchronize)) = 1;
     good.figures.host_ns_per_op = 100.0;
     good.fit = fit_figures{.peak_live_bytes = 1024, .min_capacity_bytes = 2048};
-    compare_result stopped{.recorded = &recorded_, .row = &stopped_row_, .figures = {}, .fit = {}};
+    compare_result stopped{.recorded = &recorded_, .row = &stopped_row_, .figures = {}, .fit = {}, .over_time = {}};
     stopped.figures.calls.emplace();
     stopped.figures.hazards = 0;
     stopped.figures.in_device_calls_ns = 0;
