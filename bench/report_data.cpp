@@ -116,6 +116,16 @@ json compare_row(const compare_result& each, const replay_setup& setup) {
   return row;
 }
 
+json failures_of(const fit_figures& of) {
+  json out = json::array();
+  for (const first_failure& each : of.failures) {
+    out.push_back({{"percent_of_peak", each.percent_of_peak},
+                   {"capacity_bytes", each.capacity_bytes},
+                   {"oom_at_op", or_null(each.at_op)}});
+  }
+  return out;
+}
+
 json fit_row_of(const fit_result& each) {
   return {{"trace", each.recorded->name},
           {"policy", each.row->text},
@@ -123,7 +133,8 @@ json fit_row_of(const fit_result& each) {
           {"tenants", each.row->tenants},
           {"peak_live_bytes", each.figures.peak_live_bytes},
           {"min_capacity_bytes", or_null(each.figures.min_capacity_bytes)},
-          {"utilization", or_null(each.figures.utilization())}};
+          {"utilization", or_null(each.figures.utilization())},
+          {"first_failures", failures_of(each.figures)}};
 }
 
 json compare_rows(const std::vector<compare_result>& results, const replay_setup& setup) {
@@ -192,6 +203,10 @@ std::string fit_json(const std::vector<fit_result>& results, const replay_setup&
 std::string compare_csv(const std::vector<compare_result>& results, const replay_setup& setup) {
   return csv_of(compare_rows(results, setup));
 }
-std::string fit_csv(const std::vector<fit_result>& results) { return csv_of(fit_rows(results)); }
+std::string fit_csv(const std::vector<fit_result>& results) {
+  json rows = fit_rows(results);
+  for (json& row : rows) row.erase("first_failures");  // a list has no columns
+  return csv_of(rows);
+}
 
 }  // namespace gpumem::bench
