@@ -127,6 +127,11 @@ result<findings> one_nth_each(const claim_setup& /*setup*/) {
   return out;
 }
 
+bool has_option(std::string_view name) {
+  const std::vector<option_row>& all = option_table();
+  return std::any_of(all.begin(), all.end(), [&](const option_row& each) { return each.option == name; });
+}
+
 result<findings> fraction_is_exceeded(const claim_setup& /*setup*/) {
   findings out;
   std::size_t exceeded = 0;
@@ -155,9 +160,9 @@ result<findings> fraction_is_exceeded(const claim_setup& /*setup*/) {
   }
   out.measured = fmt::format(
       "With the pool alone limited, the process exceeded its share in {} of {} cases, by the context and the "
-      "libraries. With these "
-      "deducted, as GPUMEM_LIMIT_SCOPE=process does, it stayed within in {} of {}.",
-      exceeded, shares.size(), exact, shares.size());
+      "libraries. With these deducted{}, it stayed within in {} of {}.",
+      exceeded, shares.size(), has_option("limit_scope") ? ", as GPUMEM_LIMIT_SCOPE=process does" : "", exact,
+      shares.size());
   out.outcome = verdict_of(exceeded, shares.size());
   return out;
 }
