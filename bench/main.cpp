@@ -77,8 +77,8 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
     status why;
     if (remember) {
       auto got = measure_history(*into.recorded, *into.row, with.setup);
-      if (got) into.over_time = *std::move(got);
       why = got.why();
+      if (got) into.over_time = *std::move(got);
     } else if (search) {
       auto found = measure_fit(*into.recorded, searches[i].second, with.setup);
       if (found) into.fit = *found;

@@ -129,6 +129,7 @@ result<findings> towers_split_the_batch(const claim_setup& setup) {
   for (const std::size_t towers : {1U, 2U, 4U}) {
     const auto all = cards(towers);
     std::vector<device*> devices;
+    devices.reserve(all.size());
     for (const auto& each : all) devices.push_back(each.get());
     const auto row = plain_row("growth");
     if (!row) return row.why();
@@ -151,7 +152,7 @@ result<findings> towers_split_the_batch(const claim_setup& setup) {
         std::vector<void*> blocks;
         for (unsigned i = 0; i < layers; ++i) take(batch / towers / layers, device, blocks);
         for (unsigned i = 0; i < layers; ++i) take(weights / layers, device, blocks);  // gradients
-        for (auto each = blocks.rbegin(); each != blocks.rend(); ++each) (*memory)->deallocate(*each);
+        for (; !blocks.empty(); blocks.pop_back()) (*memory)->deallocate(blocks.back());
       }
     }
     if (!went.ok()) return went;

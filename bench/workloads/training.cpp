@@ -32,10 +32,11 @@ class network {
     }
     const std::uint32_t loss = on_.allocate(512, stream_);
     std::vector<std::uint32_t> gradients;
-    for (auto layer = kept.rbegin(); layer != kept.rend(); ++layer) {
+    for (; !kept.empty(); kept.pop_back()) {
+      std::vector<std::uint32_t>& layer = kept.back();
       const std::uint32_t flow = on_.allocate(2 * token_bytes_ * length, stream_);
       gradients.push_back(on_.allocate(weight_bytes_ / 4, stream_));
-      for (auto each = layer->rbegin(); each != layer->rend(); ++each) on_.free(*each);
+      for (; !layer.empty(); layer.pop_back()) on_.free(layer.back());
       on_.free(flow);
     }
     on_.free(loss);
