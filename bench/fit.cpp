@@ -41,7 +41,7 @@ result<policy_row> fit_row(const policy_row& row) {
 
 result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup) {
   const replay_plan plan = plan_for(t, row, setup);
-  fit_figures out{.peak_live_bytes = peak_live_of(t, row.tenants), .min_capacity_bytes = {}};
+  fit_figures out{.peak_live_bytes = peak_live_of(t, row.tenants), .min_capacity_bytes = {}, .failures = {}};
   for (unsigned k = fit_steps + 1; k-- > 0;) {
     const std::uint64_t capacity_bytes = fit_capacity(out.peak_live_bytes, k);
     auto under_test = open_rig(fit_device(setup, capacity_bytes), row.with);
@@ -50,6 +50,16 @@ result<fit_figures> measure_fit(const trace& t, const policy_row& row, const rep
     if (!outcome) return outcome.why();
     if (outcome->oom) break;
     out.min_capacity_bytes = capacity_bytes;
+  }
+  for (const unsigned percent : shrinking_percents) {
+    const std::uint64_t capacity_bytes = round_down(out.peak_live_bytes * percent / 100, block_granularity);
+    auto under_test = open_rig(fit_device(setup, capacity_bytes), row.with);
+    first_failure& each = out.failures.emplace_back();
+    each = {.percent_of_peak = percent, .capacity_bytes = capacity_bytes, .at_op = 0};
+    if (!under_test) continue;
+    const auto outcome = replay_timed(plan, *under_test->over, *under_test->on);
+    if (!outcome) return outcome.why();
+    each.at_op = outcome->oom ? std::optional{outcome->ops} : std::nullopt;
   }
   return out;
 }

@@ -9,6 +9,7 @@
 #include "bits.hpp"
 #include "measure.hpp"
 #include "parallel.hpp"
+#include "workload.hpp"
 
 #ifndef GPUMEM_BENCH_SOURCE_TRACES
 #error "bench/CMakeLists.txt defines GPUMEM_BENCH_SOURCE_TRACES"
@@ -19,7 +20,8 @@ namespace {
 
 status load_traces(const options& from, std::vector<trace>& into) {
   std::vector<std::string> paths;
-  for (const std::string& each : from.traces.empty() ? std::vector{bundled_traces_folder()} : from.traces) {
+  const bool bundled = from.traces.empty() && from.workloads.empty();
+  for (const std::string& each : bundled ? std::vector{bundled_traces_folder()} : from.traces) {
     std::error_code why;
     if (!std::filesystem::is_directory(each, why)) {
       paths.push_back(each);
@@ -29,9 +31,9 @@ status load_traces(const options& from, std::vector<trace>& into) {
     if (!found) return found.why();
     paths.insert(paths.end(), found->begin(), found->end());
   }
-  into.resize(paths.size());
-  status loaded = run_parallel(paths.size(), from.jobs, [&](std::size_t i) -> status {
-    auto t = load_trace(paths[i]);
+  into.resize(paths.size() + from.workloads.size());
+  status loaded = run_parallel(into.size(), from.jobs, [&](std::size_t i) -> status {
+    auto t = i < paths.size() ? load_trace(paths[i]) : make_workload(from.workloads[i - paths.size()], from.setup.seed);
     if (!t) return t.why();
     into[i] = *std::move(t);
     return {};
@@ -90,7 +92,7 @@ std::string bundled_traces_folder() {
 
 result<inputs> gather_inputs(const options& from) {
   inputs all;
-  if (from.what == command::costs) return all;  // which needs neither
+  if (from.what == command::costs || from.what == command::claims) return all;  // which need neither
   const auto defaults = settings_from(process_environment());
   if (!defaults) return defaults.why();
   // A share of the device is a limit for compare; for fit, which looks for the device, it would be a handicap.

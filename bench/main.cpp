@@ -8,10 +8,12 @@
 #include <exception>
 #include <vector>
 
+#include "claims_report.hpp"
 #include "costs.hpp"
 #include "inputs.hpp"
 #include "latency.hpp"
 #include "output_file.hpp"
+#include "page.hpp"
 #include "parallel.hpp"
 #include "progress.hpp"
 #include "report.hpp"
@@ -65,12 +67,19 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
     if (with.setup.cuda) break;  // the search is the simulated device's; beside a GPU it would look measured
     if (auto row = fit_beside(*each.row)) searches.emplace_back(&each, *row);
   }
-  progress bar{searches.size() + 2 * results.size(), with.quiet};
+  const bool over_time = with.over_time || !with.html_path.empty();
+  const std::size_t histories = over_time ? results.size() : 0;
+  progress bar{searches.size() + histories + 2 * results.size(), with.quiet};
   const auto replay = [&](std::size_t i) -> status {
     const bool search = i < searches.size();
-    compare_result& into = search ? *searches[i].first : results[i - searches.size()];
+    const bool remember = !search && i - searches.size() < histories;
+    compare_result& into = search ? *searches[i].first : results[i - searches.size() - (remember ? 0 : histories)];
     status why;
-    if (search) {
+    if (remember) {
+      auto got = measure_history(*into.recorded, *into.row, with.setup);
+      why = got.why();
+      if (got) into.over_time = *std::move(got);
+    } else if (search) {
       auto found = measure_fit(*into.recorded, searches[i].second, with.setup);
       if (found) into.fit = *found;
       why = found.why();
@@ -82,7 +91,7 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
     bar.step(into.recorded->name + " " + into.row->text);
     return why.ok() ? status{} : in_row(why, *into.recorded, *into.row);
   };
-  if (status went = run_parallel(searches.size() + results.size(), with.jobs, replay); !went) return went;
+  if (status went = run_parallel(searches.size() + histories + results.size(), with.jobs, replay); !went) return went;
   for (compare_result& each : results) {
     const auto ns = measure_time(*each.recorded, *each.row, with.setup);
     if (!ns) return in_row(ns.why(), *each.recorded, *each.row);
@@ -111,6 +120,7 @@ struct report {
   std::string table;
   std::string json;
   std::string csv;
+  std::string html;
   std::uint64_t hazards = 0;
 };
 
@@ -118,36 +128,62 @@ result<report> make_report(const inputs& all, const options& with) {
   if (with.what == command::latency) {
     const auto figures = measure_latency(all.rows, all.traces, with);
     if (!figures) return figures.why();
-    return report{latency_table(*figures, with.setup), latency_json(*figures, with.setup), ""};
+    return report{latency_table(*figures, with.setup), latency_json(*figures, with.setup), "", ""};
   }
   if (with.what == command::costs) {
     const auto figures = measure_costs_of(with.setup);
     if (!figures) return figures.why();
-    return report{costs_table(*figures, with.setup), costs_json(*figures, with.setup), ""};
+    return report{costs_table(*figures, with.setup), costs_json(*figures, with.setup), "", ""};
+  }
+  if (with.what == command::claims) {
+    const auto figures = run_claims(with);
+    if (!figures) return figures.why();
+    return report{figures->table, figures->json, "", with.html_path.empty() ? "" : make_page(figures->page_data)};
   }
   if (with.what == command::fit) {
     const auto results = fit(all, with);
     if (!results) return results.why();
-    return report{fit_table(*results, with.setup), fit_json(*results, with.setup), fit_csv(*results)};
+    return report{fit_table(*results, with.setup), fit_json(*results, with.setup), fit_csv(*results), ""};
   }
   const auto results = compare(all, with);
   if (!results) return results.why();
-  report out{compare_table(*results, with.setup), compare_json(*results, with.setup),
-             compare_csv(*results, with.setup)};
+  report out{
+      compare_table(*results, with.setup), compare_json(*results, with.setup), compare_csv(*results, with.setup), {}};
+  if (!with.html_path.empty()) out.html = make_page(compare_page_data(*results, with.setup));
   for (const compare_result& each : *results) out.hazards += each.figures.hazards.value_or(0);
   return out;
 }
 
-/// Files first: where one of them fails, there is no table that looks like success.
-status write_report(const report& made, output_file& json, output_file& csv) {
-  if (json.wanted()) {
-    if (status written = json.write(made.json); !written) return written;
+/// The files that were asked for, tried before anything is measured.
+struct outputs {
+  explicit outputs(const options& with) : json{with.json_path}, csv{with.csv_path}, html{with.html_path} {}
+  output_file json;
+  output_file csv;
+  output_file html;
+
+  status try_out() {
+    if (html.wanted()) {
+      if (status can = page_available(); !can) return can;
+    }
+    for (output_file* each : {&json, &csv, &html}) {
+      if (status writable = each->try_out(); !writable) return writable;
+    }
+    return {};
   }
-  if (csv.wanted()) {
-    if (status written = csv.write(made.csv); !written) return written;
+
+  /// Files first: where one of them fails, there is no table that looks like success.
+  status write(const report& made) {
+    bool table = true;
+    const std::pair<output_file*, const std::string*> texts[]{
+        {&json, &made.json}, {&csv, &made.csv}, {&html, &made.html}};
+    for (const auto& [file, text] : texts) {
+      if (!file->wanted()) continue;
+      if (status written = file->write(*text); !written) return written;
+      table &= !file->is_standard_output();
+    }
+    return table ? print_out(made.table) : status{};
   }
-  return json.is_standard_output() || csv.is_standard_output() ? status{} : print_out(made.table);
-}
+};
 
 int run(int argc, const char* const* argv) {
   options with;
@@ -159,14 +195,11 @@ int run(int argc, const char* const* argv) {
   }
   const auto all = gather_inputs(with);
   if (!all) return complain(all.why(), bad_input);
-  output_file json{with.json_path};
-  output_file csv{with.csv_path};
-  for (output_file* each : {&json, &csv}) {
-    if (status writable = each->try_out(); !writable) return complain(writable, bad_input);
-  }
+  outputs files{with};
+  if (status writable = files.try_out(); !writable) return complain(writable, bad_input);
   const auto made = make_report(*all, with);
   if (!made) return complain(made.why(), made.code() == errc::bad_setting ? bad_input : defect);
-  if (status written = write_report(*made, json, csv); !written) return complain(written, bad_input);
+  if (status written = files.write(*made); !written) return complain(written, bad_input);
   if (made->hazards != 0) {
     return complain({errc::corrupt, fmt::format("{} hazards: blocks were handed out too early", made->hazards)},
                     defect);

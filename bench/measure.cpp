@@ -155,4 +155,23 @@ result<std::optional<double>> measure_time(const trace& t, const policy_row& row
   return std::optional<double>{ns[1]};
 }
 
+result<std::optional<history>> measure_history(const trace& t, const policy_row& row, const replay_setup& setup) {
+  if (!row.baseline.empty()) return std::optional<history>{};
+  sim_config device_config = setup.device;
+  device_config.referee = false;
+  sim_device on{device_config};
+  memory_log log;
+  logged_device logged{on, log};
+  const std::array<device*, 1> devices{&logged};
+  auto over = allocator::open(devices, row.with);
+  if (!over) return over.why();
+  replay_plan plan = plan_for(t, row, setup);
+  plan.log = &log;
+  const auto outcome = replay_checked(plan, **over, on);
+  if (!outcome) return outcome.why();
+  history out = make_history(log, outcome->ops);
+  for (const logical_device& each : (*over)->devices()) out.capacity_bytes += each.limit_bytes;
+  return std::optional{std::move(out)};
+}
+
 }  // namespace gpumem::bench

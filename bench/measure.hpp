@@ -4,12 +4,15 @@
 /// for the timed passes, whose times would then mean nothing.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
+#include "history.hpp"
 #include "policy_row.hpp"
 #include "replay.hpp"
 
@@ -60,9 +63,22 @@ result<compare_figures> measure_checked(const trace& t, const policy_row& row, c
 /// Nanoseconds an operation, the median of three timed passes.
 result<std::optional<double>> measure_time(const trace& t, const policy_row& row, const replay_setup& setup);
 
+/// Memory over time, on the simulated device whatever the setup's is; none of a baseline.
+result<std::optional<history>> measure_history(const trace& t, const policy_row& row, const replay_setup& setup);
+
+/// When a replay first runs out of memory on a device of so many bytes.
+struct first_failure {
+  unsigned percent_of_peak = 0;  ///< of live
+  std::uint64_t capacity_bytes = 0;
+  std::optional<std::uint64_t> at_op;  ///< none: it does not; 0 where the policy cannot even start
+};
+/// The capacities at which that is looked at, in percent of the peak of live.
+inline constexpr std::array<unsigned, 7> shrinking_percents{120, 110, 105, 100, 90, 75, 50};
+
 struct fit_figures {
   std::uint64_t peak_live_bytes = 0;
   std::optional<std::uint64_t> min_capacity_bytes;  ///< none: not even 1.5 times the peak is enough
+  std::vector<first_failure> failures;              ///< as capacity shrinks
   [[nodiscard]] std::optional<double> utilization() const noexcept;
 };
 

@@ -91,14 +91,26 @@ status read_values(const option_texts& texts, options& into) {
     }
     into.threads.push_back(*threads);
   }
-  if (into.what == command::latency && !into.csv_path.empty()) {
-    return {errc::bad_setting, "latency takes --json; --csv means nothing to it"};
+  if (into.what == command::latency && (!into.csv_path.empty() || !into.workloads.empty())) {
+    return {errc::bad_setting, "latency takes --json; --workload and --csv mean nothing to it"};
   }
-  if (into.what == command::costs && (!into.csv_path.empty() || !into.traces.empty() || !into.policies.empty())) {
+  if (into.what == command::costs &&
+      (!into.csv_path.empty() || !into.traces.empty() || !into.workloads.empty() || !into.policies.empty())) {
     return {errc::bad_setting, "costs takes --device and --json; --trace, --policy and --csv mean nothing to it"};
   }
-  if (into.json_path == "-" && into.csv_path == "-") {
-    return {errc::bad_setting, "--json - and --csv - cannot both have standard output"};
+  if (!into.html_path.empty() && into.what != command::compare && into.what != command::claims) {
+    return {errc::bad_setting, "--html is of compare and of claims"};
+  }
+  const bool inputs =
+      !into.traces.empty() || !into.workloads.empty() || !into.policies.empty() || !into.baselines.empty();
+  if (into.what == command::claims && (inputs || !into.csv_path.empty() || into.setup.cuda)) {
+    return {errc::bad_setting,
+            "claims brings its own traces, policies and simulated devices; expected --only, --seed, --lag, "
+            "--json or --html"};
+  }
+  if (into.over_time && into.what != command::compare) return {errc::bad_setting, "--over-time is of compare"};
+  if ((into.json_path == "-") + (into.csv_path == "-") + (into.html_path == "-") > 1) {
+    return {errc::bad_setting, "only one of --json -, --csv - and --html - can have standard output"};
   }
   return {};
 }
@@ -107,6 +119,11 @@ void add_options(CLI::App& app, option_texts& texts, options& into) {
   app.add_option("--trace", into.traces, "RMM CSV log, plain or gzip; a folder means every .csv and .csv.gz in it")
       ->allow_extra_args(false)
       ->type_name("F");
+  app.add_option("--workload", into.workloads,
+                 "a trace made from the seed: random, training, epochs, serving, robson, pipeline or tenants, with "
+                 "options such as training,ops=200000,peak=4GiB")
+      ->allow_extra_args(false)
+      ->type_name("W");
   app.add_option("--policy", into.policies,
                  "a row: a policy and its settings, such as growth,limit=4GiB or multi_pool,pools=2GiB+2GiB; "
                  "tenants=2 replays the trace twice, half a trace out of step, in one pool")
@@ -122,6 +139,9 @@ void add_options(CLI::App& app, option_texts& texts, options& into) {
       ->type_name("B");
   app.add_option("--json", into.json_path, "write the figures here as JSON; - is standard output")->type_name("FILE");
   app.add_option("--csv", into.csv_path, "the same as CSV")->type_name("FILE");
+  app.add_option("--html", into.html_path, "the same as one page that needs no network: charts, maps, tables")
+      ->type_name("FILE");
+  app.add_flag("--over-time", into.over_time, "of compare: the JSON has memory and fragmentation over time, too");
   app.add_option("--seed", texts.seed, "chooses the blocks of --shared-use; the same seed gives the same figures")
       ->type_name("N");
   app.add_option("--lag", texts.lag, "how far the device's work ends behind the host: 1ms, 250us, 0")
@@ -223,6 +243,12 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   latency->add_option("--case", into.cases, "only cases whose names begin so: pair, live_1e4, replay; may be repeated")
       ->allow_extra_args(false)
       ->type_name("C");
+  CLI::App* const claims =
+      app.add_subcommand("claims", "what documents say of memory policies: experiment, figure, verdict");
+  claims->fallthrough();
+  claims->add_option("--only", into.only, "a claim by its id; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("ID");
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);
@@ -236,6 +262,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   if (fit->parsed()) into.what = command::fit;
   if (costs->parsed()) into.what = command::costs;
   if (latency->parsed()) into.what = command::latency;
+  if (claims->parsed()) into.what = command::claims;
   if (status read = read_values(texts, into); !read) return read;
   return std::optional<std::string>{};
 }

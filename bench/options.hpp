@@ -12,17 +12,21 @@
 
 namespace gpumem::bench {
 
-enum class command : std::uint8_t { compare, fit, costs, latency };
+enum class command : std::uint8_t { compare, fit, costs, latency, claims };
 
 struct options {
   command what = command::compare;
   std::vector<std::string> traces;     ///< files and folders; empty: the bundled ones
+  std::vector<std::string> workloads;  ///< as `make_workload` reads them; with some, no bundled traces
   std::vector<std::string> policies;   ///< as `parse_policy_row` reads them; empty: `default_rows`
   std::vector<std::string> baselines;  ///< cub, cuda_malloc, cuda_malloc_async
+  std::vector<std::string> only;       ///< of claims; empty: all
   std::string limit;                   ///< of rows that name none; may be empty
   std::string json_path;               ///< `-`: standard output and nothing else there
   std::string csv_path;
-  bool quiet = false;  ///< no progress bar
+  std::string html_path;
+  bool over_time = false;  ///< JSON has memory over time, too
+  bool quiet = false;      ///< no progress bar
   unsigned jobs = 1;
   std::vector<unsigned> threads;   ///< of latency; empty: 1 to 8
   std::vector<std::string> cases;  ///< of latency: how the names of those wanted begin; empty: all

@@ -73,6 +73,7 @@ class replay_run {
         went = do_op(each, index);
         if (out_.oom || !went.ok()) break;
         ++out_.ops;
+        if (plan_.trim_every != 0 && out_.ops % plan_.trim_every == 0) trim();
       }
     }
     out_.elapsed_ns = time_ns(clock) - begin_ns;
@@ -87,6 +88,9 @@ class replay_run {
   status do_op(tenant& of, std::size_t index) {
     const trace_op& op = plan_.recorded->ops[index];
     pass_time(of.start_ns + op.time_ns);
+    if constexpr (checked) {
+      if (plan_.log != nullptr) plan_.log->op = out_.ops;
+    }
     status went = op.kind == op_kind::allocate ? allocate(of, op) : release_block(of, op);
     while (went.ok() && !out_.oom && of.next_use < plan_.second_uses.size() &&
            plan_.second_uses[of.next_use].after_op == index) {
@@ -118,6 +122,7 @@ class replay_run {
     of.blocks[op.slot] = {*got, op.stream};
     if constexpr (checked) {
       on_.handed_out(at(*got), op.bytes, stream);
+      log(memory_change::allocated, *got, op.bytes);
     }
     on_.enqueue_use(stream, plan_.lag_ns, at(*got), op.bytes);
     if constexpr (checked) return count_live(round_up(op.bytes, block_granularity));
@@ -129,9 +134,14 @@ class replay_run {
     if (status used = use_before_free(of, op, block); !used) return used;
     if constexpr (checked) {
       on_.given_back(at(block.begin));
+      log(memory_change::freed, block.begin, op.bytes);
       live_bytes_ -= round_up(op.bytes, block_granularity);
     }
     return over_.try_deallocate(block.begin);
+  }
+
+  void log(memory_change what, const void* block, std::uint64_t bytes) {
+    if (plan_.log != nullptr) plan_.log->add(what, at(block), round_up(bytes, block_granularity), bytes);
   }
 
   status use_before_free(tenant& of, const trace_op& op, const live_block& block) {
@@ -154,6 +164,10 @@ class replay_run {
     peak_reserved_ = reserved;
     live_at_peak_ = live_bytes_;
     return sample();
+  }
+
+  void trim() {
+    for (const logical_device& each : over_.devices()) (void)over_.trim(each.ordinal);
   }
 
   status sample() {

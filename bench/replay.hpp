@@ -13,6 +13,7 @@
 #include "gpumem/sim_device.hpp"
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
+#include "memory_log.hpp"
 #include "schedule.hpp"
 #include "trace.hpp"
 
@@ -28,6 +29,8 @@ struct replay_plan {
   unsigned tenants = 1;
   std::uint64_t lag_ns = 1'000'000;
   std::size_t most_ops = SIZE_MAX;  ///< of the trace; the rest is left out
+  std::size_t trim_every = 0;       ///< idle segments are given back after so many operations; 0: never
+  memory_log* log = nullptr;        ///< is told of every block by a checked replay, where there is one
 };
 
 /// Of all pools together, at the moment when, with reserved at its peak, most was live.

@@ -15,7 +15,8 @@ struct compare_result {
   const trace* recorded = nullptr;
   const policy_row* row = nullptr;
   compare_figures figures;
-  std::optional<fit_figures> fit;  ///< of rows that take everything
+  std::optional<fit_figures> fit;    ///< of rows that take everything
+  std::optional<history> over_time;  ///< where it was asked for
 };
 
 struct fit_result {
@@ -30,6 +31,9 @@ std::string fit_table(const std::vector<fit_result>& results, const replay_setup
 
 std::string compare_json(const std::vector<compare_result>& results, const replay_setup& setup);
 std::string fit_json(const std::vector<fit_result>& results, const replay_setup& setup);
+
+/// What the page (page/page.hpp) draws.
+std::string compare_page_data(const std::vector<compare_result>& results, const replay_setup& setup);
 
 std::string compare_csv(const std::vector<compare_result>& results, const replay_setup& setup);
 std::string fit_csv(const std::vector<fit_result>& results);

@@ -63,6 +63,27 @@ json pages_of(const std::optional<call_counts>& calls) {
   return calls && (*calls)[static_cast<std::size_t>(device_call::map)] == 0 ? json(0) : json(nullptr);
 }
 
+/// At some 160 operations, the first, the last and the one after which most is live among them.
+json over_time(const history& of) {
+  json out{{"op", json::array()},
+           {"live_bytes", json::array()},
+           {"reserved_bytes", json::array()},
+           {"internal_fragmentation", json::array()},
+           {"external_fragmentation", json::array()},
+           {"largest_hole_bytes", json::array()},
+           {"holes", json::array()}};
+  for (const map_frame& each : of.frames) {
+    out["op"].push_back(each.op);
+    out["live_bytes"].push_back(each.live_bytes);
+    out["reserved_bytes"].push_back(each.reserved_bytes);
+    out["internal_fragmentation"].push_back(each.internal_fragmentation());
+    out["external_fragmentation"].push_back(each.external_fragmentation());
+    out["largest_hole_bytes"].push_back(each.largest_hole_bytes);
+    out["holes"].push_back(each.holes);
+  }
+  return out;
+}
+
 json compare_row(const compare_result& each, const replay_setup& setup) {
   const compare_figures& figures = each.figures;
   const replay_outcome& outcome = figures.outcome;
@@ -91,7 +112,18 @@ json compare_row(const compare_result& each, const replay_setup& setup) {
            {"oom", outcome.oom},
            {"oom_at_op", outcome.oom ? json(outcome.ops) : json(nullptr)},
            {"oom_cause", outcome.oom ? json(to_string(outcome.cause)) : json(nullptr)}};
+  if (each.over_time) row["over_time"] = over_time(*each.over_time);
   return row;
+}
+
+json failures_of(const fit_figures& of) {
+  json out = json::array();
+  for (const first_failure& each : of.failures) {
+    out.push_back({{"percent_of_peak", each.percent_of_peak},
+                   {"capacity_bytes", each.capacity_bytes},
+                   {"oom_at_op", or_null(each.at_op)}});
+  }
+  return out;
 }
 
 json fit_row_of(const fit_result& each) {
@@ -101,7 +133,8 @@ json fit_row_of(const fit_result& each) {
           {"tenants", each.row->tenants},
           {"peak_live_bytes", each.figures.peak_live_bytes},
           {"min_capacity_bytes", or_null(each.figures.min_capacity_bytes)},
-          {"utilization", or_null(each.figures.utilization())}};
+          {"utilization", or_null(each.figures.utilization())},
+          {"first_failures", failures_of(each.figures)}};
 }
 
 json compare_rows(const std::vector<compare_result>& results, const replay_setup& setup) {
@@ -170,6 +203,10 @@ std::string fit_json(const std::vector<fit_result>& results, const replay_setup&
 std::string compare_csv(const std::vector<compare_result>& results, const replay_setup& setup) {
   return csv_of(compare_rows(results, setup));
 }
-std::string fit_csv(const std::vector<fit_result>& results) { return csv_of(fit_rows(results)); }
+std::string fit_csv(const std::vector<fit_result>& results) {
+  json rows = fit_rows(results);
+  for (json& row : rows) row.erase("first_failures");  // a list has no columns
+  return csv_of(rows);
+}
 
 }  // namespace gpumem::bench

@@ -1,4 +1,3 @@
-/// The random numbers are made here and not by <random>'s distributions, whose results differ between libraries.
 #include "schedule.hpp"
 
 #include <algorithm>
@@ -6,29 +5,10 @@
 
 #include "bits.hpp"
 #include "gpumem/allocator.hpp"
+#include "random_numbers.hpp"
 
 namespace gpumem::bench {
 namespace {
-
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-class random_numbers {
- public:
-  explicit random_numbers(std::uint64_t seed) : state_{seed} {}
-
-  std::uint64_t next() {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  /// In [0, 1).
-  double share() { return static_cast<double>(next() >> 11) * 0x1p-53; }
-  /// In [0, end).
-  std::uint64_t below(std::uint64_t end) { return next() % end; }
-
- private:
-  std::uint64_t state_;
-};
 
 /// Any stream but `own`; an extra one where there is no other.
 std::uint16_t other_stream(std::size_t streams, std::uint16_t own, random_numbers& random) {

@@ -124,6 +124,34 @@ TEST_F(cli, refuses_fit_rows_in_bytes) {
   expect_refused("fit --policy growth,limit=4GiB --trace " + good_trace(), "fit looks for the capacity");
 }
 
+TEST_F(cli, refuses_what_means_nothing_to_claims_and_pages_of_what_has_none) {
+  expect_refused("claims --trace " + good_trace(), "claims brings its own traces");
+  expect_refused("claims --workload training", "claims brings its own traces");
+  expect_refused("claims --csv x.csv", "claims brings its own traces");
+  expect_refused("claims --only nonsense", "--only nonsense: expected one of grab-all-takes-every-device");
+  expect_refused("fit --html " + folder_.path("x.html") + " --trace " + good_trace(),
+                 "--html is of compare and of claims");
+  expect_refused("fit --over-time --trace " + good_trace(), "--over-time is of compare");
+  expect_refused("--workload nonsense", "workload 'nonsense': expected one of random");
+  expect_refused("--html - --json - --trace " + good_trace(), "standard output");
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("x.html")));
+}
+
+TEST_F(cli, writes_memory_over_time_where_it_is_asked_for) {
+  const std::string on = "--policy growth --workload serving,ops=2000 --json - --quiet";
+  EXPECT_FALSE(json::parse(run(on).out)["results"][0].contains("over_time"));
+  const json row = json::parse(run(on + " --over-time").out)["results"][0];
+  const json& times = row["over_time"];
+  EXPECT_GE(times["op"].size(), 160U);
+  for (const char* key : {"live_bytes", "reserved_bytes", "internal_fragmentation", "external_fragmentation",
+                          "largest_hole_bytes", "holes"}) {
+    EXPECT_EQ(times[key].size(), times["op"].size()) << key;
+  }
+  std::uint64_t peak = 0;
+  for (const json& each : times["live_bytes"]) peak = std::max(peak, each.get<std::uint64_t>());
+  EXPECT_EQ(row["peak_live_bytes"], peak) << "the peak is among them";
+}
+
 TEST_F(cli, leaves_no_file_behind_a_refusal) {
   expect_refused(
       "--json " + folder_.path("a.json") + " --csv " + folder_.path("absent/b.csv") + " --trace " + good_trace(),

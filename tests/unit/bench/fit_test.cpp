@@ -50,6 +50,25 @@ TEST(fit, finds_the_first_step_that_is_enough) {
   EXPECT_LT(fit_capacity(3 * mib, 133), 4 * mib);
 }
 
+TEST(fit, tells_when_it_first_fails_as_capacity_shrinks) {
+  // 1 MiB four times, so that each quarter less is one operation earlier.
+  std::string rows;
+  for (int i = 1; i <= 4; ++i) rows += "1,00:00:00:000000,allocate,0x" + std::to_string(i) + "0,1048576,0\n";
+  const trace t = trace_of(rows);
+  const auto row = parse_policy_row("growth", settings{}, "");
+  const auto found = measure_fit(t, *fit_row(*row), {});
+  ASSERT_TRUE(found.ok()) << found.why().message();
+  ASSERT_EQ(found->failures.size(), shrinking_percents.size());
+  for (const first_failure& each : found->failures) {
+    EXPECT_EQ(each.capacity_bytes, 4 * mib * each.percent_of_peak / 100 / 512 * 512);
+    if (each.capacity_bytes >= 4 * mib) {
+      EXPECT_FALSE(each.at_op.has_value()) << each.percent_of_peak;
+    } else {
+      EXPECT_EQ(each.at_op, each.capacity_bytes / mib) << each.percent_of_peak;
+    }
+  }
+}
+
 TEST(fit, says_so_when_nothing_it_tries_is_enough) {
   const auto found =
       fit("1,00:00:00:000000,allocate,0xa0,1048576,0\n"

@@ -26,7 +26,7 @@ class report : public testing::Test {
     recorded_.name = "small";
     row_.text = "growth,limit=4GiB";
     stopped_row_.text = "growth";
-    compare_result good{.recorded = &recorded_, .row = &row_, .figures = {}, .fit = {}};
+    compare_result good{.recorded = &recorded_, .row = &row_, .figures = {}, .fit = {}, .over_time = {}};
     good.figures.outcome = {.ops = 2, .elapsed_ns = 0, .peak_live_bytes = 1024, .at_peak = {0.25, 0.5, 4096}};
     good.figures.peak_reserved_bytes = 4096;
     good.figures.hazards = 3;
@@ -35,8 +35,8 @@ class report : public testing::Test {
     good.figures.calls->at(static_cast<std::size_t>(device_call::alloc)) = 7;
     good.figures.calls->at(static_cast<std::size_t>(device_call::synchronize)) = 1;
     good.figures.host_ns_per_op = 100.0;
-    good.fit = fit_figures{.peak_live_bytes = 1024, .min_capacity_bytes = 2048};
-    compare_result stopped{.recorded = &recorded_, .row = &stopped_row_, .figures = {}, .fit = {}};
+    good.fit = fit_figures{.peak_live_bytes = 1024, .min_capacity_bytes = 2048, .failures = {}};
+    compare_result stopped{.recorded = &recorded_, .row = &stopped_row_, .figures = {}, .fit = {}, .over_time = {}};
     stopped.figures.calls.emplace();
     stopped.figures.hazards = 0;
     stopped.figures.in_device_calls_ns = 0;
@@ -45,8 +45,8 @@ class report : public testing::Test {
     stopped.figures.outcome.cause = oom_cause::fragmentation;
     stopped.figures.host_ns_per_op = 200.0;
     compared_ = {good, stopped};
-    fitted_ = {{.recorded = &recorded_, .row = &row_, .figures = {1024, 2048}},
-               {.recorded = &recorded_, .row = &stopped_row_, .figures = {1024, {}}}};
+    fitted_ = {{.recorded = &recorded_, .row = &row_, .figures = {1024, 2048, {{50, 512, 1}, {120, 1228, {}}}}},
+               {.recorded = &recorded_, .row = &stopped_row_, .figures = {1024, {}, {}}}};
   }
 
   trace recorded_;
@@ -143,6 +143,12 @@ TEST_F(report, fit_json_has_the_agreed_keys) {
   EXPECT_EQ(all["results"][0]["utilization"], 0.5);
   EXPECT_TRUE(all["results"][1]["min_capacity_bytes"].is_null());
   EXPECT_TRUE(all["results"][1]["utilization"].is_null());
+  const json& failures = all["results"][0]["first_failures"];
+  ASSERT_EQ(failures.size(), 2U);
+  EXPECT_EQ(failures[0]["percent_of_peak"], 50);
+  EXPECT_EQ(failures[0]["capacity_bytes"], 512);
+  EXPECT_EQ(failures[0]["oom_at_op"], 1);
+  EXPECT_TRUE(failures[1]["oom_at_op"].is_null());
 }
 
 TEST_F(report, csv_is_the_json_flattened) {

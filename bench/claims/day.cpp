@@ -1,0 +1,133 @@
+/// Four users, one machine, a working day: who picks which card.
+///
+/// No driver is asked: this is the rule that counts. `auto` is the rule of GPUMEM_DEVICES=auto: the card with the
+/// fewest leases, and a lease taken at once; by hand, a user looks, picks among the cards that show no memory in use,
+/// and only later has memory there.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "claim.hpp"
+#include "random_numbers.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+constexpr std::size_t users = 4;
+constexpr std::size_t cards = 4;
+constexpr double day_s = 10 * 3600.0;
+constexpr double job_s = 45 * 60.0;    ///< mean length of a job
+constexpr double pause_s = 20 * 60.0;  ///< mean time between the end of a user's job and the next look
+constexpr double to_start_s = 90;  ///< mean time from the look until the program takes memory: typing, imports, data
+constexpr std::size_t days = 200;
+
+enum class rule : std::uint8_t { first_card, first_idle, any_idle, automatic };
+constexpr std::array<std::pair<rule, std::string_view>, 4> rules{
+    {{rule::first_card, "everyone takes card 0, the default"},
+     {rule::first_idle, "by hand, the first that looks idle"},
+     {rule::any_idle, "by hand, any that looks idle"},
+     {rule::automatic, "auto: fewest leases, leased at once"}}};
+
+struct job {
+  double seen_s = 0;   ///< when it was decided upon
+  double start_s = 0;  ///< when it shows as memory in use
+  double end_s = 0;
+  std::size_t card = 0;
+};
+
+struct tally {
+  std::size_t jobs = 0;
+  std::size_t collisions = 0;  ///< started on a card in use while another was idle
+};
+
+double exponential(random_numbers& random, double mean) { return -mean * std::log(1 - random.share()); }
+
+std::size_t pick(rule by, const std::vector<job>& all, double now, random_numbers& random) {
+  std::array<std::size_t, cards> in_use{};
+  for (const job& each : all) {
+    const double from = by == rule::automatic ? each.seen_s : each.start_s;  // a lease is there at once
+    if (from <= now && now < each.end_s) ++in_use[each.card];
+  }
+  const auto fewest = static_cast<std::size_t>(std::min_element(in_use.begin(), in_use.end()) - in_use.begin());
+  if (by == rule::first_card) return 0;
+  if (by != rule::any_idle) return fewest;
+  std::vector<std::size_t> idle;
+  for (std::size_t i = 0; i < cards; ++i) {
+    if (in_use[i] == in_use[fewest]) idle.push_back(i);
+  }
+  return idle[random.below(idle.size())];
+}
+
+/// The users' looks come in order of time, each from the same random numbers under every rule.
+void play_day(rule by, std::uint64_t seed, tally& into) {
+  struct look {
+    double at_s;
+    double to_start;
+    double length;
+  };
+  std::vector<look> looks;
+  random_numbers random{seed};
+  for (std::size_t user = 0; user < users; ++user) {
+    for (double now = exponential(random, pause_s); now < day_s;) {
+      const look next{now, exponential(random, to_start_s), exponential(random, job_s)};
+      looks.push_back(next);
+      now += next.to_start + next.length + exponential(random, pause_s);
+    }
+  }
+  std::sort(looks.begin(), looks.end(), [](const look& a, const look& b) { return a.at_s < b.at_s; });
+  std::vector<job> all;
+  for (const look& each : looks) {
+    const double start = each.at_s + each.to_start;
+    all.push_back({each.at_s, start, start + each.length, pick(by, all, each.at_s, random)});
+  }
+  for (const job& each : all) {
+    std::array<std::size_t, cards> others{};
+    for (const job& other : all) {
+      if (&other != &each && other.start_s <= each.start_s && each.start_s < other.end_s) ++others[other.card];
+    }
+    ++into.jobs;
+    const bool another_was_idle = std::find(others.begin(), others.end(), std::size_t{0}) != others.end();
+    into.collisions += others[each.card] > 0 && another_was_idle ? 1U : 0U;
+  }
+}
+
+result<findings> four_users(const claim_setup& setup) {
+  findings out;
+  std::array<tally, rules.size()> counted{};
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    for (std::uint64_t day = 0; day < days; ++day) play_day(rules[i].first, setup.replay.seed * 1000 + day, counted[i]);
+    out.figures.push_back(
+        {{"rule", rules[i].second}, {"days", days}, {"jobs", counted[i].jobs}, {"collisions", counted[i].collisions}});
+  }
+  out.measured = fmt::format(
+      "In {} days with {} jobs, {} started on a card in use though another was idle with the default, {} with the "
+      "first that looks idle, {} "
+      "with any that looks idle, {} with auto.",
+      days, counted[0].jobs, counted[0].collisions, counted[1].collisions, counted[2].collisions,
+      counted[3].collisions);
+  std::size_t fewer = 0;
+  for (const std::size_t i : {0U, 1U, 2U}) fewer += counted[3].collisions < counted[i].collisions ? 1U : 0U;
+  out.outcome = verdict_of(fewer, 3);
+  return out;
+}
+
+}  // namespace
+
+std::vector<claim> day_claims() {
+  return {{.id = "auto-avoids-collisions",
+           .statement = "Looking for the idle card by hand leads to collisions that choosing one automatically avoids.",
+           .source = "Guides for shared machines: look at nvidia-smi, then set CUDA_VISIBLE_DEVICES.",
+           .experiment =
+               "Four users on four cards, 200 simulated days of ten hours: jobs of 45 minutes, pauses of 20 minutes, "
+               "90 seconds from "
+               "the look until the program holds memory (means of exponential distributions, all assumed). A job "
+               "collides that "
+               "starts on a card in use while another is idle. It holds where auto has fewer than each other rule.",
+           .expected = "By hand two users who look within the same 90 seconds take the same card; auto never collides, "
+                       "since its lease is there at once.",
+           .run = four_users}};
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,35 @@
+#include "memory_log.hpp"
+
+namespace gpumem::bench {
+
+result<address> logged_device::do_alloc(std::uint64_t bytes) {
+  auto got = under_.alloc(bytes);
+  if (got) {
+    segments_.emplace(*got, bytes);
+    log_.add(memory_change::taken, *got, bytes);
+  }
+  return got;
+}
+
+status logged_device::do_free(address segment) {
+  status went = under_.free(segment);
+  if (const auto found = segments_.find(segment); went.ok() && found != segments_.end()) {
+    log_.add(memory_change::given_back, segment, found->second);
+    segments_.erase(found);
+  }
+  return went;
+}
+
+status logged_device::do_map(address at, std::uint64_t bytes, page_run pages) {
+  status went = under_.map(at, bytes, pages);
+  if (went.ok()) log_.add(memory_change::mapped, at, bytes);
+  return went;
+}
+
+status logged_device::do_unmap(address at, std::uint64_t bytes) {
+  status went = under_.unmap(at, bytes);
+  if (went.ok()) log_.add(memory_change::given_back, at, bytes);
+  return went;
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,60 @@
+#include "page.hpp"
+
+#include "page_parts.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+std::string replaced(std::string_view text, char what, std::string_view with) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    if (c == what) {
+      out.append(with);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+/// In JSON `<` stands in strings only; as an escape it cannot end the script element.
+std::string in_script(std::string_view json) { return replaced(json, '<', "\\u003c"); }
+std::string in_text(std::string_view text) { return replaced(replaced(text, '&', "&amp;"), '<', "&lt;"); }
+
+/// The last line of a minified file may name a source map, which is not there.
+std::string_view without_source_map(std::string_view text) {
+  const std::size_t at = text.rfind("sourceMappingURL");
+  return at == std::string_view::npos ? text : text.substr(0, text.rfind('\n', at));
+}
+
+}  // namespace
+
+status page_available() { return {}; }
+
+std::string make_page(std::string_view data_json) {
+  std::string out =
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "script-src 'unsafe-inline'; img-src data:\">\n"
+      "<link rel=\"icon\" href=\"data:,\">\n<title>gpumem</title>\n<style>\n";
+  const auto add = [&out](std::string_view text) { out.append(text).append("\n"); };
+  add(without_source_map(parts::charts_style));
+  add(parts::style);
+  add("</style>\n</head>\n<body>");
+  add(parts::body);
+  add("<footer class=\"soft\"><details><summary>Licence of the chart library in this file (dygraphs, "
+      "MIT)</summary><pre>");
+  add(in_text(parts::charts_licence));
+  add("</pre></details></footer>\n<script type=\"application/json\" id=\"report-data\">");
+  add(in_script(data_json));
+  add("</script>\n<script>");
+  add(without_source_map(parts::charts));
+  add("</script>\n<script>");
+  add(parts::script);
+  add("</script>\n</body>\n</html>");
+  return out;
+}
+
+}  // namespace gpumem::bench

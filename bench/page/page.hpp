@@ -1,0 +1,18 @@
+/// A report as one HTML file that loads nothing: style, chart library, data and script in one text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "gpumem/status.hpp"
+
+namespace gpumem::bench {
+
+/// Whether the chart library was there when this was built; otherwise one line says what to install.
+status page_available();
+
+/// `data_json` is what page.js reads: `title`, `subtitle`, `made_by`, and `rows` or `claims` or both. Requires
+/// `page_available`.
+std::string make_page(std::string_view data_json);
+
+}  // namespace gpumem::bench

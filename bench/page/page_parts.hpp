@@ -1,0 +1,15 @@
+/// The files of this folder and the chart library's, as they were when the program was built.
+#pragma once
+
+#include <string_view>
+
+namespace gpumem::bench::parts {
+
+extern const std::string_view style;
+extern const std::string_view body;
+extern const std::string_view script;
+extern const std::string_view charts;  ///< dygraphs, minified
+extern const std::string_view charts_style;
+extern const std::string_view charts_licence;
+
+}  // namespace gpumem::bench::parts

@@ -1,0 +1,99 @@
+/// Sizes and lifetimes drawn from quantiles that are fitted to a recorded trace; what the recording's order adds is
+/// gone.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <queue>
+
+#include "workload.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+/// A distribution by 65 quantiles, geometric between two of them.
+class quantiles {
+ public:
+  explicit quantiles(std::vector<std::uint64_t> values) {
+    std::sort(values.begin(), values.end());
+    for (std::size_t i = 0; i < points_.size(); ++i) {
+      points_[i] = values.empty() ? 1.0 : static_cast<double>(values[i * (values.size() - 1) / (points_.size() - 1)]);
+    }
+  }
+  [[nodiscard]] std::uint64_t at(double share) const {
+    const double place = share * static_cast<double>(points_.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const double low = points_[below];
+    const double high = points_[std::min(below + 1, points_.size() - 1)];
+    return static_cast<std::uint64_t>(std::llround(low * std::pow(high / low, place - static_cast<double>(below))));
+  }
+
+ private:
+  std::array<double, 65> points_{};
+};
+
+/// Lifetimes hang together with sizes: a distribution of them for each of four classes of size.
+struct fitted {
+  static constexpr std::size_t classes = 4;
+  quantiles sizes{{}};
+  std::vector<quantiles> lifetimes;
+};
+
+fitted fit_to(const trace& like) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> blocks;  // size, lifetime in operations
+  std::vector<std::size_t> begin(like.slots);
+  std::vector<bool> live(like.slots);
+  for (std::size_t i = 0; i < like.ops.size(); ++i) {
+    const trace_op& op = like.ops[i];
+    live[op.slot] = op.kind == op_kind::allocate;
+    if (live[op.slot]) {
+      begin[op.slot] = i;
+    } else {
+      blocks.emplace_back(op.bytes, i - begin[op.slot]);
+    }
+  }
+  for (std::uint32_t slot = 0; slot < like.slots; ++slot) {
+    if (live[slot]) blocks.emplace_back(like.ops[begin[slot]].bytes, like.ops.size() - begin[slot]);
+  }
+  std::sort(blocks.begin(), blocks.end());
+  fitted out;
+  std::vector<std::uint64_t> sizes;
+  std::vector<std::vector<std::uint64_t>> lifetimes(fitted::classes);
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    sizes.push_back(blocks[i].first);
+    lifetimes[i * fitted::classes / blocks.size()].push_back(std::max<std::uint64_t>(blocks[i].second, 1));
+  }
+  out.sizes = quantiles{sizes};
+  for (auto& each : lifetimes) out.lifetimes.emplace_back(std::move(each));
+  return out;
+}
+
+}  // namespace
+
+trace random_workload(const workload_shape& shape, const trace& like) {
+  const fitted from = fit_to(like);
+  random_numbers random{shape.seed};
+  // Sizes are scaled so that what is live comes near the peak that was asked for.
+  const double scale = static_cast<double>(shape.peak_bytes) / static_cast<double>(like.peak_live_bytes);
+  trace_builder out;
+  using death = std::pair<std::uint64_t, std::uint32_t>;  // operation, slot
+  std::priority_queue<death, std::vector<death>, std::greater<>> deaths;
+  while (out.ops() < shape.ops) {
+    if (!deaths.empty() && deaths.top().first <= out.ops()) {
+      out.free(deaths.top().second);
+      deaths.pop();
+      continue;
+    }
+    const double rank = random.share();
+    const auto bytes = static_cast<std::uint64_t>(scale * static_cast<double>(from.sizes.at(rank)));
+    const quantiles& lifetime = from.lifetimes[static_cast<std::size_t>(rank * fitted::classes)];
+    while (!deaths.empty() && out.live_bytes() + bytes > shape.peak_bytes) {  // the next to die makes room
+      out.free(deaths.top().second);
+      deaths.pop();
+    }
+    const std::uint32_t slot = out.allocate(bytes);
+    deaths.emplace(out.ops() + lifetime.at(random.share()), slot);
+  }
+  return std::move(out).done("random");
+}
+
+}  // namespace gpumem::bench

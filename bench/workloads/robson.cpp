@@ -1,0 +1,110 @@
+/// J. M. Robson, "Bounds for some functions concerning dynamic storage allocation" (Journal of the ACM 21(3), 1974):
+/// his adversary makes every allocator that moves nothing need M (log2(n) / 2 + 1) - n + 1 units for M live ones and
+/// blocks of up to n. It looks at where blocks lie; here they lie where best fit, lowest address first, puts them in
+/// one region.
+#include <algorithm>
+#include <bit>
+#include <map>
+
+#include "workload.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+/// Best fit in a region without end, in units: what the adversary plays against.
+class best_fit_region {
+ public:
+  std::uint64_t place(std::uint64_t units) {
+    auto best = free_.end();
+    for (auto each = free_.begin(); each != free_.end(); ++each) {
+      if (each->second >= units && (best == free_.end() || each->second < best->second)) best = each;
+    }
+    if (best == free_.end()) {
+      std::uint64_t at = end_;
+      if (!free_.empty() && std::prev(free_.end())->first + std::prev(free_.end())->second == end_) {
+        at = std::prev(free_.end())->first;  // the last hole reaches to the end, and grows
+        free_.erase(std::prev(free_.end()));
+      }
+      end_ = at + units;
+      return at;
+    }
+    const auto [at, size] = *best;
+    free_.erase(best);
+    if (size > units) free_.emplace(at + units, size - units);
+    return at;
+  }
+
+  void release(std::uint64_t at, std::uint64_t units) {
+    auto next = free_.lower_bound(at);
+    if (next != free_.end() && at + units == next->first) {
+      units += next->second;
+      next = free_.erase(next);
+    }
+    if (next != free_.begin() && std::prev(next)->first + std::prev(next)->second == at) {
+      std::prev(next)->second += units;
+    } else {
+      free_.emplace(at, units);
+    }
+  }
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> free_;  ///< begin to size
+  std::uint64_t end_ = 0;
+};
+
+struct placed {
+  std::uint64_t at = 0;
+  std::uint64_t units = 0;
+  std::uint32_t slot = 0;
+};
+
+/// Whether a block has an address that is `offset` modulo `step`.
+bool pins(const placed& block, std::uint64_t offset, std::uint64_t step) {
+  return (offset + step - block.at % step) % step < block.units;
+}
+
+}  // namespace
+
+trace robson_workload(const workload_shape& shape) {
+  // The most units that stay within the operations asked for: about four a unit.
+  const std::uint64_t units = std::bit_floor(std::clamp<std::uint64_t>(shape.ops / 4, 64, 4096));
+  const std::uint64_t unit_bytes = std::max<std::uint64_t>(shape.peak_bytes / units / 512 * 512, 512);
+  const std::uint64_t largest = units / 8;
+  trace_builder out;
+  best_fit_region region;
+  std::vector<placed> live;
+  std::uint64_t live_units = 0;
+  const auto fill = [&](std::uint64_t size) {
+    for (; live_units + size <= units; live_units += size) {
+      live.push_back({region.place(size), size, out.allocate(size * unit_bytes)});
+    }
+  };
+  fill(1);
+  std::uint64_t offset = 0;
+  for (std::uint64_t step = 2; step <= largest; step *= 2) {
+    // Of the two offsets the one whose pinning blocks waste more.
+    std::uint64_t waste[2]{};
+    for (const placed& each : live) {
+      for (const std::uint64_t other : {0U, 1U}) {
+        if (pins(each, offset + other * step / 2, step)) waste[other] += step - std::min(step, each.units);
+      }
+    }
+    if (waste[1] > waste[0]) offset += step / 2;
+    std::vector<placed> kept;
+    for (const placed& each : live) {
+      if (pins(each, offset, step)) {
+        kept.push_back(each);
+      } else {
+        region.release(each.at, each.units);
+        out.free(each.slot);
+        live_units -= each.units;
+      }
+    }
+    live = std::move(kept);
+    fill(step);
+  }
+  for (const placed& each : live) out.free(each.slot);
+  return std::move(out).done("robson");
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,71 @@
+/// Several streams: a pipeline whose stages hand blocks on, and unlike tenants side by side.
+#include <algorithm>
+#include <deque>
+
+#include "workload.hpp"
+
+namespace gpumem::bench {
+
+/// Micro-batches go through as many stages as there are streams; each stage allocates its output on its own stream, and
+/// the next stage, which reads it, frees it on its.
+trace pipeline_workload(const workload_shape& shape) {
+  random_numbers random{shape.seed};
+  const unsigned stages = shape.streams;
+  trace_builder out{stages};
+  const std::uint64_t unit = std::max<std::uint64_t>(shape.peak_bytes / stages / 64, 512);
+  for (unsigned stage = 0; stage < stages; ++stage) out.allocate(16 * unit, static_cast<std::uint16_t>(stage));
+  std::vector<std::deque<std::uint32_t>> waiting(stages);  // outputs of a stage that the next has not read
+  while (out.ops() < shape.ops) {
+    // A stage runs where there is input for it and room behind it; the last ones first, as one-forward-one-backward
+    // does.
+    for (unsigned stage = stages; stage-- > 0;) {
+      if (waiting[stage].size() >= 4 || (stage > 0 && waiting[stage - 1].empty())) continue;
+      const auto stream = static_cast<std::uint16_t>(stage);
+      const std::uint32_t workspace = out.allocate(unit * (1 + random.below(6)), stream);
+      waiting[stage].push_back(out.allocate(unit * (1 + random.below(12)), stream));
+      out.free(workspace);
+      if (stage > 0) {
+        out.free(waiting[stage - 1].front(), stream);
+        waiting[stage - 1].pop_front();
+      }
+    }
+    if (!waiting[stages - 1].empty()) {
+      out.free(waiting[stages - 1].front());
+      waiting[stages - 1].pop_front();
+    }
+  }
+  return std::move(out).done("pipeline");
+}
+
+/// Training, serving and epochs in turn, one to a stream, an operation of each after the other.
+trace tenants_workload(const workload_shape& shape) {
+  std::vector<trace> programs;
+  for (unsigned i = 0; i < shape.tenants; ++i) {
+    workload_shape own = shape;
+    own.ops = shape.ops / shape.tenants;
+    own.peak_bytes = shape.peak_bytes / shape.tenants;
+    own.seed = shape.seed + i;
+    programs.push_back(i % 3 == 0 ? training_workload(own) : i % 3 == 1 ? serving_workload(own) : epochs_workload(own));
+  }
+  trace_builder out{shape.tenants};
+  std::vector<std::vector<std::uint32_t>> slots;
+  std::size_t longest = 0;
+  for (const trace& each : programs) {
+    slots.emplace_back(each.slots);
+    longest = std::max(longest, each.ops.size());
+  }
+  for (std::size_t i = 0; i < longest; ++i) {
+    for (std::size_t k = 0; k < programs.size(); ++k) {
+      if (i >= programs[k].ops.size()) continue;
+      const trace_op& op = programs[k].ops[i];
+      if (op.kind == op_kind::allocate) {
+        slots[k][op.slot] = out.allocate(op.bytes, static_cast<std::uint16_t>(k));
+      } else {
+        out.free(slots[k][op.slot]);
+      }
+    }
+  }
+  return std::move(out).done("tenants");
+}
+
+}  // namespace gpumem::bench

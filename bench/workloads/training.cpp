@@ -1,0 +1,105 @@
+/// Training: weights and optimiser states that stay, activations that pile up in the forward pass and go in the
+/// backward pass, gradients and workspaces in between.
+#include <algorithm>
+
+#include "workload.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+constexpr unsigned layers = 12;
+constexpr std::uint64_t longest = 64;  ///< of a sequence, in steps of 16 tokens
+
+/// A network whose step at the longest sequence comes to about the peak that was asked for.
+class network {
+ public:
+  network(const workload_shape& shape, trace_builder& on, std::uint16_t stream) : on_{on}, stream_{stream} {
+    // Weights and two optimiser states take a third, the activations of the longest batch half, the rest is in flight.
+    weight_bytes_ = shape.peak_bytes / 9 / layers;
+    token_bytes_ = std::max<std::uint64_t>(shape.peak_bytes / 2 / layers / longest / 6, 1);
+    for (unsigned i = 0; i < 3 * layers; ++i) on_.allocate(weight_bytes_, stream_);
+  }
+
+  /// One step of `length` (1 to `longest`): six tensors a layer of which the attention's grows faster than the rest.
+  void train(std::uint64_t length) {
+    std::vector<std::vector<std::uint32_t>> kept(layers);
+    for (auto& layer : kept) {
+      const std::uint32_t workspace = on_.allocate(2 * token_bytes_ * length + 4096, stream_);
+      for (const std::uint64_t part : {1U, 1U, 2U, 1U})
+        layer.push_back(on_.allocate(part * token_bytes_ * length, stream_));
+      layer.push_back(on_.allocate(token_bytes_ * length * length / longest, stream_));
+      on_.free(workspace);
+    }
+    const std::uint32_t loss = on_.allocate(512, stream_);
+    std::vector<std::uint32_t> gradients;
+    for (; !kept.empty(); kept.pop_back()) {
+      std::vector<std::uint32_t>& layer = kept.back();
+      const std::uint32_t flow = on_.allocate(2 * token_bytes_ * length, stream_);
+      gradients.push_back(on_.allocate(weight_bytes_ / 4, stream_));
+      for (; !layer.empty(); layer.pop_back()) on_.free(layer.back());
+      on_.free(flow);
+    }
+    on_.free(loss);
+    for (const std::uint32_t each : gradients) {
+      const std::uint32_t update = on_.allocate(weight_bytes_ / 4, stream_);
+      on_.free(each);
+      on_.free(update);
+    }
+  }
+
+  /// Nothing is kept for a backward pass; outputs are, until the batch is done.
+  void evaluate(std::uint64_t length, unsigned batches) {
+    std::vector<std::uint32_t> outputs;
+    for (unsigned batch = 0; batch < batches; ++batch) {
+      std::uint32_t before = on_.allocate(4 * token_bytes_ * length, stream_);
+      for (unsigned layer = 0; layer < layers; ++layer) {
+        const std::uint32_t wide = on_.allocate(8 * token_bytes_ * length, stream_);
+        const std::uint32_t after = on_.allocate(4 * token_bytes_ * length, stream_);
+        on_.free(wide);
+        on_.free(before);
+        before = after;
+      }
+      outputs.push_back(on_.allocate(token_bytes_ * length / 8 + 512, stream_));
+      on_.free(before);
+    }
+    for (const std::uint32_t each : outputs) on_.free(each);
+  }
+
+ private:
+  trace_builder& on_;
+  std::uint16_t stream_;
+  std::uint64_t weight_bytes_ = 0;
+  std::uint64_t token_bytes_ = 0;
+};
+
+}  // namespace
+
+/// As with ragged batches: most are short, a few long.
+trace training_workload(const workload_shape& shape) {
+  random_numbers random{shape.seed};
+  trace_builder out;
+  network net{shape, out, 0};
+  while (out.ops() < shape.ops) {
+    const double share = random.share();
+    net.train(1 + static_cast<std::uint64_t>(share * share * longest));
+  }
+  return std::move(out).done("training");
+}
+
+/// Eight epochs, each longer in its sequences than the one before (a curriculum), with an evaluation after each.
+trace epochs_workload(const workload_shape& shape) {
+  constexpr std::uint64_t epochs = 8;
+  random_numbers random{shape.seed};
+  trace_builder out;
+  network net{shape, out, 0};
+  for (std::uint64_t epoch = 1; epoch <= epochs; ++epoch) {
+    const std::uint64_t length = longest * epoch / epochs;
+    do {
+      net.train(length - random.below(2));
+    } while (out.ops() < shape.ops * epoch / epochs);
+    net.evaluate(1 + longest * (epochs + 1 - epoch) / epochs / 2, 8);
+  }
+  return std::move(out).done("epochs");
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,125 @@
+/// The commands of the documents, run: every line of a code block that begins with gpumem_bench, in a folder of its own
+/// with a small trace under the name that the documents use. The README's, too, which go through scripts/bench there:
+/// on that trace alone where they would take all, and but for what needs a GPU or minutes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "tree.hpp"
+
+namespace gpumem {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct command {
+  std::string document;
+  std::string line;
+};
+
+std::vector<command> commands() {
+  std::vector<command> out;
+  for (const fs::path& file : tree::files("docs", {".md"})) {
+    std::istringstream lines{tree::text(file)};
+    bool code = false;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("```")) code = !code;
+      if (code && line.starts_with("gpumem_bench")) out.push_back({file.filename().string(), line});
+    }
+  }
+  return out;
+}
+
+/// The README's lines that begin with ./scripts/bench, without their comments.
+std::vector<command> readme_commands() {
+  const std::string script = "./scripts/bench ";
+  std::vector<command> out;
+  std::istringstream lines{tree::text("README.md")};
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(script)) continue;
+    line = line.substr(script.size(), line.find('#') - script.size());
+    if (line.find("cuda:") != std::string::npos || line.starts_with("latency")) continue;
+    if (line.find("--baseline") != std::string::npos) continue;  // tests/unit/bench/cli_test.cpp has these
+    if (line.find_first_not_of(' ') == std::string::npos) line = "compare";
+    if (line.starts_with("claims")) {
+      line += " --only one-nth-each";
+    } else if (line.find("--trace") == std::string::npos && line.find("--workload") == std::string::npos) {
+      line += " --trace run.csv.gz";
+    }
+    out.push_back({"README.md", "gpumem_bench " + line});
+  }
+  return out;
+}
+
+/// A folder with run.csv.gz, which goes with the test.
+class place {
+ public:
+  place() : folder_{fs::temp_directory_path() / ("gpumem_commands_" + std::to_string(::getpid()))} {
+    fs::create_directories(folder_);
+    fs::copy_file("bench/traces/serve.csv.gz", folder_ / "run.csv.gz");
+  }
+  ~place() {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  place(const place&) = delete;
+  place& operator=(const place&) = delete;
+
+  /// Exit status and what it wrote to stderr.
+  [[nodiscard]] std::pair<int, std::string> run(const std::string& line) const {
+    const std::string program = "gpumem_bench";
+    const std::string shell = "cd '" + folder_.string() + "' && env -i PATH=\"$PATH\" '" GPUMEM_BENCH_PROGRAM "'" +
+                              line.substr(program.size()) + " >out 2>err </dev/null";
+    const int code = std::system(shell.c_str());
+    std::ostringstream err;
+    err << std::ifstream{folder_ / "err"}.rdbuf();
+    return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, err.str()};
+  }
+  [[nodiscard]] bool wrote(const std::string& name) const {
+    return fs::exists(folder_ / name) && fs::file_size(folder_ / name) > 1000;
+  }
+
+ private:
+  fs::path folder_;
+};
+
+/// What stands behind --html.
+std::string file_of(const std::string& line) {
+  const std::size_t begin = line.find("--html") + 7;
+  return line.substr(begin, line.find(' ', begin) - begin);
+}
+
+void expect_to_run(const std::vector<command>& all) {
+  for (const command& each : all) {
+    const bool html = each.line.find("--html") != std::string::npos;
+#ifndef GPUMEM_TEST_HTML
+    if (html) continue;  // built without the chart library, which the program says
+#endif
+    const place here;
+    const auto [exit_status, err] = here.run(each.line);
+    EXPECT_EQ(exit_status, 0) << each.document << ": " << each.line << '\n' << err;
+    if (html) {
+      EXPECT_TRUE(here.wrote(file_of(each.line))) << each.line;
+    }
+  }
+}
+
+TEST(commands, of_the_documents_run) {
+  const std::vector<command> all = commands();
+  EXPECT_GE(all.size(), 15U);
+  expect_to_run(all);
+}
+
+TEST(commands, of_the_readme_run) {
+  const std::vector<command> all = readme_commands();
+  EXPECT_GE(all.size(), 7U);
+  expect_to_run(all);
+}
+
+}  // namespace
+}  // namespace gpumem

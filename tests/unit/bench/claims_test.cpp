@@ -1,0 +1,192 @@
+/// Every verdict of `gpumem_bench claims` derived a second time, from the raw figures in the JSON alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "claims_report.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+using json = nlohmann::json;
+
+result<claims_report> run(std::vector<std::string> only, unsigned jobs = 2) {
+  options with;
+  with.what = command::claims;
+  with.only = std::move(only);
+  with.jobs = jobs;
+  with.quiet = true;
+  return run_claims(with);
+}
+
+/// How many of the rows agree with the statement, and how many there are.
+struct score {
+  std::size_t agree = 0;
+  std::size_t of = 0;
+  void count(bool agrees) {
+    ++of;
+    agree += agrees ? 1U : 0U;
+  }
+  [[nodiscard]] std::string verdict() const { return agree == of ? "holds" : agree == 0 ? "does not hold" : "depends"; }
+};
+
+double number(const json& row, const char* key) { return row.at(key).get<double>(); }
+
+score count_rows(const json& figures, const std::function<bool(const json&)>& agrees) {
+  score out;
+  for (const json& row : figures) out.count(agrees(row));
+  return out;
+}
+
+score growth_score(const json& figures) {
+  std::size_t grown = 0;
+  bool shrank = false;
+  double before = 0;
+  for (const json& row : figures) {
+    grown += number(row, "reserved_at_end_bytes") > before ? 1U : 0U;
+    shrank |= number(row, "least_reserved_bytes") < before && number(row, "epoch") > 1;
+    before = number(row, "reserved_at_end_bytes");
+  }
+  score out;
+  out.count(number(figures[0], "first_bytes") < before / 10);
+  out.count(grown * 2 >= figures.size());
+  out.count(!shrank);
+  return out;
+}
+
+score releasing_score(const json& figures) {
+  std::map<std::string, std::map<std::string, double>> peaks;
+  for (const json& row : figures) peaks[row["workload"]][row["way"]] = number(row, "peak_reserved_bytes");
+  score out;
+  for (const auto& [workload, by_way] : peaks) {
+    out.count(by_way.at("growth, trim every 1000 operations") > 1.01 * by_way.at("growth, never gives back"));
+    out.count(by_way.at("caching, trim every 1000 operations") > 1.01 * by_way.at("caching"));
+  }
+  return out;
+}
+
+score towers_score(const json& figures) {
+  score out;
+  for (std::size_t i = 1; i < figures.size(); ++i) {
+    const double ratio =
+        number(figures[i], "most_live_on_one_bytes") / number(figures[i - 1], "most_live_on_one_bytes");
+    out.count(ratio < 1 && ratio > 0.5);
+  }
+  return out;
+}
+
+score day_score(const json& figures) {
+  score out;
+  for (std::size_t i = 0; i + 1 < figures.size(); ++i) {
+    out.count(number(figures.back(), "collisions") < number(figures[i], "collisions"));
+  }
+  return out;
+}
+
+score visible_score(const json& figures) {
+  return count_rows(figures, [](const json& row) {
+    std::size_t used = 0;
+    for (const json& taken : row["taken_bytes"]) used += taken.get<double>() > 0 ? 1U : 0U;
+    return used == row["visible_count"] && row["opened"] == (used > 0);
+  });
+}
+
+score fraction_score(const json& figures) {
+  score out;
+  for (const json& row : figures) {
+    if (row["way"] == "the pool alone") out.count(number(row, "process_bytes") > number(row, "limit_bytes"));
+  }
+  return out;
+}
+
+const std::map<std::string, std::function<score(const json&)>>& scores() {
+  const auto rows = [](std::function<bool(const json&)> agrees) {
+    return [agrees = std::move(agrees)](const json& figures) { return count_rows(figures, agrees); };
+  };
+  static const std::map<std::string, std::function<score(const json&)>> all{
+      {"grab-all-takes-every-device",
+       rows([](const json& row) { return number(row, "taken_bytes") >= 0.9 * number(row, "free_bytes"); })},
+      {"grab-all-fragments-less", rows([](const json& row) {
+         if (row["grab_all_needs_bytes"].is_null()) return false;
+         return row["growth_needs_bytes"].is_null() ||
+                number(row, "grab_all_needs_bytes") < number(row, "growth_needs_bytes");
+       })},
+      {"growth-starts-small-and-never-shrinks", growth_score},
+      {"releasing-fragments-worse", releasing_score},
+      {"fraction-leaves-the-rest", rows([](const json& row) {
+         const double both = number(row, "first_holds_bytes") + number(row, "second_holds_bytes");
+         return number(row, "first_holds_bytes") <= number(row, "limit_bytes") &&
+                both + 512 * 1024 * 1024 >= number(row, "card_bytes");
+       })},
+      {"one-nth-each", rows([](const json& row) { return row["got_all_they_asked"] == row["processes"]; })},
+      {"fraction-is-exceeded", fraction_score},
+      {"byte-limit-is-exact", rows([](const json& row) {
+         return number(row, "most_taken_bytes") <= number(row, "limit_bytes") && number(row, "requests_refused") > 0 &&
+                row["requests_refused"] == row["refused_for_limit_or_fragmentation"];
+       })},
+      {"one-card-as-two", rows([](const json& row) { return row["out_of_memory"] == false && row["hazards"] == 0; })},
+      {"splitting-costs-memory", rows([](const json& row) {
+         return number(row, "two_pools_reserved_bytes") > number(row, "one_pool_reserved_bytes");
+       })},
+      {"visible-devices", visible_score},
+      {"towers-split-the-batch", towers_score},
+      {"auto-avoids-collisions", day_score}};
+  return all;
+}
+
+TEST(claims, verdicts_follow_from_the_figures_and_all_is_done_in_two_minutes) {
+#ifdef __OPTIMIZE__
+  const std::vector<std::string> only;
+#else  // those that replay little: without optimization the others would take many minutes
+  const std::vector<std::string> only{"grab-all-takes-every-device",
+                                      "growth-starts-small-and-never-shrinks",
+                                      "fraction-leaves-the-rest",
+                                      "one-nth-each",
+                                      "fraction-is-exceeded",
+                                      "byte-limit-is-exact",
+                                      "visible-devices",
+                                      "towers-split-the-batch",
+                                      "auto-avoids-collisions"};
+#endif
+  const auto begin = std::chrono::steady_clock::now();
+  const auto got = run(only);
+  const auto took = std::chrono::steady_clock::now() - begin;
+  ASSERT_TRUE(got.ok()) << got.why().message();
+  const json all = json::parse(got->json);
+  ASSERT_EQ(all["claims"].size(), only.empty() ? scores().size() : only.size());
+  for (const json& claim : all["claims"]) {
+    const std::string id = claim["id"];
+    ASSERT_TRUE(scores().contains(id)) << id;
+    EXPECT_EQ(claim["verdict"], scores().at(id)(claim["figures"]).verdict()) << id << claim["figures"].dump(1);
+    for (const char* key : {"statement", "source", "experiment", "expected", "measured", "command"}) {
+      EXPECT_FALSE(claim[key].get<std::string>().empty()) << id << ' ' << key;
+    }
+    EXPECT_THAT(claim["command"].get<std::string>(), testing::StartsWith("gpumem_bench claims --only " + id));
+  }
+  EXPECT_LT(took, std::chrono::minutes{2});
+}
+
+// What needs no replay, so that it can be repeated here; the experiments share no state, whatever their number at once.
+TEST(claims, the_same_seed_gives_the_same_json) {
+  const std::vector<std::string> quick{"one-nth-each", "auto-avoids-collisions", "byte-limit-is-exact",
+                                       "growth-starts-small-and-never-shrinks"};
+  const auto first = run(quick, 1);
+  const auto again = run(quick, 4);
+  ASSERT_TRUE(first.ok() && again.ok());
+  EXPECT_EQ(first->json, again->json);
+  EXPECT_EQ(first->page_data, again->page_data);
+}
+
+TEST(claims, one_that_does_not_exist_is_refused) {
+  const auto got = run({"nonsense"});
+  ASSERT_FALSE(got.ok());
+  EXPECT_EQ(got.code(), errc::bad_setting);
+  EXPECT_THAT(got.why().message(), testing::HasSubstr("--only nonsense: expected one of grab-all-takes-every-device"));
+}
+
+}  // namespace
+}  // namespace gpumem::bench
