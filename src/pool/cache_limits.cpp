@@ -57,7 +57,7 @@ std::uint64_t pool::may_keep(std::uint64_t bytes) const noexcept {
   if (whole == 0) return 0;
   const double empty = free / whole;
   if (bin_places::weight(bytes / block_granularity) != 0) return static_cast<std::uint64_t>(share_ * empty * free);
-  return calm_requests_ < small_calm ? 0 : static_cast<std::uint64_t>(empty * empty * empty * free);
+  return share_ == 0 && calm_requests_ < small_calm ? 0 : static_cast<std::uint64_t>(empty * empty * empty * free);
 }
 
 // The next bin in use behind the hand, over all streams in a ring; null where the ring is through.

@@ -33,13 +33,16 @@ block_index pool::climb(guard& lock, want& w) {
       poll();
       if (const block_index i = search(w); i != no_block) return i;
       if (flush_caches()) {
-        note_pressure();
-        if (const block_index i = search(w); i != no_block) return i;
+        if (const block_index i = search(w); i != no_block) {
+          note_pressure();
+          return i;
+        }
       }
       if (heap_.absorb_idle(w.owner)) {
         if (const block_index i = search(w); i != no_block) return i;
       }
       if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
+      note_pressure();
       const growth grown = grow(lock, w);
       if (const block_index i = search(w); i != no_block) return i;
       if (grown == growth::waited) continue;

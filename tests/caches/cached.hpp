@@ -50,17 +50,18 @@ class cached_program : public ::testing::Test {
     auto opened = allocator::open(devices, with);
     ASSERT_TRUE(opened.ok()) << opened.why().message();
     allocator_ = *std::move(opened);
-    for (const logical_device& d : allocator_->devices()) calm(d.ordinal);
+    if (calm_) calm(*allocator_);
   }
-  /// Turns a peak that no test reaches over so often that caches keep blocks of every size, as src/pool/cache_limits.cpp
-  /// says. Blocks on a stream of its own; without a cache that holds any of it.
-  void calm(int ordinal) {
-    constexpr std::size_t peak = 48 * mib;
-    std::thread{[&] {
-      for (int turn = 0; turn < 600; ++turn) {
-        const result<void*> got = allocator_->try_allocate({.bytes = peak, .device = ordinal});
-        ASSERT_TRUE(got.ok()) << got.why().message();
-        ASSERT_TRUE(allocator_->try_deallocate(*got).ok());
+  /// Turns a peak that hardly a test reaches over so often that caches keep blocks of every size, as
+  /// src/pool/cache_limits.cpp says. In a thread that then ends, so that its cache holds nothing.
+  static void calm(allocator& of) {
+    std::thread{[&of] {
+      for (const logical_device& d : of.devices()) {
+        for (int turn = 0; turn < 600; ++turn) {
+          const result<void*> got = of.try_allocate({.bytes = 32 * mib, .device = d.ordinal});
+          ASSERT_TRUE(got.ok()) << got.why().message();
+          ASSERT_TRUE(of.try_deallocate(*got).ok());
+        }
       }
     }}.join();
   }
@@ -100,6 +101,7 @@ class cached_program : public ::testing::Test {
 
   sim_device device_{{.capacity_bytes = gib}};
   std::unique_ptr<allocator> allocator_;
+  bool calm_ = true;
 
  private:
   log_sink former_;

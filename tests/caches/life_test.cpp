@@ -158,6 +158,7 @@ TEST_F(CachedLife, AForkRefusesAndEndsCleanly) {
   auto opened = allocator::open(devices, {});
   ASSERT_TRUE(opened.ok());
   allocator_ = *std::move(opened);
+  calm(*allocator_);
   void* const live = take(4096);
   {
     const parked_thread other{[this] { fill_cache(); }};

@@ -16,6 +16,7 @@ namespace {
 
 class CachedStatistics : public cached_program {
  protected:
+  CachedStatistics() { calm_ = false; }  // whose blocks would be in the figures
   static std::uint64_t next(std::uint64_t& state) {
     state ^= state << 13;
     state ^= state >> 7;
