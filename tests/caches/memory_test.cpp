@@ -31,8 +31,8 @@ class CachedMemory : public cached_program {
       } else {
         fill();
       }
-      if (thread_cache) {
-        EXPECT_GT(in_caches(), 0U);
+      if (thread_cache && policy != "caching") {  // whose streams take turns at the limit: short, so nothing is kept
+        EXPECT_GT(in_caches(), 0U) << policy;
       }
       const result<void*> got = allocator_->try_allocate({.bytes = bytes});
       if (got.ok()) {
