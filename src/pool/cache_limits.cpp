@@ -2,10 +2,9 @@
 //
 // A block in a cache cannot be merged with its neighbours, so whatever is placed meanwhile lies elsewhere than best fit
 // would have put it, and near the limit of memory that costs utilization. So blocks are kept only
-//   - once the pool is calm: no new peak of live bytes, and no request for which the caches had to be emptied. Blocks
-//   of
-//     up to 4 KiB are kept after some hundred calm requests; larger ones after the peak was handed out many times
-//     over, and then the share of free memory that a thread may keep doubles with further calm. A pool that grows or is
+//   - once the pool is calm: no new peak of live bytes, and no request for which the caches had to be emptied. Up to
+//     4 KiB they are kept after some hundred calm requests; larger ones after the peak was handed out many times over,
+//     and then the share of free memory that a thread may keep doubles with further calm. A pool that grows or is
 //     short behaves as if there were no caches (as TCP probes for bandwidth);
 //   - (large ones) of sizes that come back: one that is freed, asked for, and freed again;
 //   - (large ones) while they are used: what lay in a bin since the last look at it goes to the heap, a bin at a time
@@ -41,7 +40,8 @@ void pool::note_calm(std::uint64_t bytes) noexcept {
   calm_bytes_ = 0;
 }
 
-// What was kept need not come back at once; but nothing more is kept.
+// What was kept goes back as it ages or is asked for. Each thread learns of the new share at its next free that comes
+// by the lock.
 void pool::note_pressure() noexcept {
   share_ = 0;
   calm_bytes_ = 0;
@@ -62,15 +62,14 @@ std::uint64_t pool::may_keep(std::uint64_t bytes) const noexcept {
 
 // The next bin in use behind the hand, over all streams in a ring; null where the ring is through.
 stream_cache* pool::next_bin(thread_cache& mine, std::uint32_t* place) noexcept {
-  const owner_id o = mine.hand / bin_places::all;
-  if (o >= mine.owners()) {
-    mine.hand = 0;
-    return nullptr;
+  for (owner_id o = mine.hand / bin_places::all; o < mine.owners(); o = mine.hand / bin_places::all) {
+    stream_cache* const s = mine.of_owner(o);
+    *place = s != nullptr ? s->next_in_use(mine.hand % bin_places::all) : stream_cache::no_bin;
+    mine.hand = o * bin_places::all + std::min(*place + 1, bin_places::all);
+    if (*place != stream_cache::no_bin) return s;
   }
-  stream_cache* const s = mine.of_owner(o);
-  *place = s != nullptr ? s->next_in_use(mine.hand % bin_places::all) : stream_cache::no_bin;
-  mine.hand = o * bin_places::all + std::min(*place + 1, bin_places::all);
-  return *place != stream_cache::no_bin ? s : next_bin(mine, place);
+  mine.hand = 0;
+  return nullptr;
 }
 
 // Looks at one bin: what lay there unused since it was looked at last goes to the heap.

@@ -58,7 +58,7 @@ void add_from_cache(std::vector<std::string>& to) {
 }
 
 struct driver_file {
-  void* library = nullptr;
+  void* opened = nullptr;
   PFN_cuGetProcAddress_v12000 ask = nullptr;
 };
 
@@ -90,9 +90,9 @@ driver_file open_driver() {
   if (!obey_device_choice()) return out;
   std::string failures;
   for (const std::string& path : driver_candidates()) {
-    out.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (out.library != nullptr) {
-      out.ask = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(out.library, "cuGetProcAddress_v2"));
+    out.opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (out.opened != nullptr) {
+      out.ask = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(out.opened, "cuGetProcAddress_v2"));
       return out;
     }
     const char* const why = dlerror();
@@ -134,11 +134,11 @@ std::vector<std::string> driver_candidates() {
 }
 
 void* driver_symbol(const char* name) noexcept {
-  return driver().library != nullptr ? dlsym(driver().library, name) : nullptr;
+  return driver().opened != nullptr ? dlsym(driver().opened, name) : nullptr;
 }
 
 PFN_cuGetProcAddress_v12000 driver_get_proc_address() noexcept { return driver().ask; }
 
-CUresult not_there() noexcept { return driver().library != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NO_DEVICE; }
+CUresult not_there() noexcept { return driver().opened != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NO_DEVICE; }
 
 }  // namespace gpumem::preload
