@@ -15,6 +15,16 @@ if(GPUMEM_CUDA)
   find_path(GPUMEM_CCCL_INCLUDE cub/util_allocator.cuh PATHS ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES cccl
             NO_DEFAULT_PATH)
   mark_as_advanced(GPUMEM_CCCL_INCLUDE)
+  if(GPUMEM_CCCL_INCLUDE)
+    # Thrust by its C++ device system, which needs no nvcc; linked after gpumem_build_flags, whose -fsanitize it corrects:
+    # its references bind to a null execution policy that nobody reads.
+    add_library(gpumem_thrust_cpp INTERFACE)
+    target_include_directories(gpumem_thrust_cpp SYSTEM INTERFACE ${GPUMEM_CCCL_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
+    target_compile_definitions(gpumem_thrust_cpp INTERFACE THRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_CPP)
+    if(GPUMEM_SANITIZE)
+      target_compile_options(gpumem_thrust_cpp INTERFACE -fno-sanitize=null)
+    endif()
+  endif()
   # RMM, whose base class adapters/rmm.hpp derives from: found where it is installed, or named by this variable. Its wheels
   # bring a CCCL of their own along, in a folder beside it.
   find_path(GPUMEM_RMM_INCLUDE rmm/cuda_stream_view.hpp)
