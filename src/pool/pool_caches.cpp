@@ -163,7 +163,7 @@ void pool::count_cached(thread_cache& c, std::uint32_t units, std::int64_t block
 bool pool::keep(thread_cache& mine, block_index i, owner_id o) {
   const std::uint64_t bytes = heap_.at(i).bytes;
   const std::uint64_t units = bytes / block_granularity;
-  if (units > bin_places::most_units || !cacheable(o)) return false;
+  if (units > bin_places::most_units || bytes >= most_kept_bytes_ || !cacheable(o)) return false;
   cache_figures& f = mine.figures;
   const std::uint64_t weight = bin_places::weight(units);
   const std::uint64_t most = share_of_free(weight != 0 ? large_share : small_share, bytes);

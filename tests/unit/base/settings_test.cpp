@@ -32,6 +32,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"stream_ids", "notify", "notify"},
                                 {"stream_reuse", "poll", "poll"},
                                 {"thread_cache", "0", "0"},
+                                {"slack", "5%", "5%"},
                                 {"cuda_driver", "/opt/libcuda.so.1", "/opt/libcuda.so.1"},
                                 {"trace", "/tmp/t.csv.gz", "/tmp/t.csv.gz"},
                                 {"stats", "exit", "exit"},
@@ -57,8 +58,22 @@ TEST(OptionTable, HasTheOptionsInOrder) {
   for (const option_row& row : option_table()) variables.push_back(row.variable);
   EXPECT_THAT(variables,
               ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_RESERVE", "GPUMEM_POOLS", "GPUMEM_STREAM_IDS",
-                          "GPUMEM_STREAM_REUSE", "GPUMEM_THREAD_CACHE", "GPUMEM_CUDA_DRIVER", "GPUMEM_TRACE",
-                          "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+                          "GPUMEM_STREAM_REUSE", "GPUMEM_THREAD_CACHE", "GPUMEM_SLACK", "GPUMEM_CUDA_DRIVER",
+                          "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+}
+
+TEST(Slack, IsAShareOrBytesAndMayBeNone) {
+  settings s;
+  for (const auto& [text, fraction, bytes] :
+       {std::tuple{"5%", 0.05, 0U}, std::tuple{"64MiB", 0.0, 64U << 20}, std::tuple{"0", 0.0, 0U}}) {
+    ASSERT_TRUE(s.set("slack", text).ok()) << text;
+    EXPECT_TRUE(static_cast<bool>(s.slack)) << text;
+    EXPECT_DOUBLE_EQ(s.slack.fraction, fraction);
+    EXPECT_EQ(s.slack.bytes, bytes);
+  }
+  for (const char* text : {"80%free", "-1", "x", ""}) {
+    EXPECT_EQ(s.set("slack", text).code(), errc::bad_setting) << text;
+  }
 }
 
 TEST(OptionTable, OptionIsTheVariableInSmallLetters) {
