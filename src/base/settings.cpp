@@ -73,7 +73,7 @@ status read_slack(std::string_view text, std::string_view what, byte_limit& into
   into = *parsed;
   return {};
 }
-std::string show_slack(const byte_limit& slack) { return slack.to_string(); }
+std::string show_slack(const byte_limit& slack) { return slack ? slack.to_string() : ""; }
 
 status read_reserve(std::string_view text, std::string_view what, std::optional<std::uint64_t>& into) {
   return store(parse_bytes(text, what), into);
