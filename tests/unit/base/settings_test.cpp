@@ -251,9 +251,10 @@ TEST(Settings, UnknownVariableGetsTheClosestName) {
               ElementsAre("GPUMEM_STREAMIDS=query: unknown variable; did you mean GPUMEM_STREAM_IDS?"));
   EXPECT_THAT(problems_of({{"GPUMEM_limit", "1G"}}),
               ElementsAre("GPUMEM_limit=1G: unknown variable; did you mean GPUMEM_LIMIT?"));
-  EXPECT_THAT(problems_of({{"GPUMEM_COLOUR", "10%"}}),
-              ElementsAre("GPUMEM_COLOUR=10%: unknown variable; expected GPUMEM_ and one of POLICY, LIMIT, RESERVE, "
-                          "POOLS, STREAM_IDS, STREAM_REUSE, THREAD_CACHE, SLACK, CUDA_DRIVER, TRACE, STATS, VERBOSE, STRICT"));
+  EXPECT_THAT(
+      problems_of({{"GPUMEM_COLOUR", "10%"}}),
+      ElementsAre("GPUMEM_COLOUR=10%: unknown variable; expected GPUMEM_ and one of POLICY, LIMIT, RESERVE, "
+                  "POOLS, STREAM_IDS, STREAM_REUSE, THREAD_CACHE, SLACK, CUDA_DRIVER, TRACE, STATS, VERBOSE, STRICT"));
 }
 
 TEST(Settings, OddNamesAreUnknownVariables) {
