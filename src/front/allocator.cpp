@@ -233,11 +233,19 @@ class pooled_allocator final : public allocator {
       config.before_free = [recorder](address at, std::uint64_t bytes, stream_ref s) { recorder->freed(at, bytes, s); };
       recorders_.push_back(*std::move(opened));
     }
+    if (const result<policy_entry> entry = find_policy(config.policy_name);
+        entry && entry->needs_pages && on.info().page_bytes == 0) {
+      log_line(fmt::format("pool {}: device {} ({}) cannot map pages, which policy {} needs; caching serves instead",
+                           config.name, on.info().ordinal, on.info().name, config.policy_name));
+      config.policy_name = "caching";
+    }
     result<std::unique_ptr<policy>> decides =
         make_policy(config.policy_name, {.total_bytes = config.total_bytes,
                                          .free_at_start_bytes = config.free_at_start_bytes,
                                          .compute_major = on.info().compute_major,
-                                         .granularity_bytes = on.info().granularity_bytes});
+                                         .granularity_bytes = on.info().granularity_bytes,
+                                         .page_bytes = on.info().page_bytes,
+                                         .slack = with.for_device(on.info().ordinal).slack});
     if (!decides) return decides.why();
     devices_.push_back({.ordinal = config.ordinal,
                         .physical_ordinal = on.info().ordinal,

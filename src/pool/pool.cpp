@@ -21,11 +21,15 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
       streams_{on, heap_, config_.stream_ids},
       caches_{*this, {config_.before_free ? 0 : config_.allocator_number, config_.ordinal}, [this](thread_cache& c) {
                 thread_ends(c);
-              }} {}
+              }} {
+  if (on.info().page_bytes != 0) page_rules_ = policy_->pages(view());
+  if (paged()) most_kept_bytes_ = bin_places::small_units * block_granularity;
+}
 
 pool::~pool() {
   caches_.close();
   if (device_.condition() != device_condition::usable) return;  // the memory went with the device, or is the parent's
+  return_everything_paged();
   for (const backed_segment& s : backed_) {
     if (s.bytes == 0) continue;
     if (const status ok = return_segment(device_, s); !ok) {
@@ -72,8 +76,17 @@ result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_repo
 }
 
 block_index pool::search(const want& w) {
-  const block_index from = heap_.best_fit(w.klass, w.owner, true, w.bytes, w.alignment);
-  return from == no_block ? no_block : heap_.carve(from, w.bytes, w.alignment);
+  // Idle memory beside the stream's own makes one hole with it, which is worth most where holes are large.
+  if (w.bytes >= page_rules_.lowest_fit_bytes && !streams_.single()) heap_.absorb_idle(w.owner);
+  const block_index from = w.bytes < page_rules_.lowest_fit_bytes
+                               ? heap_.best_fit(w.klass, w.owner, true, w.bytes, w.alignment)
+                               : heap_.lowest_fit(w.klass, w.owner, w.bytes, w.alignment);
+  if (from == no_block) return no_block;
+  const bool from_above = w.bytes < page_rules_.upper_end_bytes && w.alignment == block_granularity &&
+                          heap_.totals().segment_bytes < page_rules_.upper_end_pool_bytes;
+  if (!from_above) return heap_.carve(from, w.bytes, w.alignment);
+  const block& b = heap_.at(from);
+  return heap_.carve_at(from, b.begin + b.bytes - w.bytes, w.bytes, w.owner);
 }
 
 // Among one other owner's blocks, behind which the request's stream is ordered already.

@@ -1,5 +1,5 @@
-// Which sizes come back: were freed, and then asked for again, by whatever thread. Of sizes that share a place the latest
-// freed is known. The pool locks.
+// Which sizes come back: were freed, and then asked for again, by whatever thread. Of sizes that share a place the
+// latest freed is known. The pool locks.
 #pragma once
 
 #include <array>

@@ -52,8 +52,8 @@ class cached_program : public ::testing::Test {
     allocator_ = *std::move(opened);
     for (const logical_device& d : allocator_->devices()) calm(d.ordinal);
   }
-  /// Turns a peak that no test reaches over so often that caches keep blocks of every size, as src/pool/cache_limits.cpp
-  /// says. Blocks on a stream of its own; without a cache that holds any of it.
+  /// Turns a peak that no test reaches over so often that caches keep blocks of every size, as
+  /// src/pool/cache_limits.cpp says. Blocks on a stream of its own; without a cache that holds any of it.
   void calm(int ordinal) {
     constexpr std::size_t peak = 48 * mib;
     std::thread{[&] {

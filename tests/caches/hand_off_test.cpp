@@ -41,7 +41,8 @@ TEST_F(HandOff, ManyRoundsTakeNoMoreMemoryAndFewLocks) {
   EXPECT_LE(most_out, 4 * end.peak_live_bytes) << "what is on its way between the two does not pile up";
   const double pairs = static_cast<double>(end.allocations - warm.allocations);
   EXPECT_GT(pairs, 0);
-  EXPECT_LE(static_cast<double>(end.locks - warm.locks) / pairs, 0.5) << "locks for an allocation and its free; without caches two";
+  EXPECT_LE(static_cast<double>(end.locks - warm.locks) / pairs, 0.5)
+      << "locks for an allocation and its free; without caches two";
 }
 
 // The free names its stream, or runs on a third one; the two sides exchange roles.
