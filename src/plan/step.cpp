@@ -1,0 +1,172 @@
+/// Period by the Z function of the reversed sequence; lifetimes in operations.
+#include "step.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "bits.hpp"
+
+namespace gpumem::plan {
+namespace {
+
+/// For each place, how many elements from there on equal those from the end backwards (Gusfield's Z, reversed).
+std::vector<std::size_t> repeats(std::vector<std::uint64_t> of) {
+  std::reverse(of.begin(), of.end());
+  std::vector<std::size_t> z(of.size());
+  std::size_t left = 0;
+  std::size_t right = 0;
+  for (std::size_t i = 1; i < of.size(); ++i) {
+    if (i < right) z[i] = std::min(right - i, z[i - left]);
+    while (i + z[i] < of.size() && of[z[i]] == of[i + z[i]]) ++z[i];
+    if (i + z[i] > right) {
+      left = i;
+      right = i + z[i];
+    }
+  }
+  return z;
+}
+
+struct lifetime {
+  planned_allocation what;
+  std::uint64_t lower = 0;
+  std::uint64_t upper = UINT64_MAX;  ///< of a block that is never freed
+};
+
+result<std::vector<lifetime>> lifetimes_of(const std::vector<recorded_op>& recorded) {
+  std::vector<lifetime> found;
+  std::unordered_map<std::uint32_t, std::size_t> live;
+  for (std::size_t time = 0; time < recorded.size(); ++time) {
+    const recorded_op& op = recorded[time];
+    if (!op.free) {
+      const auto rounded = checked_round_up(op.bytes, granule_bytes);
+      if (op.bytes == 0 || !rounded || !live.emplace(op.block, found.size()).second) {
+        return status{errc::invalid_argument,
+                      fmt::format("operation {}: an allocation of {} bytes as block {}, expected 1 to 2^62 bytes and a "
+                                  "block that is not live",
+                                  time, op.bytes, op.block)};
+      }
+      found.push_back({{.bytes = *rounded, .offset = 0, .stream = op.stream}, time});
+      continue;
+    }
+    const auto at = live.find(op.block);
+    if (at == live.end()) {
+      return status{errc::invalid_argument,
+                    fmt::format("operation {}: block {} is freed and not live", time, op.block)};
+    }
+    found[at->second].upper = time;
+    live.erase(at);
+  }
+  if (found.empty()) return status{errc::invalid_argument, "nothing is allocated, expected at least one allocation"};
+  return found;
+}
+
+std::uint64_t request_key(const planned_allocation& what) { return (what.bytes << 16U) ^ what.stream; }
+
+constexpr std::size_t most_periods = 4;
+
+/// How many periods make a step in which a block that is freed in a later one is gone before its successor comes: two
+/// for a pair of buffers that take turns.
+std::size_t periods_in_step(const std::vector<lifetime>& all, std::size_t period) {
+  std::vector<std::uint64_t> times;
+  for (const lifetime& each : all) times.push_back(each.lower);
+  std::size_t most = 1;
+  for (std::size_t i = all.size() / 2; i < all.size(); ++i) {
+    if (all[i].upper == UINT64_MAX) continue;
+    const auto after = std::upper_bound(times.begin(), times.end(), all[i].upper) - times.begin();
+    const std::size_t spans = (static_cast<std::size_t>(after) - i - 1) / period + 1;
+    if (spans <= most_periods && 2 * spans * period <= all.size()) most = std::max(most, spans);
+  }
+  return most;
+}
+
+/// Where the period that the plan keeps ends, as a number of allocations: one that is followed by a whole further one,
+/// so that its frees are known, at the moment when least is live.
+std::size_t best_end(const std::vector<lifetime>& all, std::size_t period) {
+  std::vector<std::int64_t> live(all.size() + 1);  // before each allocation
+  std::vector<std::uint64_t> times;
+  for (const lifetime& each : all) times.push_back(each.lower);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto bytes = static_cast<std::int64_t>(all[i].what.bytes);
+    live[i + 1] += bytes;
+    if (all[i].upper == UINT64_MAX) continue;
+    const auto after = std::upper_bound(times.begin(), times.end(), all[i].upper);
+    if (after != times.end()) live[static_cast<std::size_t>(after - times.begin())] -= bytes;
+  }
+  for (std::size_t i = 1; i < live.size(); ++i) live[i] += live[i - 1];
+  const std::size_t last = all.size() - period;
+  std::size_t best = last;
+  const std::size_t first = last > 2 * period ? last - period + 1 : last;
+  for (std::size_t end = first; end <= last; ++end) {
+    if (live[end] < live[best]) best = end;
+  }
+  return best;
+}
+
+}  // namespace
+
+std::optional<std::size_t> period_of(const std::vector<std::uint64_t>& sequence) {
+  const std::vector<std::size_t> z = repeats(sequence);
+  for (std::size_t period = 1; period * 2 <= sequence.size(); ++period) {
+    if (z[period] >= period && 2 * (period + z[period]) >= sequence.size()) return period;
+  }
+  return std::nullopt;
+}
+
+result<step> step_of(const std::vector<recorded_op>& recorded) {
+  result<std::vector<lifetime>> all = lifetimes_of(recorded);
+  if (!all) return all.why();
+  std::vector<std::uint64_t> keys;
+  for (const lifetime& each : *all) keys.push_back(request_key(each.what));
+  std::optional<std::size_t> period = period_of(keys);
+  if (period) *period *= periods_in_step(*all, *period);
+
+  step found;
+  const std::size_t end = period ? best_end(*all, *period) : all->size();
+  const std::size_t begin = period ? end - *period : 0;
+  const std::uint64_t end_time = end < all->size() ? (*all)[end].lower : recorded.size() + 1;
+  for (std::size_t i = 0; i < end; ++i) {
+    const lifetime& each = (*all)[i];
+    const bool outlives = each.upper >= end_time;
+    found.allocations.push_back(each.what);
+    found.buffers.push_back({.id = i,
+                             .lower = period && outlives && i >= begin ? (*all)[begin].lower : each.lower,
+                             .upper = std::min(each.upper, end_time),
+                             .size = each.what.bytes,
+                             .alignment = granule_bytes});
+  }
+  found.repeat_from = static_cast<std::uint32_t>(begin);
+  return found;
+}
+
+result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solve_options& with, solution* solved) {
+  result<step> found = step_of(recorded);
+  if (!found) return found.why();
+  result<solution> places = solve(found->buffers, with);
+  if (!places) return places.why();
+  step_plan made;
+  made.allocations = std::move(found->allocations);
+  for (std::size_t i = 0; i < made.allocations.size(); ++i) made.allocations[i].offset = places->offsets[i];
+  made.repeat_from = found->repeat_from;
+  made.height_bytes = places->height;
+  made.peak_bytes = places->peak.bytes;
+  made.lower_bound_bytes = places->lower_bound;
+  if (solved != nullptr) *solved = *std::move(places);
+  return made;
+}
+
+std::uint64_t fingerprint(const std::vector<planned_allocation>& allocations, std::uint32_t repeat_from) {
+  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
+  const auto mix = [&](std::uint64_t value) {
+    for (unsigned shift = 0; shift < 64; shift += 8) hash = (hash ^ ((value >> shift) & 0xffU)) * 0x100000001b3U;
+  };
+  mix(repeat_from);
+  for (const planned_allocation& each : allocations) {
+    mix(each.bytes);
+    mix(each.stream);
+  }
+  return hash;
+}
+
+}  // namespace gpumem::plan
