@@ -81,28 +81,24 @@ std::size_t periods_in_step(const std::vector<lifetime>& all, std::size_t period
   return most;
 }
 
-/// Where the period that the plan keeps ends, as a number of allocations: one that is followed by a whole further one,
-/// so that its frees are known, at the moment when least is live.
-std::size_t best_end(const std::vector<lifetime>& all, std::size_t period) {
-  std::vector<std::int64_t> live(all.size() + 1);  // before each allocation
-  std::vector<std::uint64_t> times;
-  for (const lifetime& each : all) times.push_back(each.lower);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const auto bytes = static_cast<std::int64_t>(all[i].what.bytes);
-    live[i + 1] += bytes;
-    if (all[i].upper == UINT64_MAX) continue;
-    const auto after = std::upper_bound(times.begin(), times.end(), all[i].upper);
-    if (after != times.end()) live[static_cast<std::size_t>(after - times.begin())] -= bytes;
+/// Allocations [0, end) of the recording, of which those from `begin` on repeat.
+problem step_problem(const std::vector<lifetime>& all, std::size_t begin, std::size_t end, std::uint64_t end_time) {
+  problem buffers;
+  for (std::size_t i = 0; i < end; ++i) {
+    const bool comes_back = all[i].upper >= end_time && i >= begin && end < all.size();
+    buffers.push_back({.id = i,
+                       .lower = comes_back ? all[begin].lower : all[i].lower,
+                       .upper = std::min(all[i].upper, end_time),
+                       .size = all[i].what.bytes,
+                       .alignment = granule_bytes});
   }
-  for (std::size_t i = 1; i < live.size(); ++i) live[i] += live[i - 1];
-  const std::size_t last = all.size() - period;
-  std::size_t best = last;
-  const std::size_t first = last > 2 * period ? last - period + 1 : last;
-  for (std::size_t end = first; end <= last; ++end) {
-    if (live[end] < live[best]) best = end;
-  }
-  return best;
+  return buffers;
 }
+
+/// How many places for the end of the step are looked at, evenly over a period.
+constexpr std::size_t ends_tried = 48;
+/// A step whose blocks need more than this much above the recording's peak, because some outlive it, is not used.
+constexpr double most_above_peak = 1.001;
 
 }  // namespace
 
@@ -123,19 +119,27 @@ result<step> step_of(const std::vector<recorded_op>& recorded) {
   if (period) *period *= periods_in_step(*all, *period);
 
   step found;
-  const std::size_t end = period ? best_end(*all, *period) : all->size();
-  const std::size_t begin = period ? end - *period : 0;
-  const std::uint64_t end_time = end < all->size() ? (*all)[end].lower : recorded.size() + 1;
-  for (std::size_t i = 0; i < end; ++i) {
-    const lifetime& each = (*all)[i];
-    const bool outlives = each.upper >= end_time;
-    found.allocations.push_back(each.what);
-    found.buffers.push_back({.id = i,
-                             .lower = period && outlives && i >= begin ? (*all)[begin].lower : each.lower,
-                             .upper = std::min(each.upper, end_time),
-                             .size = each.what.bytes,
-                             .alignment = granule_bytes});
+  const std::uint64_t whole_end = recorded.size() + 1;
+  found.buffers = step_problem(*all, 0, all->size(), whole_end);
+  std::size_t begin = period ? all->size() - *period : 0;  // of all of it, the last period may follow on itself
+  if (period) {
+    // A step ends where a whole further one follows, so that its frees are known.
+    const auto most = static_cast<std::uint64_t>(static_cast<double>(peak_load(found.buffers).bytes) * most_above_peak);
+    const std::size_t last = all->size() - *period;
+    const std::size_t room = std::min(*period, last - *period + 1);
+    const std::size_t stride = std::max<std::size_t>(room / ends_tried, 1);
+    std::uint64_t best = most + 1;
+    for (std::size_t back = 0; back < room; back += stride) {
+      const std::size_t end = last - back;
+      problem candidate = step_problem(*all, end - *period, end, (*all)[end].lower);
+      const std::uint64_t peak = peak_load(candidate).bytes;
+      if (peak >= best) continue;
+      best = peak;
+      begin = end - *period;
+      found.buffers = std::move(candidate);
+    }
   }
+  for (std::size_t i = 0; i < found.buffers.size(); ++i) found.allocations.push_back((*all)[i].what);
   found.repeat_from = static_cast<std::uint32_t>(begin);
   return found;
 }
