@@ -40,6 +40,9 @@ std::vector<row> built_in_rows() {
        make_grab_all});
   rows.push_back({{.name = "caching", .summary = "in segments per size class; gives idle ones back under pressure"},
                   make_caching});
+  rows.push_back({{.name = "planned",
+                   .summary = "what a plan says (GPUMEM_PLAN), at the places that it says; as growth beside it"},
+                  make_planned});
   return rows;
 }
 

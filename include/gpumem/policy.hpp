@@ -80,6 +80,7 @@ struct policy_setup {
   std::uint64_t free_at_start_bytes = 0;
   int compute_major = 0;
   std::uint64_t granularity_bytes = 0;
+  std::uint64_t plan_bytes = 0;  ///< what the plan that the pool follows (GPUMEM_PLAN) needs in one segment; 0: none
 };
 
 using policy_factory = std::function<std::unique_ptr<policy>(const policy_setup&)>;

@@ -80,6 +80,7 @@ class settings {
   stream_id_mode stream_ids = stream_id_mode::query;
   stream_reuse reuse = stream_reuse::device;
   bool thread_cache = true;
+  std::string plan_path;
   std::string cuda_driver_path;  ///< load_cuda_driver reads the variable itself
   std::string trace_path;
   std::string stats_path;  ///< `exit`: a summary on stderr at exit

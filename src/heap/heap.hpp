@@ -60,6 +60,13 @@ class heap {
   /// Cuts a live block of `bytes` at `alignment` out of a free one that `best_fit` found for them.
   block_index carve(block_index from, std::uint64_t bytes, std::uint64_t alignment);
 
+  // heap_place.cpp, for places that are chosen elsewhere
+  /// Cuts a live block `[begin, begin + bytes)` out of the free block `from`, which contains all of it.
+  block_index carve_from(block_index from, std::uint64_t begin, std::uint64_t bytes);
+  /// The free blocks from `first` up to the one that contains `end - 1` become one, free for `o`, with the idle blocks
+  /// beside it. Requires that they are all free, and of `epoch` what `release` does.
+  block_index unite(block_index first, std::uint64_t end, owner_id o, std::uint32_t epoch);
+
   /// Live or fenced becomes free for `o`, merged with free neighbours of `o` and, with `idle_too`, idle ones.
   /// Requires that `epoch` is not below any that was used for `o` before.
   void release(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;

@@ -37,6 +37,7 @@ struct lifetime {
 result<std::vector<lifetime>> lifetimes_of(const std::vector<recorded_op>& recorded) {
   std::vector<lifetime> found;
   std::unordered_map<std::uint32_t, std::size_t> live;
+  std::unordered_map<std::uint16_t, std::uint16_t> streams;  // numbered anew, in order of first appearance
   for (std::size_t time = 0; time < recorded.size(); ++time) {
     const recorded_op& op = recorded[time];
     if (!op.free) {
@@ -47,7 +48,8 @@ result<std::vector<lifetime>> lifetimes_of(const std::vector<recorded_op>& recor
                                   "block that is not live",
                                   time, op.bytes, op.block)};
       }
-      found.push_back({{.bytes = *rounded, .offset = 0, .stream = op.stream}, time});
+      const std::uint16_t stream = streams.emplace(op.stream, static_cast<std::uint16_t>(streams.size())).first->second;
+      found.push_back({{.bytes = *rounded, .offset = 0, .stream = stream}, time});
       continue;
     }
     const auto at = live.find(op.block);

@@ -22,7 +22,7 @@ inline constexpr std::uint64_t granule_bytes = 512;
 struct recorded_op {
   std::uint64_t bytes = 0;  ///< as requested; of an allocation
   std::uint32_t block = 0;
-  std::uint16_t stream = 0;  ///< streams in order of their first appearance
+  std::uint16_t stream = 0;  ///< any number that stands for it
   bool free = false;
 };
 
@@ -30,7 +30,7 @@ struct recorded_op {
 struct planned_allocation {
   std::uint64_t bytes = 0;  ///< multiple of 512
   std::uint64_t offset = 0;
-  std::uint16_t stream = 0;
+  std::uint16_t stream = 0;  ///< numbered in order of first appearance
 
   friend bool operator==(const planned_allocation&, const planned_allocation&) = default;
 };

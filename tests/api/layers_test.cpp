@@ -30,9 +30,9 @@ const std::map<std::string, std::set<std::string>> allowed{
     {"device", {"base", "device"}},
     {"policies", {"base", "policies"}},
     {"heap", {"base", "heap"}},
-    {"pool", {"base", "device", "policies", "heap", "pool"}},
-    {"front", {"base", "device", "policies", "heap", "pool", "front"}},
-    {"adapters", {"base", "device", "policies", "heap", "pool", "front", "adapters"}},
+    {"pool", {"base", "plan", "device", "policies", "heap", "pool"}},
+    {"front", {"base", "plan", "device", "policies", "heap", "pool", "front"}},
+    {"adapters", {"base", "plan", "device", "policies", "heap", "pool", "front", "adapters"}},
 };
 
 /// The layer that owns each public header.

@@ -32,6 +32,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"stream_ids", "notify", "notify"},
                                 {"stream_reuse", "poll", "poll"},
                                 {"thread_cache", "0", "0"},
+                                {"plan", "/tmp/step.plan", "/tmp/step.plan"},
                                 {"cuda_driver", "/opt/libcuda.so.1", "/opt/libcuda.so.1"},
                                 {"trace", "/tmp/t.csv.gz", "/tmp/t.csv.gz"},
                                 {"stats", "exit", "exit"},
@@ -57,8 +58,8 @@ TEST(OptionTable, HasTheOptionsInOrder) {
   for (const option_row& row : option_table()) variables.push_back(row.variable);
   EXPECT_THAT(variables,
               ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_RESERVE", "GPUMEM_POOLS", "GPUMEM_STREAM_IDS",
-                          "GPUMEM_STREAM_REUSE", "GPUMEM_THREAD_CACHE", "GPUMEM_CUDA_DRIVER", "GPUMEM_TRACE",
-                          "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+                          "GPUMEM_STREAM_REUSE", "GPUMEM_THREAD_CACHE", "GPUMEM_PLAN", "GPUMEM_CUDA_DRIVER",
+                          "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(OptionTable, OptionIsTheVariableInSmallLetters) {
@@ -236,9 +237,10 @@ TEST(Settings, UnknownVariableGetsTheClosestName) {
               ElementsAre("GPUMEM_STREAMIDS=query: unknown variable; did you mean GPUMEM_STREAM_IDS?"));
   EXPECT_THAT(problems_of({{"GPUMEM_limit", "1G"}}),
               ElementsAre("GPUMEM_limit=1G: unknown variable; did you mean GPUMEM_LIMIT?"));
-  EXPECT_THAT(problems_of({{"GPUMEM_SLACK", "10%"}}),
-              ElementsAre("GPUMEM_SLACK=10%: unknown variable; expected GPUMEM_ and one of POLICY, LIMIT, RESERVE, "
-                          "POOLS, STREAM_IDS, STREAM_REUSE, THREAD_CACHE, CUDA_DRIVER, TRACE, STATS, VERBOSE, STRICT"));
+  EXPECT_THAT(
+      problems_of({{"GPUMEM_SLACK", "10%"}}),
+      ElementsAre("GPUMEM_SLACK=10%: unknown variable; expected GPUMEM_ and one of POLICY, LIMIT, RESERVE, "
+                  "POOLS, STREAM_IDS, STREAM_REUSE, THREAD_CACHE, PLAN, CUDA_DRIVER, TRACE, STATS, VERBOSE, STRICT"));
 }
 
 TEST(Settings, OddNamesAreUnknownVariables) {
