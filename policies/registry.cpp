@@ -44,6 +44,9 @@ std::vector<row> built_in_rows() {
                    .summary = "page by page behind reserved addresses; idle pages serve elsewhere before new ones do",
                    .needs_pages = true},
                   make_expandable});
+  rows.push_back({{.name = "planned",
+                   .summary = "what a plan says (GPUMEM_PLAN), at the places that it says; as growth beside it"},
+                  make_planned});
   return rows;
 }
 

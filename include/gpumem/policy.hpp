@@ -112,6 +112,7 @@ struct policy_setup {
   std::uint64_t granularity_bytes = 0;
   std::uint64_t page_bytes = 0;  ///< 0 where the device cannot map pages
   byte_limit slack{};            ///< GPUMEM_SLACK
+  std::uint64_t plan_bytes = 0;  ///< what the plan that the pool follows (GPUMEM_PLAN) needs in one segment; 0: none
 };
 
 using policy_factory = std::function<std::unique_ptr<policy>(const policy_setup&)>;

@@ -111,6 +111,7 @@ class settings {
   bool publish = true;
   bool ipc = false;
   byte_limit slack;
+  std::string plan_path;
   std::string cuda_driver_path;  ///< load_cuda_driver reads the variable itself
   std::string nvml_path;         ///< load_nvml reads the variable itself
   std::string trace_path;

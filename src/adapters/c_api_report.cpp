@@ -48,7 +48,9 @@ gpumem_stats to_c(const gpumem::statistics& s) {
           .locks = s.locks,
           .mapped_pages = s.mapped_pages,
           .remapped_pages = s.remapped_pages,
-          .returned_pages = s.returned_pages};
+          .returned_pages = s.returned_pages,
+          .plan_placements = s.plan_placements,
+          .plan_departures = s.plan_departures};
 }
 
 }  // namespace

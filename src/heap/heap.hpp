@@ -68,9 +68,15 @@ class heap {
   /// Cuts a live block of `bytes` at `alignment` out of a free one that `best_fit` found for them.
   block_index carve(block_index from, std::uint64_t bytes, std::uint64_t alignment);
 
-  /// The same at exactly `begin`, from blocks that are free for `o` or idle, `from` the one that contains it.
-  /// Requires that these cover all of it.
+  // heap_place.cpp, for places that are chosen elsewhere
+  /// Cuts a live block `[begin, begin + bytes)` out of blocks that are free for `o` or idle, `from` the one that
+  /// contains `begin`. Requires that these cover all of it.
   block_index carve_at(block_index from, std::uint64_t begin, std::uint64_t bytes, owner_id o);
+  /// The free blocks from `first` up to the one that contains `end - 1` become one, free for `o`, with the idle blocks
+  /// beside it. Requires that they are all free, and of `epoch` what `release` does.
+  block_index unite(block_index first, std::uint64_t end, owner_id o, std::uint32_t epoch);
+
+  // heap_pages.cpp, of paged segments
   /// `bytes` from `begin` on, part of the hollow block `i`, become idle, merged with idle neighbours. Returns the
   /// block.
   block_index back(block_index i, std::uint64_t begin, std::uint64_t bytes);

@@ -19,6 +19,7 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
       budget_{config_.limit_bytes, config_.group},
       heap_{classes_},
       streams_{on, heap_, config_.stream_ids},
+      follower_{config_.plan != nullptr ? std::make_unique<plan::follower>(config_.plan) : nullptr},
       caches_{*this, {config_.before_free ? 0 : config_.allocator_number, config_.ordinal}, [this](thread_cache& c) {
                 thread_ends(c);
               }} {
@@ -61,8 +62,9 @@ result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_repo
   if (mine != nullptr) age(*mine);
   note_calm(rounded);
   ++streams_[w.owner].references;  // keeps the slot while the lock is given up, and then stands for the block
-  block_index i = opened_ ? search(w) : no_block;
-  if (i == no_block) i = climb(lock, w);
+  block_index i = follower_ != nullptr ? place_planned(lock, w, *key) : no_block;
+  if (i == no_block && opened_) i = search(w);
+  if (i == no_block) i = follower_ != nullptr ? climb_beside_plan(lock, w) : climb(lock, w);
   if (i == no_block) {
     --streams_[w.owner].references;
     ++counts_.out_of_memory;
@@ -156,6 +158,7 @@ status pool::release_block(address at, const release& stated) {
   thread_cache* const mine = fold_mine();  // not before: a refused free changes nothing
   if (mine != nullptr) age(*mine);
   block& b = heap_.at(i);
+  if (follower_ != nullptr) follower_->gone(i);
   // What a capture allocated stays with its graph, whoever frees it.
   const owner_id o = stated.stream && !streams_[b.owner].is_graph ? streams_.slot_of(*stated.stream, key) : b.owner;
   if (config_.before_free) config_.before_free(at, held.requested_bytes(), streams_[o].stream);

@@ -19,6 +19,7 @@
 #include "budget.hpp"
 #include "claims.hpp"
 #include "depot.hpp"
+#include "follower.hpp"
 #include "gpumem/policy.hpp"
 #include "gpumem/request.hpp"
 #include "gpumem/settings.hpp"
@@ -44,6 +45,7 @@ struct pool_config {
   stream_id_mode stream_ids = stream_id_mode::query;
   stream_reuse reuse = stream_reuse::device;
   bool thread_cache = true;
+  std::shared_ptr<const plan::step_plan> plan;  ///< to be followed; may be null
   std::uint64_t allocator_number = 0;           ///< of the allocator that it is part of, which no later one repeats
   std::shared_ptr<group_ledger> group;          ///< a second cap, shared with other processes; may be null
   std::function<void(const std::string&)> say;  ///< a line for GPUMEM_VERBOSE; may be empty
@@ -171,6 +173,12 @@ class pool {
   bool settle_fenced(block_index i);
   void poll();
 
+  // planned.cpp
+  block_index place_planned(guard& lock, want& w, std::uint64_t stream_key);
+  [[nodiscard]] bool plan_has_memory();
+  [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin);
+  block_index climb_beside_plan(guard& lock, want& w);
+
   // oom_ladder.cpp
   block_index climb(guard& lock, want& w);
   block_index reuse_other_streams(guard& lock, want& w);
@@ -269,9 +277,12 @@ class pool {
   std::uint64_t calm_bytes_ = 0;     ///< handed out by the heap since the share changed
   bool growing_ = false;
   bool opened_ = false;
-  statistics counts_;                  // the counters; the bytes are filled in from the heap when asked
-  std::uint64_t lost_bytes_ = 0;       // segments that the driver failed to take back: leaked
-  std::uint64_t in_caches_bytes_ = 0;  // as counted when each thread was here last
+  statistics counts_;                         // the counters; the bytes are filled in from the heap when asked
+  std::uint64_t lost_bytes_ = 0;              // segments that the driver failed to take back: leaked
+  std::uint64_t in_caches_bytes_ = 0;         // as counted when each thread was here last
+  std::unique_ptr<plan::follower> follower_;  // null: no plan
+  segment_index plan_segment_ = 0;
+  address plan_begin_ = 0;  // 0: the plan's memory could not be had
   thread_caches caches_;
 };
 

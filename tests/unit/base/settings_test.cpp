@@ -42,6 +42,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"publish", "off", "0"},
                                 {"ipc", "1", "1"},
                                 {"slack", "5%", "5%"},
+                                {"plan", "/tmp/step.plan", "/tmp/step.plan"},
                                 {"cuda_driver", "/opt/libcuda.so.1", "/opt/libcuda.so.1"},
                                 {"nvml", "/opt/libnvidia-ml.so.1", "/opt/libnvidia-ml.so.1"},
                                 {"trace", "/tmp/t.csv.gz", "/tmp/t.csv.gz"},
@@ -66,12 +67,12 @@ problem_list problems_of(const environment& variables) {
 TEST(OptionTable, HasTheOptionsInOrder) {
   std::vector<std::string_view> variables;
   for (const option_row& row : option_table()) variables.push_back(row.variable);
-  EXPECT_THAT(variables,
-              ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
-                          "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_THREAD_CACHE",
-                          "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT",
-                          "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC", "GPUMEM_SLACK", "GPUMEM_CUDA_DRIVER",
-                          "GPUMEM_NVML", "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+  EXPECT_THAT(variables, ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM",
+                                     "GPUMEM_RESERVE", "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE",
+                                     "GPUMEM_THREAD_CACHE", "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP",
+                                     "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC",
+                                     "GPUMEM_SLACK", "GPUMEM_PLAN", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TRACE",
+                                     "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(Slack, IsAShareOrBytesAndMayBeNone) {
