@@ -10,17 +10,17 @@ using ::testing::StartsWith;
 using Plan = Program;
 
 TEST_F(Plan, PlacesAStaticProblem) {
-  write("small.csv", "id,lower,upper,size\na,0,2,4\nb,1,3,4\nc,2,4,4\n");
+  write("small.csv", "id,lower,upper,size\n0,0,2,4\n1,1,3,4\n2,2,4,4\n");
   const outcome got =
       run("plan --static '" + path("small.csv") + "' --capacity 8 --json -o '" + path("placed.csv") + "'");
   EXPECT_EQ(got.exit_status, 0) << got.err;
   EXPECT_THAT(got.out, HasSubstr("\"buffers\":3,\"height_bytes\":8,\"lower_bound_bytes\":8"));
-  EXPECT_THAT(content_of(path("placed.csv")), StartsWith("id,lower,upper,size,offset\na,0,2,4,"));
+  EXPECT_THAT(content_of(path("placed.csv")), StartsWith("id,lower,upper,size,offset\n0,0,2,4,"));
 }
 
 TEST_F(Plan, SaysWhereAProblemCannotFit) {
-  write("small.csv", "id,lower,upper,size\na,0,2,4\nb,1,3,4\n");
-  expect_refused("plan --static '" + path("small.csv") + "' --capacity 7", 1, "small.csv: ");
+  write("small.csv", "id,lower,upper,size\n0,0,2,4\n1,1,3,4\n");
+  expect_refused("plan --static '" + path("small.csv") + "' --capacity 7", 1, "at time 1 buffers of 8 bytes are alive");
 }
 
 TEST_F(Plan, PlansARecording) {
