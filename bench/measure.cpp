@@ -75,6 +75,18 @@ replay_plan cuda_plan_for(const trace& t, const policy_row& row, const replay_se
   return plan;
 }
 
+/// What the pools say: on a GPU nobody else counts.
+page_figures pages_of(const allocator& over) {
+  page_figures sum;
+  for (const logical_device& each : over.devices()) {
+    if (const auto stats = over.stats(each.ordinal)) {
+      sum.mapped += stats->mapped_pages;
+      sum.remapped += stats->remapped_pages;
+    }
+  }
+  return sum;
+}
+
 result<compare_figures> measure_checked_on_cuda(const trace& t, const policy_row& row, const replay_setup& setup) {
   auto under_test = open_cuda_rig(row, setup, true);
   if (!under_test) return under_test.why();
@@ -87,9 +99,11 @@ result<compare_figures> measure_checked_on_cuda(const trace& t, const policy_row
                       .hazards = stage.hazards(),
                       .in_device_calls_ns = stage.in_calls_ns(),
                       .calls = stage.device_calls(),
+                      .pages = {},
                       .prefix_ops = {},
                       .host_ns_per_op = {}};
   if (!out.calls && under_test->on != nullptr) out.calls = under_test->on->calls();
+  if (row.baseline.empty()) out.pages = pages_of(*under_test->over);
   if (plan.most_ops < t.ops.size()) out.prefix_ops = plan.most_ops;
   return out;
 }
@@ -135,6 +149,7 @@ result<compare_figures> measure_checked(const trace& t, const policy_row& row, c
                          .hazards = on.hazard_count(),
                          .in_device_calls_ns = on.in_calls_ns(),
                          .calls = on.calls(),
+                         .pages = page_figures{.mapped = on.mapped_pages(), .remapped = on.remapped_pages()},
                          .prefix_ops = {},
                          .host_ns_per_op = {}};
 }

@@ -44,12 +44,19 @@ result<rig> open_rig(const sim_config& device, const settings& with);
 
 replay_plan plan_for(const trace& t, const policy_row& row, const replay_setup& setup);
 
+/// Pages mapped behind a range for the first time, and pages mapped again elsewhere.
+struct page_figures {
+  std::uint64_t mapped = 0;
+  std::uint64_t remapped = 0;
+};
+
 struct compare_figures {
   replay_outcome outcome;                           ///< of the checked pass
   std::uint64_t peak_reserved_bytes = 0;            ///< on the device, of all pools at once
   std::optional<std::uint64_t> hazards;             ///< none on a GPU
   std::optional<std::uint64_t> in_device_calls_ns;  ///< virtual; none on a GPU
   std::optional<call_counts> calls;                 ///< none for a baseline on a GPU
+  std::optional<page_figures> pages;                ///< none for a baseline on a GPU
   std::optional<std::size_t> prefix_ops;            ///< set where only so many of the trace's operations were done
   std::optional<double> host_ns_per_op;             ///< real; none where not a single operation succeeded
   [[nodiscard]] double utilization() const noexcept;

@@ -58,9 +58,8 @@ json call_figures(const std::optional<call_counts>& known) {
           {"wait_stream", count(device_call::wait_stream)}};
 }
 
-/// A call maps any number of pages and the device does not tell how many, so they are known only where there is none.
-json pages_of(const std::optional<call_counts>& calls) {
-  return calls && (*calls)[static_cast<std::size_t>(device_call::map)] == 0 ? json(0) : json(nullptr);
+json pages_of(const std::optional<page_figures>& pages, std::uint64_t page_figures::*which) {
+  return pages ? json(*pages.*which) : json(nullptr);
 }
 
 /// At some 160 operations, the first, the last and the one after which most is live among them.
@@ -100,8 +99,8 @@ json compare_row(const compare_result& each, const replay_setup& setup) {
            {"utilization", figures.utilization()},
            {"fit_utilization", each.fit ? or_null(each.fit->utilization()) : json(nullptr)},
            {"device_calls", call_figures(figures.calls)},
-           {"mapped_pages", pages_of(figures.calls)},
-           {"remapped_pages", pages_of(figures.calls)},
+           {"mapped_pages", pages_of(figures.pages, &page_figures::mapped)},
+           {"remapped_pages", pages_of(figures.pages, &page_figures::remapped)},
            {"internal_fragmentation", outcome.at_peak.internal},
            {"external_fragmentation", baseline ? json(nullptr) : json(outcome.at_peak.external)},
            {"largest_free_bytes", baseline ? json(nullptr) : json(outcome.at_peak.largest_free_bytes)},

@@ -31,6 +31,8 @@ int main(int argc, char** argv) {
         return cli::show_devices(with.devices);
       case cli::command::top:
         return cli::show_top(with.top);
+      case cli::command::plan:
+        return cli::make_plan(with.plan);
     }
   } catch (const std::exception& e) {
     fmt::print(stderr, "gpumem: {}\n", printable(e.what(), 8192));

@@ -69,6 +69,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   top->add_option("--interval", interval, "seconds from one look to the next")->type_name("S");
   top->add_flag("--once", into.top.once, "one look");
   top->add_flag("--json", into.top.json, "as JSON, one line a look");
+  const CLI::App* const plan = add_plan_command(app, into.plan);
   app.require_subcommand(0, 1);
   try {
     app.parse(own, argv);
@@ -80,11 +81,15 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
     return status{errc::bad_setting, fmt::format("{} (--help lists what there is)", first_line(wrong.what()))};
   }
   if (app.get_subcommands().empty()) {
-    return status{errc::bad_setting, "no command; expected run, devices or top (--help says more)"};
+    return status{errc::bad_setting, "no command; expected run, devices, top or plan (--help says more)"};
   }
   const bool has_command = own < argc;
   if (!run->parsed()) {
     if (has_command) return status{errc::bad_setting, "--: expected only with run"};
+    if (plan->parsed()) {
+      into.what = command::plan;
+      return std::optional<std::string>{};
+    }
     into.what = top->parsed() ? command::top : command::devices;
     if (status read = read_interval(interval, into.top.interval_s); !read) return read;
     return std::optional<std::string>{};

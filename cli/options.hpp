@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpumem/status.hpp"
+#include "plan.hpp"
 
 namespace gpumem::cli {
 
@@ -27,13 +28,14 @@ struct top_options {
   bool json = false;
 };
 
-enum class command : std::uint8_t { run, devices, top };
+enum class command : std::uint8_t { run, devices, top, plan };
 
 struct options {
   command what = command::devices;
   run_options run;
   devices_options devices;
   top_options top;
+  plan_options plan;
 };
 
 /// A text where one was asked for (help, version) instead of a command; `bad_setting` is one line for status 2.

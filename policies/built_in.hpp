@@ -10,5 +10,7 @@ namespace gpumem {
 std::unique_ptr<policy> make_growth(const policy_setup& setup);
 std::unique_ptr<policy> make_grab_all(const policy_setup& setup);
 std::unique_ptr<policy> make_caching(const policy_setup& setup);
+std::unique_ptr<policy> make_expandable(const policy_setup& setup);
+std::unique_ptr<policy> make_planned(const policy_setup& setup);
 
 }  // namespace gpumem

@@ -40,6 +40,13 @@ std::vector<row> built_in_rows() {
        make_grab_all});
   rows.push_back({{.name = "caching", .summary = "in segments per size class; gives idle ones back under pressure"},
                   make_caching});
+  rows.push_back({{.name = "expandable",
+                   .summary = "page by page behind reserved addresses; idle pages serve elsewhere before new ones do",
+                   .needs_pages = true},
+                  make_expandable});
+  rows.push_back({{.name = "planned",
+                   .summary = "what a plan says (GPUMEM_PLAN), at the places that it says; as growth beside it"},
+                  make_planned});
   return rows;
 }
 

@@ -137,6 +137,11 @@ typedef struct gpumem_stats {
   uint64_t host_waits;
   uint64_t device_waits;
   uint64_t locks;
+  uint64_t mapped_pages;
+  uint64_t remapped_pages;
+  uint64_t returned_pages;
+  uint64_t plan_placements;
+  uint64_t plan_departures;
 } gpumem_stats;
 gpumem_code gpumem_get_stats(gpumem_allocator* memory, int device, gpumem_stats* out);
 

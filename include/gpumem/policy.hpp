@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gpumem/settings.hpp"
 #include "gpumem/status.hpp"
 
 namespace gpumem {
@@ -19,6 +20,7 @@ namespace gpumem {
 enum class segment_kind : std::uint8_t {
   plain,   ///< one driver allocation
   mapped,  ///< a reserved address range with physical pages mapped behind it
+  paged,   ///< a reserved address range with pages behind some of it: what is idle is mapped elsewhere
 };
 
 /// What a pool tells its policy. All in bytes.
@@ -28,6 +30,7 @@ struct pool_view {
   std::uint64_t limit_bytes = 0;          ///< what the pool may hold at most (the device's total where no limit is set)
   std::uint64_t reserved_bytes = 0;       ///< what it holds
   std::uint64_t live_bytes = 0;           ///< what of that the program holds
+  std::uint64_t peak_live_bytes = 0;      ///< the most that it held so far
   std::uint64_t granularity_bytes = 0;    ///< sizes are rounded up to this
 };
 
@@ -36,6 +39,23 @@ struct segment_request {
   std::uint64_t bytes = 0;
   std::uint64_t least_bytes = 0;
   segment_kind kind = segment_kind::plain;
+};
+
+/// How a pool that takes memory page by page lays it out. All in bytes.
+struct page_rules {
+  std::uint64_t range_bytes = 0;  ///< addresses reserved at a time; 0: the pool takes whole segments
+  /// Requests from here on take the lowest place that is large enough, smaller ones the best fit.
+  std::uint64_t lowest_fit_bytes = UINT64_MAX;
+  /// Requests below this take the upper end of their place, others the lower one: small and large blocks then share
+  /// fewer pages. Only while the pool holds less than `upper_end_pool_bytes`.
+  std::uint64_t upper_end_bytes = 0;
+  std::uint64_t upper_end_pool_bytes = 0;
+};
+
+/// What is done about pages that are missing behind a request.
+struct page_request {
+  std::uint64_t make_bytes = 0;  ///< made new, at most; what is missing beyond them is taken from idle memory
+  std::uint64_t run_bytes = 0;   ///< made in pieces of at most this, each of which can only be moved as a whole
 };
 
 /// Why a pool considers giving segments back.
@@ -66,6 +86,16 @@ class policy {
     return next > least_bytes ? next : least_bytes;
   }
 
+  /// Asked once, when the pool is opened: with `range_bytes` the pool takes memory page by page, and asks `page_in`
+  /// where it would ask `grow`.
+  [[nodiscard]] virtual page_rules pages(const pool_view&) const { return {}; }
+  /// The best place for a request of `need_bytes` lacks `missing_bytes`, whole pages. More than these may be made, for
+  /// the requests to come.
+  [[nodiscard]] virtual page_request page_in(const pool_view&, std::uint64_t /*need_bytes*/,
+                                             std::uint64_t missing_bytes) const {
+    return {.make_bytes = missing_bytes, .run_bytes = missing_bytes};
+  }
+
   /// Requests of one class are served from segments of that class only. Below `segment_classes`.
   [[nodiscard]] virtual unsigned segment_class(std::uint64_t /*bytes*/) const { return 0; }
   [[nodiscard]] virtual unsigned segment_classes() const { return 1; }
@@ -80,6 +110,9 @@ struct policy_setup {
   std::uint64_t free_at_start_bytes = 0;
   int compute_major = 0;
   std::uint64_t granularity_bytes = 0;
+  std::uint64_t page_bytes = 0;  ///< 0 where the device cannot map pages
+  byte_limit slack{};            ///< GPUMEM_SLACK
+  std::uint64_t plan_bytes = 0;  ///< what the plan that the pool follows (GPUMEM_PLAN) needs in one segment; 0: none
 };
 
 using policy_factory = std::function<std::unique_ptr<policy>(const policy_setup&)>;
@@ -92,6 +125,7 @@ struct policy_entry {
   std::string summary;
   bool needs_limit = false;     ///< refuses to start without GPUMEM_LIMIT
   bool needs_pools = false;     ///< refuses to start without GPUMEM_POOLS
+  bool needs_pages = false;     ///< becomes `caching` on a device that cannot map pages
   bool leaves_reserve = false;  ///< without a limit, leaves GPUMEM_RESERVE free for the context and libraries
 };
 

@@ -110,6 +110,8 @@ class settings {
   std::string shared_folder;  ///< empty: the usual one
   bool publish = true;
   bool ipc = false;
+  byte_limit slack;
+  std::string plan_path;
   std::string cuda_driver_path;  ///< load_cuda_driver reads the variable itself
   std::string nvml_path;         ///< load_nvml reads the variable itself
   std::string trace_path;

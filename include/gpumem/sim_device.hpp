@@ -110,6 +110,9 @@ class sim_device final : public device {
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;  ///< physical, by this process
   [[nodiscard]] std::uint64_t peak_used_bytes() const noexcept;
   [[nodiscard]] std::uint64_t live_mappings() const noexcept;
+  /// So far: pages mapped for the first time since they were made, and pages mapped again elsewhere.
+  [[nodiscard]] std::uint64_t mapped_pages() const noexcept;
+  [[nodiscard]] std::uint64_t remapped_pages() const noexcept;
 
  private:
   result<address> do_alloc(std::uint64_t bytes) override;

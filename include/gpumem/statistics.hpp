@@ -42,6 +42,11 @@ struct statistics {
   std::uint64_t out_of_memory = 0;  ///< requests that failed
   std::uint64_t grown_segments = 0;
   std::uint64_t returned_segments = 0;
+  std::uint64_t mapped_pages = 0;     ///< made and mapped behind a range of addresses
+  std::uint64_t remapped_pages = 0;   ///< taken from where they were idle and mapped elsewhere
+  std::uint64_t returned_pages = 0;   ///< unmapped and given back to the device
+  std::uint64_t plan_placements = 0;  ///< blocks at their planned places, and those that got another one
+  std::uint64_t plan_departures = 0;
   std::uint64_t locks = 0;         ///< times that the pool's lock was taken, but for asking it of itself
   std::uint64_t fences = 0;        ///< recorded
   std::uint64_t host_waits = 0;    ///< the host waited for a fence

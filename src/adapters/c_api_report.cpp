@@ -45,7 +45,12 @@ gpumem_stats to_c(const gpumem::statistics& s) {
           .fences = s.fences,
           .host_waits = s.host_waits,
           .device_waits = s.device_waits,
-          .locks = s.locks};
+          .locks = s.locks,
+          .mapped_pages = s.mapped_pages,
+          .remapped_pages = s.remapped_pages,
+          .returned_pages = s.returned_pages,
+          .plan_placements = s.plan_placements,
+          .plan_departures = s.plan_departures};
 }
 
 }  // namespace

@@ -63,6 +63,18 @@ status read_limit(std::string_view text, std::string_view what, byte_limit& into
 }
 std::string show_limit(const byte_limit& limit) { return limit.to_string(); }
 
+status read_slack(std::string_view text, std::string_view what, byte_limit& into) {
+  if (const std::string_view none = trimmed(text); none == "0" || none == "0%") {
+    into = {.unit = byte_limit::kind::bytes, .bytes = 0, .fraction = 0};
+    return {};
+  }
+  const result<byte_limit> parsed = parse_limit(text, what);
+  if (!parsed || parsed->unit == byte_limit::kind::of_free) return refused(what, text, "a share (5%) or bytes (64MiB)");
+  into = *parsed;
+  return {};
+}
+std::string show_slack(const byte_limit& slack) { return slack ? slack.to_string() : ""; }
+
 status read_reserve(std::string_view text, std::string_view what, std::optional<std::uint64_t>& into) {
   return store(parse_bytes(text, what), into);
 }

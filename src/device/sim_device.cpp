@@ -340,6 +340,16 @@ std::uint64_t sim_device::peak_used_bytes() const noexcept {
   return state_->memory.peak_used_bytes();
 }
 
+std::uint64_t sim_device::mapped_pages() const noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->memory.mapped_pages();
+}
+
+std::uint64_t sim_device::remapped_pages() const noexcept {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->memory.remapped_pages();
+}
+
 std::uint64_t sim_device::live_mappings() const noexcept {
   const std::scoped_lock lock{state_->mutex};
   return state_->memory.live_mappings();

@@ -250,6 +250,8 @@ status sim_memory::map(address at, std::uint64_t bytes, page_run pages) {
   mappings_.emplace_hint(next, at, mapping{.end = at + bytes, .run_id = pages.id});
   ++found->second.mappings;
   live_mappings_ += bytes / page_bytes_;
+  (found->second.was_mapped ? remapped_pages_ : mapped_pages_) += bytes / page_bytes_;
+  found->second.was_mapped = true;
   return {};
 }
 

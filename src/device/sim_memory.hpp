@@ -45,6 +45,8 @@ class sim_memory {
   [[nodiscard]] std::uint64_t used_bytes() const noexcept { return used_bytes_; }
   [[nodiscard]] std::uint64_t peak_used_bytes() const noexcept { return peak_used_bytes_; }
   [[nodiscard]] std::uint64_t live_mappings() const noexcept { return live_mappings_; }
+  [[nodiscard]] std::uint64_t mapped_pages() const noexcept { return mapped_pages_; }
+  [[nodiscard]] std::uint64_t remapped_pages() const noexcept { return remapped_pages_; }
   void set_foreign_bytes(std::uint64_t bytes) noexcept { foreign_bytes_ = bytes; }
 
  private:
@@ -52,6 +54,7 @@ class sim_memory {
     std::uint64_t bytes = 0;
     std::uint64_t mappings = 0;
     bool destroyed = false;
+    bool was_mapped = false;
     std::uint64_t offset = 0;  ///< in the host's memory file
   };
   struct mapping {
@@ -85,6 +88,8 @@ class sim_memory {
   std::uint64_t used_bytes_ = 0;
   std::uint64_t peak_used_bytes_ = 0;
   std::uint64_t live_mappings_ = 0;
+  std::uint64_t mapped_pages_ = 0;
+  std::uint64_t remapped_pages_ = 0;
   std::uint64_t last_run_id_ = 0;
 
   host_backing host_;  ///< empty where memory is only counted

@@ -14,6 +14,7 @@
 #include "exit_report.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
+#include "plan_file.hpp"
 #include "pool_hit.hpp"
 #include "trace_recorder.hpp"
 
@@ -233,11 +234,23 @@ class pooled_allocator final : public allocator {
       config.before_free = [recorder](address at, std::uint64_t bytes, stream_ref s) { recorder->freed(at, bytes, s); };
       recorders_.push_back(*std::move(opened));
     }
+    if (const result<policy_entry> entry = find_policy(config.policy_name);
+        entry && entry->needs_pages && on.info().page_bytes == 0) {
+      log_line(fmt::format("pool {}: device {} ({}) cannot map pages, which policy {} needs; caching serves instead",
+                           config.name, on.info().ordinal, on.info().name, config.policy_name));
+      config.policy_name = "caching";
+    }
+    if (config.policy_name == "planned") {
+      if (status ok = read_plan_of(config, with.for_device(on.info().ordinal).plan_path); !ok) return ok;
+    }
     result<std::unique_ptr<policy>> decides =
         make_policy(config.policy_name, {.total_bytes = config.total_bytes,
                                          .free_at_start_bytes = config.free_at_start_bytes,
                                          .compute_major = on.info().compute_major,
-                                         .granularity_bytes = on.info().granularity_bytes});
+                                         .granularity_bytes = on.info().granularity_bytes,
+                                         .page_bytes = on.info().page_bytes,
+                                         .slack = with.for_device(on.info().ordinal).slack,
+                                         .plan_bytes = config.plan != nullptr ? config.plan->height_bytes : 0});
     if (!decides) return decides.why();
     devices_.push_back({.ordinal = config.ordinal,
                         .physical_ordinal = on.info().ordinal,
@@ -251,6 +264,19 @@ class pooled_allocator final : public allocator {
                         .compute_minor = on.info().compute_minor,
                         .simulated = on.info().simulated});
     pools_.push_back({std::make_unique<pool>(on, std::move(config), *std::move(decides)), &on});
+    return {};
+  }
+
+  /// Requests of a pool that follows a plan are counted in their order, so none may be served from a thread's cache.
+  static status read_plan_of(pool_config& config, const std::string& path) {
+    if (path.empty()) {
+      log_line(fmt::format("pool {}: policy planned has no plan (GPUMEM_PLAN); growth serves instead", config.name));
+      return {};
+    }
+    result<plan::step_plan> read = plan::read_plan(path);
+    if (!read) return {errc::bad_setting, fmt::format("GPUMEM_PLAN={}: {}", path, read.why().message())};
+    config.plan = std::make_shared<const plan::step_plan>(*std::move(read));
+    config.thread_cache = false;
     return {};
   }
 

@@ -69,6 +69,11 @@ nlohmann::json to_json(const logical_device& d, const statistics& s) {
           {"out_of_memory", s.out_of_memory},
           {"grown_segments", s.grown_segments},
           {"returned_segments", s.returned_segments},
+          {"mapped_pages", s.mapped_pages},
+          {"remapped_pages", s.remapped_pages},
+          {"returned_pages", s.returned_pages},
+          {"plan_placements", s.plan_placements},
+          {"plan_departures", s.plan_departures},
           {"fences", s.fences},
           {"host_waits", s.host_waits},
           {"device_waits", s.device_waits}};

@@ -30,9 +30,10 @@ enum class block_state : std::uint8_t {
   free,    ///< cached for its owner, or idle where the owner is `idle_owner`
   fenced,  ///< free once the pool says so; in no index
   leaked,  ///< never to be used again
+  hollow,  ///< addresses with nothing behind them, whole pages of a paged segment; in no index
 };
 
-/// A free block's place in the index of its owner.
+/// A free block's place in the index of its owner; a hollow one's in the list of these, by `older` and `newer`.
 struct index_links {
   block_index left = no_block;   ///< subtree of smaller (bytes, begin)
   block_index right = no_block;  ///< and of larger
@@ -57,7 +58,7 @@ struct alignas(64) block {
   block_state state = block_state::unused;
   std::uint8_t klass = 0;  ///< class of its segment
   union {
-    index_links in_index;  ///< while free
+    index_links in_index;  ///< while free or hollow
     use_record in_use;     ///< while live, fenced or leaked
   };
   block() noexcept : in_index{} {}

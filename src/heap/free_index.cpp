@@ -31,6 +31,17 @@ bool subtree_valid(const block_table& blocks, block_index root, const block* low
          subtree_valid(blocks, b.in_index.right, &b, high, seen);
 }
 
+void lowest_in(const block_table& blocks, block_index root, std::uint64_t bytes, block_index* found) noexcept {
+  while (root != no_block) {
+    const block& b = blocks[root];
+    if (b.bytes >= bytes) {
+      if (*found == no_block || b.begin < blocks[*found].begin) *found = root;
+      lowest_in(blocks, b.in_index.left, bytes, found);
+    }
+    root = b.in_index.right;
+  }
+}
+
 }  // namespace
 
 unsigned free_index::next_bin(unsigned from) const noexcept {
@@ -120,6 +131,14 @@ block_index free_index::best_fit(const block_table& blocks, std::uint64_t bytes)
   if (bin >= bins) return no_block;
   found = roots_[bin];
   while (blocks[found].in_index.left != no_block) found = blocks[found].in_index.left;
+  return found;
+}
+
+block_index free_index::lowest_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {
+  block_index found = no_block;
+  for (unsigned bin = next_bin(bin_of(bytes)); bin < bins; bin = next_bin(bin + 1)) {
+    lowest_in(blocks, roots_[bin], bytes, &found);
+  }
   return found;
 }
 

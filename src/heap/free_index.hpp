@@ -24,6 +24,8 @@ class free_index {
   void erase(block_table& blocks, block_index i) noexcept;
   /// The smallest block of at least `bytes`, lowest position first; `no_block` where none is that large.
   [[nodiscard]] block_index best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept;
+  /// The lowest block of at least `bytes`. Looks at every one that is as large: for large requests.
+  [[nodiscard]] block_index lowest_fit(const block_table& blocks, std::uint64_t bytes) const noexcept;
   [[nodiscard]] block_index largest(const block_table& blocks) const noexcept;
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   [[nodiscard]] std::uint32_t size() const noexcept { return count_; }

@@ -39,16 +39,19 @@ void heap::remove_owner(owner_id o) noexcept {
   spare_owners_.push_back(o);
 }
 
-segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass) {
-  segment_index s = 0;
+segment_index heap::take_segment() {
   if (!spare_segments_.empty()) {
-    s = spare_segments_.back();
+    const segment_index s = spare_segments_.back();
     spare_segments_.pop_back();
-  } else {
-    s = static_cast<segment_index>(segments_.size());
-    segments_.emplace_back();
-    spare_segments_.reserve(segments_.capacity());
+    return s;
   }
+  segments_.emplace_back();
+  spare_segments_.reserve(segments_.capacity());
+  return static_cast<segment_index>(segments_.size() - 1);
+}
+
+segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass) {
+  const segment_index s = take_segment();
   const block_index i = blocks_.take();
   block& b = blocks_[i];
   b.begin = begin;

@@ -4,7 +4,9 @@
 // A free block belongs to an owner (the stream that may use it at once) or to everybody (`idle_owner`). A request
 // is served by the best fit among its owner's and the idle blocks; what is left over is always split off, since
 // every multiple of 512 B is worth a block. The pool's lock guards all of it. Each state change of a block is
-// one function: `carve`, `release`, `fence`, `leak`, `settle`, `hand_over`.
+// one function: `carve`, `release`, `fence`, `leak`, `settle`, `hand_over`, and of a paged segment `back`, `unback`
+// (heap_pages.cpp). Such a segment is a range of addresses with memory behind some of its pages only: what has none is
+// hollow blocks, which count nowhere but in `hollow_bytes`.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,8 @@ struct heap_totals {
   std::uint64_t idle_bytes = 0;
   std::uint64_t fenced_bytes = 0;
   std::uint64_t leaked_bytes = 0;
-  std::uint64_t segment_bytes = 0;
+  std::uint64_t segment_bytes = 0;  ///< without what is hollow
+  std::uint64_t hollow_bytes = 0;
   std::uint64_t live_blocks = 0;
   std::uint64_t free_blocks = 0;
 };
@@ -48,6 +51,8 @@ class heap {
 
   /// One idle block over `[begin, begin + bytes)`, multiples of 512 that touch no other segment's blocks.
   segment_index add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass);
+  /// The same with nothing behind it: one hollow block.
+  segment_index add_hollow_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass);
   /// True when one idle block covers all of it.
   [[nodiscard]] bool segment_idle(segment_index s) const noexcept;
   /// Requires `segment_idle`.
@@ -57,8 +62,31 @@ class heap {
   /// The best fit among the free blocks of `o` and, with `idle_too`, the idle ones. Nothing changes.
   [[nodiscard]] block_index best_fit(unsigned klass, owner_id o, bool idle_too, std::uint64_t bytes,
                                      std::uint64_t alignment) const noexcept;
+  /// The lowest of the free blocks of `o` and the idle ones that are large enough, unless one has exactly the size.
+  [[nodiscard]] block_index lowest_fit(unsigned klass, owner_id o, std::uint64_t bytes,
+                                       std::uint64_t alignment) const noexcept;
   /// Cuts a live block of `bytes` at `alignment` out of a free one that `best_fit` found for them.
   block_index carve(block_index from, std::uint64_t bytes, std::uint64_t alignment);
+
+  // heap_place.cpp, for places that are chosen elsewhere
+  /// Cuts a live block `[begin, begin + bytes)` out of blocks that are free for `o` or idle, `from` the one that
+  /// contains `begin`. Requires that these cover all of it.
+  block_index carve_at(block_index from, std::uint64_t begin, std::uint64_t bytes, owner_id o);
+  /// The free blocks from `first` up to the one that contains `end - 1` become one, free for `o`, with the idle blocks
+  /// beside it. Requires that they are all free, and of `epoch` what `release` does.
+  block_index unite(block_index first, std::uint64_t end, owner_id o, std::uint32_t epoch);
+
+  // heap_pages.cpp, of paged segments
+  /// `bytes` from `begin` on, part of the hollow block `i`, become idle, merged with idle neighbours. Returns the
+  /// block.
+  block_index back(block_index i, std::uint64_t begin, std::uint64_t bytes);
+  /// `bytes` from `begin` on, part of the idle block `i`, become hollow, merged with hollow neighbours. Returns the
+  /// block.
+  block_index unback(block_index i, std::uint64_t begin, std::uint64_t bytes);
+  /// The first hollow block of the list of these, in no order; the next is its `in_index.newer`.
+  [[nodiscard]] block_index first_hollow() const noexcept { return hollow_; }
+  /// The idle or cached block that was free longest, and from there `in_index.newer`.
+  [[nodiscard]] block_index oldest_free(owner_id o) const noexcept { return owners_[o].oldest; }
 
   /// Live or fenced becomes free for `o`, merged with free neighbours of `o` and, with `idle_too`, idle ones.
   /// Requires that `epoch` is not below any that was used for `o` before.
@@ -97,6 +125,10 @@ class heap {
   };
 
   void make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
+  [[nodiscard]] segment_index take_segment();
+  [[nodiscard]] block_index cut_out(block_index i, std::uint64_t begin, std::uint64_t bytes);
+  void enter_hollow(block_index i) noexcept;
+  void leave_hollow(block_index i) noexcept;
   void enter(block_index i, block_index after) noexcept;
   void leave(block_index i) noexcept;
   void enter_order(block_index i, block_index after) noexcept;
@@ -121,6 +153,7 @@ class heap {
 
   heap_totals totals_;
   std::vector<class_totals> by_class_;
+  block_index hollow_ = no_block;
 };
 
 }  // namespace gpumem

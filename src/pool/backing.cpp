@@ -26,7 +26,7 @@ result<backed_segment> acquire_mapped(device& on, std::uint64_t bytes) {
 }  // namespace
 
 result<backed_segment> acquire_segment(device& on, segment_kind kind, std::uint64_t bytes) {
-  if (kind == segment_kind::mapped) return acquire_mapped(on, bytes);
+  if (kind != segment_kind::plain) return acquire_mapped(on, bytes);
   result<address> begin = on.alloc(bytes);
   if (!begin) return begin.why();
   return backed_segment{.begin = *begin, .bytes = bytes, .kind = kind, .pages = {}};
@@ -34,6 +34,7 @@ result<backed_segment> acquire_segment(device& on, segment_kind kind, std::uint6
 
 status return_segment(device& on, const backed_segment& segment) {
   if (segment.kind == segment_kind::plain) return on.free(segment.begin);
+  if (segment.kind == segment_kind::paged) return on.release_range(segment.begin, segment.bytes);
   if (status ok = on.unmap(segment.begin, segment.bytes); !ok) return ok;
   if (status ok = on.destroy(segment.pages); !ok) return ok;
   return on.release_range(segment.begin, segment.bytes);

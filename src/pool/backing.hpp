@@ -12,13 +12,14 @@ struct backed_segment {
   address begin = 0;
   std::uint64_t bytes = 0;
   segment_kind kind = segment_kind::plain;
-  page_run pages;  ///< of a mapped one
+  page_run pages;  ///< of a mapped one; what is mapped in a paged one is in the pool's page_map
 };
 
 /// `bytes` is a multiple of the device's granularity, and of its page for a mapped segment.
 result<backed_segment> acquire_segment(device& on, segment_kind kind, std::uint64_t bytes);
 
-/// Requires that nothing in flight uses it. On an error the memory is lost to this process, not half returned.
+/// Requires that nothing in flight uses it, and of a paged one that nothing is mapped in it any more. On an error the
+/// memory is lost to this process, not half returned.
 status return_segment(device& on, const backed_segment& segment);
 
 }  // namespace gpumem

@@ -13,6 +13,7 @@ namespace gpumem {
 
 // Returns the largest idle segments first until `bytes` are returned; the bytes that went.
 std::uint64_t pool::return_idle(guard& lock, std::uint64_t bytes) {
+  if (paged()) return return_pages(lock, bytes);
   std::uint64_t returned = 0;
   while (returned < bytes && streams_.captures() == 0) {
     segment_index best = 0;
@@ -45,11 +46,35 @@ std::uint64_t pool::return_idle(guard& lock, std::uint64_t bytes) {
   return returned;
 }
 
+// Of a paged segment: pages that are idle, or wait for work to be so, may go; the rest stands beside live blocks.
+void pool::explain_pages(const heap_segment& segment, bool allowed, trim_result* out) const {
+  std::uint64_t idle_bytes = 0;
+  for (block_index i = segment.first; i != no_block; i = heap_.at(i).above) {
+    const block& b = heap_.at(i);
+    const bool waits = b.state == block_state::fenced || (b.state == block_state::free && b.owner != idle_owner);
+    if (waits) (allowed ? out->pending_bytes : out->kept_bytes) += b.bytes;
+    if (b.state == block_state::free && b.owner == idle_owner) idle_bytes += b.bytes;
+  }
+  std::uint64_t whole = 0;
+  for (const idle_stretch& stretch : pages_.idle(heap_, 0, 0)) {
+    if (stretch.begin >= segment.begin && stretch.begin < segment.begin + segment.bytes) whole += stretch.bytes;
+  }
+  out->in_use_bytes += idle_bytes - whole;
+  if (!allowed)
+    out->kept_bytes += whole;
+  else if (streams_.captures() > 0)
+    out->pending_bytes += whole;
+}
+
 // Says of every free byte why it is still here.
 void pool::explain_rest(bool allowed, trim_result* out) const {
   for (segment_index s = 0; s < heap_.segments().size(); ++s) {
     const heap_segment& segment = heap_.segments()[s];
     if (segment.bytes == 0) continue;
+    if (backed_[s].kind == segment_kind::paged) {
+      explain_pages(segment, allowed, out);
+      continue;
+    }
     std::uint64_t free_bytes = 0;
     bool in_use = false;
     for (block_index i = segment.first; i != no_block; i = heap_.at(i).above) {

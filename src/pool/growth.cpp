@@ -40,6 +40,11 @@ pool::growth pool::grow(guard& lock, want& w) {
     return growth::waited;
   }
   growing_ = true;
+  if (paged()) {
+    const growth out = page_in(lock, w);
+    return_ticket();
+    return out;
+  }
   const std::uint64_t need = w.alignment <= block_granularity ? w.bytes : w.bytes + w.alignment;
   const std::uint64_t got = add_segment(lock, policy_->grow(view(), need), w);
   return_ticket();

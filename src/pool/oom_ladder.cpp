@@ -44,6 +44,7 @@ block_index pool::climb(guard& lock, want& w) {
       if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
       note_pressure();
       const growth grown = grow(lock, w);
+      if (w.placed != no_block) return w.placed;
       if (const block_index i = search(w); i != no_block) return i;
       if (grown == growth::waited) continue;
       if (const block_index i = join_all(w); i != no_block) return i;
@@ -207,7 +208,7 @@ block_index pool::return_and_grow(guard& lock, want& w) {
   if (return_idle(lock, needed) == 0) return no_block;
   w.limit_refused = w.device_refused = false;
   grow(lock, w);
-  return search(w);
+  return w.placed != no_block ? w.placed : search(w);
 }
 
 // Waits for every fence that stands before free memory, recording those that are missing. False where there is none, or

@@ -19,13 +19,18 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
       budget_{config_.limit_bytes, config_.group},
       heap_{classes_},
       streams_{on, heap_, config_.stream_ids},
+      follower_{config_.plan != nullptr ? std::make_unique<plan::follower>(config_.plan) : nullptr},
       caches_{*this, {config_.before_free ? 0 : config_.allocator_number, config_.ordinal}, [this](thread_cache& c) {
                 thread_ends(c);
-              }} {}
+              }} {
+  if (on.info().page_bytes != 0) page_rules_ = policy_->pages(view());
+  if (paged()) most_kept_bytes_ = bin_places::small_units * block_granularity;
+}
 
 pool::~pool() {
   caches_.close();
   if (device_.condition() != device_condition::usable) return;  // the memory went with the device, or is the parent's
+  return_everything_paged();
   for (const backed_segment& s : backed_) {
     if (s.bytes == 0) continue;
     if (const status ok = return_segment(device_, s); !ok) {
@@ -57,8 +62,9 @@ result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_repo
   if (mine != nullptr) age(*mine);
   note_calm(rounded);
   ++streams_[w.owner].references;  // keeps the slot while the lock is given up, and then stands for the block
-  block_index i = opened_ ? search(w) : no_block;
-  if (i == no_block) i = climb(lock, w);
+  block_index i = follower_ != nullptr ? place_planned(lock, w, *key) : no_block;
+  if (i == no_block && opened_) i = search(w);
+  if (i == no_block) i = follower_ != nullptr ? climb_beside_plan(lock, w) : climb(lock, w);
   if (i == no_block) {
     --streams_[w.owner].references;
     ++counts_.out_of_memory;
@@ -72,8 +78,17 @@ result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_repo
 }
 
 block_index pool::search(const want& w) {
-  const block_index from = heap_.best_fit(w.klass, w.owner, true, w.bytes, w.alignment);
-  return from == no_block ? no_block : heap_.carve(from, w.bytes, w.alignment);
+  // Idle memory beside the stream's own makes one hole with it, which is worth most where holes are large.
+  if (w.bytes >= page_rules_.lowest_fit_bytes && !streams_.single()) heap_.absorb_idle(w.owner);
+  const block_index from = w.bytes < page_rules_.lowest_fit_bytes
+                               ? heap_.best_fit(w.klass, w.owner, true, w.bytes, w.alignment)
+                               : heap_.lowest_fit(w.klass, w.owner, w.bytes, w.alignment);
+  if (from == no_block) return no_block;
+  const bool from_above = w.bytes < page_rules_.upper_end_bytes && w.alignment == block_granularity &&
+                          heap_.totals().segment_bytes < page_rules_.upper_end_pool_bytes;
+  if (!from_above) return heap_.carve(from, w.bytes, w.alignment);
+  const block& b = heap_.at(from);
+  return heap_.carve_at(from, b.begin + b.bytes - w.bytes, w.bytes, w.owner);
 }
 
 // Among one other owner's blocks, behind which the request's stream is ordered already.
@@ -143,6 +158,7 @@ status pool::release_block(address at, const release& stated) {
   thread_cache* const mine = fold_mine();  // not before: a refused free changes nothing
   if (mine != nullptr) age(*mine);
   block& b = heap_.at(i);
+  if (follower_ != nullptr) follower_->gone(i);
   // What a capture allocated stays with its graph, whoever frees it.
   const owner_id o = stated.stream && !streams_[b.owner].is_graph ? streams_.slot_of(*stated.stream, key) : b.owner;
   if (config_.before_free) config_.before_free(at, held.requested_bytes(), streams_[o].stream);

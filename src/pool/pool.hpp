@@ -19,12 +19,16 @@
 #include "budget.hpp"
 #include "claims.hpp"
 #include "depot.hpp"
+#include "follower.hpp"
 #include "gpumem/policy.hpp"
 #include "gpumem/request.hpp"
 #include "gpumem/settings.hpp"
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
 #include "heap.hpp"
+#include "page_map.hpp"
+#include "page_place.hpp"
+#include "page_step.hpp"
 #include "returning_sizes.hpp"
 #include "streams.hpp"
 #include "thread_caches.hpp"
@@ -41,6 +45,7 @@ struct pool_config {
   stream_id_mode stream_ids = stream_id_mode::query;
   stream_reuse reuse = stream_reuse::device;
   bool thread_cache = true;
+  std::shared_ptr<const plan::step_plan> plan;  ///< to be followed; may be null
   std::uint64_t allocator_number = 0;           ///< of the allocator that it is part of, which no later one repeats
   std::shared_ptr<group_ledger> group;          ///< a second cap, shared with other processes; may be null
   std::function<void(const std::string&)> say;  ///< a line for GPUMEM_VERBOSE; may be empty
@@ -105,6 +110,7 @@ class pool {
     bool limit_refused = false;
     bool device_refused = false;
     status driver_error;
+    block_index placed = no_block;  ///< by `page_in`
   };
   /// Another stream that uses a block; for a fenced block, the fence behind that use.
   struct use_node {
@@ -113,6 +119,7 @@ class pool {
     std::uint32_t next = no_block;
   };
   enum class growth : std::uint8_t { grew, waited, refused };
+  enum class page_plan : std::uint8_t { ready, wait_first, impossible };
 
   // pool_hit.hpp
   [[nodiscard]] thread_cache* mine_without_lock() const noexcept;
@@ -166,6 +173,12 @@ class pool {
   bool settle_fenced(block_index i);
   void poll();
 
+  // planned.cpp
+  block_index place_planned(guard& lock, want& w, std::uint64_t stream_key);
+  [[nodiscard]] bool plan_has_memory();
+  [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin);
+  block_index climb_beside_plan(guard& lock, want& w);
+
   // oom_ladder.cpp
   block_index climb(guard& lock, want& w);
   block_index reuse_other_streams(guard& lock, want& w);
@@ -187,6 +200,28 @@ class pool {
   std::uint64_t add_segment(guard& lock, const segment_request& ask, want& w);
   void return_ticket();
 
+  // paging.cpp
+  [[nodiscard]] bool paged() const noexcept { return page_rules_.range_bytes != 0; }
+  growth page_in(guard& lock, want& w);
+  bool add_range(guard& lock, want& w);
+  [[nodiscard]] page_plan plan_pages(const want& w, const page_place& at, std::uint64_t most_new, bool may_wait,
+                                     page_step* out) const;
+  std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, page_step* out) const;
+  [[nodiscard]] std::vector<page_step::run> runs_to_move(const std::vector<hollow_piece>& pieces, const page_place& at,
+                                                         std::uint64_t need_bytes, std::uint64_t bytes,
+                                                         std::vector<std::uint64_t>* filled) const;
+  [[nodiscard]] block_index hollow_at(address at) const;
+  [[nodiscard]] block_index idle_at(address at) const;
+  [[nodiscard]] bool may_settle() const;
+  std::vector<mapped_run> take_stretch(address begin, std::uint64_t bytes);
+  void take_moving(const page_step& step);
+  void settle_step(const page_step& step, std::uint64_t reserved_bytes);
+  block_index carve_place(const want& w, const page_place& at, address within);
+  std::uint64_t return_stretches(guard& lock, std::uint64_t bytes);
+  std::uint64_t return_pages(guard& lock, std::uint64_t bytes);
+  void return_everything_paged();
+  [[nodiscard]] status check_pages() const;
+
   /// Runs a driver call that no capture survives, without the lock; `unsupported` while one is under way.
   template <typename Call>
   status call_unlocked(guard& lock, Call call) {
@@ -202,12 +237,15 @@ class pool {
   // give_back.cpp
   std::uint64_t return_idle(guard& lock, std::uint64_t bytes);
   void explain_rest(bool allowed, trim_result* out) const;
+  void explain_pages(const heap_segment& segment, bool allowed, trim_result* out) const;
 
   // pool_check.cpp
   [[nodiscard]] statistics stats_claimed() const;
   [[nodiscard]] status check_claimed() const;
   [[nodiscard]] status check_caches() const;
   [[nodiscard]] pool_view view() const;
+  [[nodiscard]] std::uint64_t live_out() const noexcept;
+  [[nodiscard]] bool nothing_behind(segment_index s) const;
 
   pool_config config_;
   device& device_;
@@ -222,6 +260,10 @@ class pool {
   returning_sizes returning_;
   stream_table streams_;
   std::vector<backed_segment> backed_;  // by segment_index
+  page_rules page_rules_;
+  /// In threads' caches; on a paged pool a larger block would hold pages back there.
+  std::uint64_t most_kept_bytes_ = bin_places::most_units * block_granularity;
+  page_map pages_;
   std::vector<use_node> nodes_;
   std::uint32_t spare_node_ = no_block;
   std::vector<block_index> fenced_;  // blocks that wait for other streams' fences
@@ -235,9 +277,12 @@ class pool {
   std::uint64_t calm_bytes_ = 0;     ///< handed out by the heap since the share changed
   bool growing_ = false;
   bool opened_ = false;
-  statistics counts_;                  // the counters; the bytes are filled in from the heap when asked
-  std::uint64_t lost_bytes_ = 0;       // segments that the driver failed to take back: leaked
-  std::uint64_t in_caches_bytes_ = 0;  // as counted when each thread was here last
+  statistics counts_;                         // the counters; the bytes are filled in from the heap when asked
+  std::uint64_t lost_bytes_ = 0;              // segments that the driver failed to take back: leaked
+  std::uint64_t in_caches_bytes_ = 0;         // as counted when each thread was here last
+  std::unique_ptr<plan::follower> follower_;  // null: no plan
+  segment_index plan_segment_ = 0;
+  address plan_begin_ = 0;  // 0: the plan's memory could not be had
   thread_caches caches_;
 };
 

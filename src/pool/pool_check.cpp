@@ -12,8 +12,21 @@ pool_view pool::view() const {
           .free_at_start_bytes = config_.free_at_start_bytes,
           .limit_bytes = budget_.limit(),
           .reserved_bytes = budget_.reserved(),
-          .live_bytes = heap_.totals().live_bytes,
+          .live_bytes = live_out(),
+          .peak_live_bytes = counts_.peak_live_bytes,
           .granularity_bytes = device_.info().granularity_bytes};
+}
+
+// What the program holds, without what caches do, as counted when each thread was here last.
+std::uint64_t pool::live_out() const noexcept {
+  const std::uint64_t cached = in_caches_bytes_ + depot_.bytes();
+  return heap_.totals().live_bytes > cached ? heap_.totals().live_bytes - cached : 0;
+}
+
+// A range of addresses without memory stands for no segment.
+bool pool::nothing_behind(segment_index s) const {
+  return backed_[s].kind == segment_kind::paged && heap_.at(heap_.segments()[s].first).bytes == backed_[s].bytes &&
+         heap_.at(heap_.segments()[s].first).state == block_state::hollow;
 }
 
 statistics pool::stats() const {
@@ -51,11 +64,12 @@ statistics pool::stats_claimed() const {
   for (const block_index i : fenced_) s.largest_free_bytes = std::max(s.largest_free_bytes, heap_.at(i).bytes);
   s.metadata_bytes += depot_.metadata_bytes() + heap_.metadata_bytes() + claims_.bytes() + streams_.metadata_bytes() +
                       nodes_.capacity() * sizeof(use_node) + fenced_.capacity() * sizeof(block_index) +
-                      backed_.capacity() * sizeof(backed_segment);
+                      backed_.capacity() * sizeof(backed_segment) + pages_.metadata_bytes();
+  if (follower_ != nullptr) s.metadata_bytes += follower_->metadata_bytes();
   s.live_blocks = t.live_blocks - cached_blocks;
   s.free_blocks = t.free_blocks + fenced_.size();
-  s.segments = static_cast<std::uint64_t>(
-      std::count_if(backed_.begin(), backed_.end(), [](const backed_segment& b) { return b.bytes != 0; }));
+  for (segment_index i = 0; i < backed_.size(); ++i)
+    s.segments += backed_[i].bytes != 0 && !nothing_behind(i) ? 1U : 0U;
   s.streams = streams_.in_use();
   s.fences = streams_.fences_recorded();
   s.device_waits = streams_.device_waits();
@@ -115,6 +129,7 @@ status pool::check_claimed() const {
   if (cached != s.thread_cached_bytes)
     return broken("cached bytes and their sum differ", s.thread_cached_bytes, cached);
   if (status ok = check_caches(); !ok) return ok;
+  if (status ok = check_pages(); !ok) return ok;
   for (owner_id o = 1; o < streams_.end(); ++o) {
     if (!streams_[o].in_use && references[o] != 0)
       return broken("blocks of a stream that is forgotten", o, references[o]);

@@ -19,20 +19,22 @@ namespace fs = std::filesystem;
 const std::vector<std::string> sources{".cpp", ".hpp", ".def", ".h"};
 
 const std::map<std::string, fs::path> folder_of_layer{
-    {"base", "src/base"}, {"device", "src/device"}, {"sharing", "src/sharing"}, {"policies", "policies"},
-    {"heap", "src/heap"}, {"pool", "src/pool"},     {"front", "src/front"},     {"adapters", "src/adapters"},
+    {"base", "src/base"},       {"plan", "src/plan"},     {"device", "src/device"},
+    {"sharing", "src/sharing"}, {"policies", "policies"}, {"heap", "src/heap"},
+    {"pool", "src/pool"},       {"front", "src/front"},   {"adapters", "src/adapters"},
 };
 
 /// What each layer may include, itself among them.
 const std::map<std::string, std::set<std::string>> allowed{
     {"base", {"base"}},
+    {"plan", {"base", "plan"}},
     {"device", {"base", "device"}},
     {"sharing", {"base", "device", "sharing"}},
     {"policies", {"base", "policies"}},
     {"heap", {"base", "heap"}},
-    {"pool", {"base", "device", "sharing", "policies", "heap", "pool"}},
-    {"front", {"base", "device", "sharing", "policies", "heap", "pool", "front"}},
-    {"adapters", {"base", "device", "sharing", "policies", "heap", "pool", "front", "adapters"}},
+    {"pool", {"base", "plan", "device", "sharing", "policies", "heap", "pool"}},
+    {"front", {"base", "plan", "device", "sharing", "policies", "heap", "pool", "front"}},
+    {"adapters", {"base", "plan", "device", "sharing", "policies", "heap", "pool", "front", "adapters"}},
 };
 
 /// The layer that owns each public header.
@@ -103,7 +105,8 @@ TEST_P(layer, includes_only_what_stands_below_it) {
 }
 
 INSTANTIATE_TEST_SUITE_P(every, layer,
-                         testing::Values("base", "device", "sharing", "policies", "heap", "pool", "front", "adapters"),
+                         testing::Values("base", "plan", "device", "sharing", "policies", "heap", "pool", "front",
+                                         "adapters"),
                          [](const auto& instance) { return instance.param; });
 
 TEST(public_headers, include_only_what_stands_below_them) {

@@ -66,7 +66,7 @@ TEST_P(Faults, ASegmentThatTheDriverDoesNotTakeBackIsCounted) {
   if (GetParam().policy == "grab_all") GTEST_SKIP() << "grab_all gives nothing back";
   give(take(std::size_t{64} << 20));
   const std::uint64_t reserved = stats().reserved_bytes;
-  fail_next(device_call::free);
+  fail_next(returning_call());
   const trim_result trimmed = allocator_->trim(0);
   EXPECT_EQ(stats().reserved_bytes, reserved - trimmed.returned_bytes);
   EXPECT_EQ(stats().reserved_bytes, sim().used_bytes());
@@ -89,7 +89,7 @@ TEST_P(Faults, AFailedAllocationGivesItsBudgetBack) {
   const std::uint64_t limit = stats().limit_bytes;
   for (int i = 0; i < 20; ++i) {
     const bool takes_ahead = i == 0 && GetParam().policy == "grab_all";
-    fail_next(device_call::alloc, takes_ahead ? 2 : 1);
+    fail_next(taking_call(), takes_ahead ? 2 : 1);
     EXPECT_EQ(try_take(most), nullptr);
   }
   void* const p = take(most);

@@ -57,6 +57,13 @@ class program : public ::testing::TestWithParam<setup> {
 
   [[nodiscard]] statistics stats(int pool = 0) const { return *allocator_->stats(pool); }
   [[nodiscard]] int pools() const { return static_cast<int>(allocator_->devices().size()); }
+  /// The calls by which the policy's memory comes from the device and goes back.
+  [[nodiscard]] static device_call taking_call() {
+    return GetParam().policy == "expandable" ? device_call::create : device_call::alloc;
+  }
+  [[nodiscard]] static device_call returning_call() {
+    return GetParam().policy == "expandable" ? device_call::unmap : device_call::free;
+  }
   sim_device& sim() { return *device_->simulated(); }
   [[nodiscard]] bool is_simulated() { return device_->simulated() != nullptr; }
 

@@ -68,6 +68,7 @@ class world {
   void misuse(const operation& op);
   bool out_of_memory_callback();
 
+  void check_page_refusal(const operation& op, std::uint64_t need, const statistics& after, const oom_report& report);
   void check_pool(unsigned pool);
   [[nodiscard]] statistics stats_of(unsigned pool) const;
   /// Counted so far, in all pools: which pool counts a pointer of nobody's is its own affair.

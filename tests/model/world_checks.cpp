@@ -1,5 +1,6 @@
 /// What must hold after each operation, and what follows from a refusal.
 #include <algorithm>
+#include <set>
 
 #include "expect.hpp"
 #include "world.hpp"
@@ -53,6 +54,7 @@ void world::check_refusal(const operation& op, const statistics& before, const s
   const std::uint64_t slack = op.alignment > 512 ? op.alignment : 0;
   const std::uint64_t need = naive_heap::whole_blocks(op.amount) + slack;
   const std::uint64_t segment = in_granules(need);
+  if (with_.policy == "expandable") return check_page_refusal(op, need, after, report);
   const bool limit_refuses = after.reserved_bytes + segment > after.limit_bytes;
   const std::uint64_t free_bytes = device_.memory()->free_bytes;
   expect(limit_refuses || free_bytes < segment, "refused, though {} bytes more could be taken: {}", segment,
@@ -67,6 +69,26 @@ void world::check_refusal(const operation& op, const statistics& before, const s
   if (report.cause == oom_cause::device_full) {
     expect(free_bytes < segment, "the device is not full: {}", report.headline());
   }
+  expect(report.cause != oom_cause::driver_error && report.cause != oom_cause::pending_work,
+         "nothing failed and nothing was pending: {}", report.headline());
+}
+
+// Every page that no live block touches can be moved or given back, and then as many are to be had as the limit and the
+// device leave.
+void world::check_page_refusal(const operation& op, std::uint64_t need, const statistics& after,
+                               const oom_report& report) {
+  const std::uint64_t page = device_.info().page_bytes;
+  std::set<std::uint64_t> touched;
+  for (const live_range& r : heap_.live()) {
+    if (r.pool != op.pool) continue;
+    for (std::uint64_t p = r.begin / page; p <= (r.begin + r.bytes - 1) / page; ++p) touched.insert(p);
+  }
+  const std::uint64_t untouched = after.reserved_bytes - touched.size() * page;
+  const std::uint64_t left = after.limit_bytes > after.reserved_bytes ? after.limit_bytes - after.reserved_bytes : 0;
+  const std::uint64_t more = std::min(left, device_.memory()->free_bytes) / page * page;
+  const std::uint64_t pages = (need + page - 1) / page * page;
+  expect(untouched + more < pages, "refused, though {} bytes in idle pages and {} more are to be had: {}", untouched,
+         more, report.headline());
   expect(report.cause != oom_cause::driver_error && report.cause != oom_cause::pending_work,
          "nothing failed and nothing was pending: {}", report.headline());
 }

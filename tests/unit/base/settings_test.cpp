@@ -41,6 +41,8 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"shared_folder", "/tmp/meet", "/tmp/meet"},
                                 {"publish", "off", "0"},
                                 {"ipc", "1", "1"},
+                                {"slack", "5%", "5%"},
+                                {"plan", "/tmp/step.plan", "/tmp/step.plan"},
                                 {"cuda_driver", "/opt/libcuda.so.1", "/opt/libcuda.so.1"},
                                 {"nvml", "/opt/libnvidia-ml.so.1", "/opt/libnvidia-ml.so.1"},
                                 {"trace", "/tmp/t.csv.gz", "/tmp/t.csv.gz"},
@@ -65,12 +67,26 @@ problem_list problems_of(const environment& variables) {
 TEST(OptionTable, HasTheOptionsInOrder) {
   std::vector<std::string_view> variables;
   for (const option_row& row : option_table()) variables.push_back(row.variable);
-  EXPECT_THAT(variables,
-              ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
-                          "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_THREAD_CACHE",
-                          "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT",
-                          "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML",
-                          "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+  EXPECT_THAT(variables, ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM",
+                                     "GPUMEM_RESERVE", "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE",
+                                     "GPUMEM_THREAD_CACHE", "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP",
+                                     "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC",
+                                     "GPUMEM_SLACK", "GPUMEM_PLAN", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TRACE",
+                                     "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+}
+
+TEST(Slack, IsAShareOrBytesAndMayBeNone) {
+  settings s;
+  for (const auto& [text, fraction, bytes] :
+       {std::tuple{"5%", 0.05, 0U}, std::tuple{"64MiB", 0.0, 64U << 20}, std::tuple{"0", 0.0, 0U}}) {
+    ASSERT_TRUE(s.set("slack", text).ok()) << text;
+    EXPECT_TRUE(static_cast<bool>(s.slack)) << text;
+    EXPECT_DOUBLE_EQ(s.slack.fraction, fraction);
+    EXPECT_EQ(s.slack.bytes, bytes);
+  }
+  for (const char* text : {"80%free", "-1", "x", ""}) {
+    EXPECT_EQ(s.set("slack", text).code(), errc::bad_setting) << text;
+  }
 }
 
 TEST(OptionTable, OptionIsTheVariableInSmallLetters) {
@@ -252,8 +268,8 @@ TEST(Settings, UnknownVariableGetsTheClosestName) {
   for (const option_row& row : option_table()) {
     every_name += (every_name.empty() ? "" : ", ") + std::string{row.variable.substr(7)};
   }
-  EXPECT_THAT(problems_of({{"GPUMEM_SLACK", "10%"}}),
-              ElementsAre("GPUMEM_SLACK=10%: unknown variable; expected GPUMEM_ and one of " + every_name));
+  EXPECT_THAT(problems_of({{"GPUMEM_COLOUR", "10%"}}),
+              ElementsAre("GPUMEM_COLOUR=10%: unknown variable; expected GPUMEM_ and one of " + every_name));
 }
 
 TEST(Settings, OddNamesAreUnknownVariables) {

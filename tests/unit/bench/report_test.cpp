@@ -108,8 +108,10 @@ TEST_F(report, compare_json_has_the_agreed_keys) {
 }
 
 TEST_F(report, pages_are_not_invented_where_they_are_not_counted) {
-  EXPECT_EQ(json::parse(compare_json(compared_, setup_))["results"][0]["mapped_pages"], 0);
-  compared_[0].figures.calls->at(static_cast<std::size_t>(device_call::map)) = 2;
+  compared_[0].figures.pages = page_figures{.mapped = 3, .remapped = 2};
+  EXPECT_EQ(json::parse(compare_json(compared_, setup_))["results"][0]["mapped_pages"], 3);
+  EXPECT_EQ(json::parse(compare_json(compared_, setup_))["results"][0]["remapped_pages"], 2);
+  compared_[0].figures.pages.reset();
   EXPECT_TRUE(json::parse(compare_json(compared_, setup_))["results"][0]["mapped_pages"].is_null());
 }
 

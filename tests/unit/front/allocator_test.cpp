@@ -35,6 +35,37 @@ struct two_devices {
   }
 };
 
+TEST(allocator, expandable_is_caching_where_the_device_maps_no_pages_and_says_so) {
+  sim_config c;
+  c.page_bytes = 0;
+  sim_device on{c};
+  device* const devices[] = {&on};
+  settings s;
+  ASSERT_TRUE(s.set("policy", "expandable").ok());
+  testing::internal::CaptureStderr();
+  auto opened = allocator::open(devices, s);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("cannot map pages, which policy expandable needs"));
+  ASSERT_TRUE(opened.ok()) << opened.why().message();
+  EXPECT_EQ((*opened)->devices()[0].policy, "caching");
+  (*opened)->deallocate((*opened)->allocate(3 * mib));
+  EXPECT_EQ((*opened)->stats(0)->reserved_bytes, 20 * mib) << "a segment of caching";
+}
+
+TEST(allocator, each_pool_of_expandable_has_pages_and_addresses_of_its_own) {
+  settings s;
+  ASSERT_TRUE(s.set("policy", "expandable").ok());
+  ASSERT_TRUE(s.set("pools", "a:64MiB,b:128MiB").ok());
+  two_devices x{s};
+  void* const p = x.a->allocate(60 * mib, {}, 0);
+  void* const q = x.a->allocate(60 * mib, {}, 1);
+  EXPECT_FALSE(x.a->try_allocate({.bytes = 10 * mib, .device = 0}).ok());
+  x.a->deallocate(p);
+  EXPECT_TRUE(x.a->try_allocate({.bytes = 64 * mib, .device = 0}).ok());
+  EXPECT_LE(x.a->stats(0)->reserved_bytes, 64 * mib);
+  EXPECT_EQ(x.first.used_bytes(), x.a->stats(0)->reserved_bytes + x.a->stats(1)->reserved_bytes);
+  x.a->deallocate(q);
+}
+
 TEST(allocator, numbers_logical_devices_through_and_keeps_them_apart) {
   settings s;
   ASSERT_TRUE(s.set("pools", "a:1GiB,b:2GiB").ok());

@@ -27,8 +27,9 @@ std::unique_ptr<policy> make_exact(const policy_setup&) { return std::make_uniqu
 TEST(PolicyRegistry, HoldsTheBuiltInPoliciesFromTheFirstUse) {
   std::vector<std::string> names;
   for (const policy_entry& e : known_policies()) names.push_back(e.name);
-  names.resize(5);
-  EXPECT_THAT(names, ::testing::ElementsAre("growth", "hard_cap", "multi_pool", "grab_all", "caching"));
+  names.resize(7);
+  EXPECT_THAT(names, ::testing::ElementsAre("growth", "hard_cap", "multi_pool", "grab_all", "caching", "expandable",
+                                            "planned"));
   for (const std::string& name : names) {
     EXPECT_NE(make(name), nullptr) << name;
     EXPECT_FALSE(find_policy(name)->summary.empty()) << name;

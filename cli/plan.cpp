@@ -1,0 +1,142 @@
+// Both ways end in the same line: what was placed, how high, how low it could be at best, and how long that took.
+#include "plan.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "gpumem/status.hpp"
+#include "plan_file.hpp"
+#include "problem_file.hpp"
+#include "solve.hpp"
+#include "step.hpp"
+#include "text.hpp"
+#include "trace.hpp"
+#include "units.hpp"
+#include "validate.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+int fail(int code, const std::string& why) {
+  fmt::print(stderr, "gpumem: {}\n", printable(why, 8192));
+  return code;
+}
+
+std::vector<plan::recorded_op> recorded(const bench::trace& t) {
+  std::vector<plan::recorded_op> ops;
+  ops.reserve(t.ops.size());
+  for (const bench::trace_op& op : t.ops) {
+    ops.push_back({.bytes = op.bytes, .block = op.slot, .stream = op.stream, .free = op.kind == bench::op_kind::free});
+  }
+  return ops;
+}
+
+void show(const plan_options& with, const std::string& name, const plan::problem& buffers, const plan::solution& found,
+          const plan::step_plan* made) {
+  const auto peak = static_cast<double>(found.peak.bytes);
+  const double utilization = peak / static_cast<double>(found.height);
+  const double at_best = peak / static_cast<double>(found.lower_bound);
+  const double seconds = static_cast<double>(found.took.count()) * 1e-6;
+  if (with.json) {
+    nlohmann::ordered_json out{{"schema", 1},
+                               {"name", name},
+                               {"buffers", buffers.size()},
+                               {"height_bytes", found.height},
+                               {"lower_bound_bytes", found.lower_bound},
+                               {"peak_live_bytes", found.peak.bytes},
+                               {"utilization", utilization},
+                               {"utilization_bound", at_best},
+                               {"seconds", seconds}};
+    if (made != nullptr) out["repeat_from"] = made->repeat_from;
+    fmt::print("{}\n", out.dump());
+    return;
+  }
+  fmt::print(
+      "{}: {} buffers in {} bytes, lower bound {}, peak live {}, utilization {:.4f} (at best {:.4f}), {:.2f} s\n", name,
+      buffers.size(), found.height, found.lower_bound, found.peak.bytes, utilization, at_best, seconds);
+  if (made != nullptr && made->repeat_from != 0) {
+    fmt::print("a step of {} allocations repeats after the first {}\n", buffers.size() - made->repeat_from,
+               made->repeat_from);
+  }
+}
+
+/// The last word of the solver is never taken for granted.
+status proven(const plan::problem& buffers, const plan::solution& found, std::uint64_t capacity) {
+  if (status ok = plan::validate(buffers, found.offsets, found.height); !ok) return ok;
+  if (capacity == 0 || found.height <= capacity) return {};
+  return {errc::out_of_memory,
+          fmt::format("no placement within {} bytes was found in time, the lowest needs {}; nothing "
+                      "proves that there is none above {}",
+                      capacity, found.height, found.lower_bound)};
+}
+
+status write_offsets(const std::string& path, const plan::problem& buffers, const plan::placement& at) {
+  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return {errc::invalid_argument, fmt::format("{}: cannot be written", path)};
+  fmt::print(file, "id,lower,upper,size,offset\n");
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    fmt::print(file, "{},{},{},{},{}\n", buffers[i].id, buffers[i].lower, buffers[i].upper, buffers[i].size, at[i]);
+  }
+  if (std::fclose(file) != 0) return {errc::invalid_argument, fmt::format("{}: cannot be written", path)};
+  return {};
+}
+
+int plan_static(const plan_options& with, const plan::solve_options& limits) {
+  const result<plan::problem> buffers = plan::read_problem(with.static_file);
+  if (!buffers) return fail(1, buffers.why().message());
+  const result<plan::solution> found = plan::solve(*buffers, limits);
+  if (!found) return fail(1, fmt::format("{}: {}", with.static_file, found.why().message()));
+  show(with, with.static_file, *buffers, *found, nullptr);
+  status ok = proven(*buffers, *found, limits.capacity);
+  if (ok && !with.output.empty()) ok = write_offsets(with.output, *buffers, found->offsets);
+  return ok ? 0 : fail(1, fmt::format("{}: {}", with.static_file, ok.message()));
+}
+
+int plan_trace(const plan_options& with, const plan::solve_options& limits) {
+  const result<bench::trace> t = bench::load_trace(with.trace);
+  if (!t) return fail(1, t.why().message());
+  const std::vector<plan::recorded_op> ops = recorded(*t);
+  plan::solution found;
+  const result<plan::step_plan> made = plan::make_plan(ops, limits, &found);
+  const result<plan::step> step = plan::step_of(ops);
+  if (!made) return fail(1, fmt::format("{}: {}", with.trace, made.why().message()));
+  show(with, t->name, step->buffers, found, &*made);
+  status ok = proven(step->buffers, found, limits.capacity);
+  if (ok) ok = plan::write_plan(with.output, *made);
+  return ok ? 0 : fail(1, ok.message());
+}
+
+}  // namespace
+
+CLI::App* add_plan_command(CLI::App& to, plan_options& into) {
+  CLI::App* const plan = to.add_subcommand("plan", "offline placement for the policy planned, or of a static problem");
+  plan->add_option("trace", into.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
+  plan->add_option("-o,--output", into.output, "the plan; of a static problem, its buffers with their offsets")
+      ->type_name("PLAN");
+  plan->add_option("--static", into.static_file, "id,lower,upper,size instead of a trace")->type_name("FILE.csv");
+  plan->add_option("--capacity", into.capacity, "stop at the first placement within this")->type_name("N");
+  plan->add_option("--time-limit", into.time_limit_s, "seconds")->type_name("S")->check(CLI::Range(0.0, 86400.0));
+  plan->add_flag("--json", into.json, "as JSON");
+  return plan;
+}
+
+int make_plan(const plan_options& with) {
+  if (with.trace.empty() == with.static_file.empty()) {
+    return fail(2, "plan: expected a TRACE with -o PLAN, or --static FILE.csv with --capacity N");
+  }
+  if (!with.trace.empty() && with.output.empty()) return fail(2, "plan: no -o; expected the name of the plan to write");
+  plan::solve_options limits;
+  limits.time_limit = std::chrono::milliseconds{static_cast<std::int64_t>(with.time_limit_s * 1000)};
+  if (!with.capacity.empty()) {
+    const result<std::uint64_t> bytes = parse_bytes(with.capacity, "--capacity");
+    if (!bytes) return fail(2, bytes.why().message());
+    if (*bytes == 0) return fail(2, "--capacity=0: expected at least 1 byte");
+    limits.capacity = *bytes;
+  }
+  return with.trace.empty() ? plan_static(with, limits) : plan_trace(with, limits);
+}
+
+}  // namespace gpumem::cli

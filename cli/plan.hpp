@@ -1,0 +1,28 @@
+// `gpumem plan`: offline placement, of a trace's step for the policy `planned`, or of a static problem.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace gpumem::cli {
+
+struct plan_options {
+  std::string trace;
+  std::string static_file;
+  std::string output;
+  std::string capacity;  ///< bytes (1048576, 16GiB); empty: as low as can be found
+  double time_limit_s = 50;
+  bool json = false;
+};
+
+/// Adds the subcommand, whose words go into `into`.
+CLI::App* add_plan_command(CLI::App& to, plan_options& into);
+
+/// Exit status: 0; 1 where the file is no such thing, or nothing fits; 2 for words that do not go together.
+int make_plan(const plan_options& with);
+
+}  // namespace gpumem::cli

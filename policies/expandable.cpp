@@ -1,0 +1,84 @@
+/// expandable: page by page behind reserved addresses. Idle pages, wherever they are, serve before new ones are made.
+///
+/// What is held may exceed the most that was live by the slack (GPUMEM_SLACK); beyond it a page that is missing is
+/// unmapped from where it is idle and mapped where it is wanted, which costs about as much as ten new ones and, where
+/// the idle memory was used a moment ago, a wait. docs/expandable.md has the curve from which the default is chosen.
+#include <algorithm>
+
+#include "bits.hpp"
+#include "built_in.hpp"
+
+namespace gpumem {
+namespace {
+
+class expandable final : public policy {
+ public:
+  explicit expandable(const policy_setup& setup) : page_{setup.page_bytes}, slack_{setup.slack} {}
+
+  [[nodiscard]] page_rules pages(const pool_view& view) const override {
+    return {.range_bytes = round_up(view.total_bytes, page_) * ranges_of_device,
+            .lowest_fit_bytes = 16 * mib,
+            .upper_end_bytes = 1 * mib,
+            .upper_end_pool_bytes = 1 * gib};
+  }
+
+  /// A slack that was set holds to the page. By default more is made ahead while the demand rises, and in runs, which
+  /// are cheap to make; both cost some of what the pages could serve.
+  [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t need_bytes,
+                                     std::uint64_t missing_bytes) const override {
+    const std::uint64_t live = view.live_bytes + need_bytes;
+    const std::uint64_t peak = std::max(view.peak_live_bytes, live);
+    const bool rises = live > view.peak_live_bytes;
+    const std::uint64_t slack = slack_bytes(peak);
+    // What fitted before and does not now lies beside gaps. A little more at once, and it is the last time.
+    const std::uint64_t most = peak + (slack_ || rises ? slack : slack + slack / 2);
+    const std::uint64_t room = most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;
+    if (slack_) return {.make_bytes = std::min(room, missing_bytes), .run_bytes = page_};
+    if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run_bytes(peak)};
+    const std::uint64_t for_gaps = round_up(share(peak, gap_share), page_);
+    return {.make_bytes = rises ? std::max(missing_bytes, ahead_bytes(peak)) : missing_bytes + for_gaps,
+            .run_bytes = run_bytes(peak)};
+  }
+
+  /// Whole segments are not taken.
+  segment_request grow(const pool_view&, std::uint64_t need_bytes) override {
+    return {.bytes = need_bytes, .least_bytes = need_bytes};
+  }
+
+ private:
+  static constexpr std::uint64_t ranges_of_device = 4;
+  // The default, chosen by the curve in docs/expandable.md.
+  static constexpr double slack_share = 0.08;
+  static constexpr std::uint64_t least_slack = 32 * mib;
+  static constexpr double ahead_share = 0.04;
+  static constexpr std::uint64_t least_ahead = 16 * mib;
+  static constexpr double gap_share = 0.02;
+  static constexpr std::uint64_t largest_run = 32 * mib;
+
+  static std::uint64_t share(std::uint64_t bytes, double of) {
+    return static_cast<std::uint64_t>(static_cast<double>(bytes) * of);
+  }
+  [[nodiscard]] std::uint64_t slack_bytes(std::uint64_t live) const {
+    if (slack_.unit == byte_limit::kind::bytes) return slack_.bytes;
+    if (slack_) return share(live, slack_.fraction);
+    return std::max(share(live, slack_share), least_slack);
+  }
+  [[nodiscard]] std::uint64_t ahead_bytes(std::uint64_t live) const {
+    return round_down(std::max(share(live, ahead_share), least_ahead), page_);
+  }
+  [[nodiscard]] std::uint64_t run_bytes(std::uint64_t live) const {
+    return std::clamp(round_down(slack_bytes(live) / 2, page_), page_, std::max(page_, largest_run));
+  }
+
+  std::uint64_t page_;
+  byte_limit slack_;
+};
+
+}  // namespace
+
+std::unique_ptr<policy> make_expandable(const policy_setup& setup) {
+  if (setup.page_bytes == 0) return make_caching(setup);
+  return std::make_unique<expandable>(setup);
+}
+
+}  // namespace gpumem

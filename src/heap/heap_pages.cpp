@@ -1,0 +1,119 @@
+// What a heap does with a paged segment: memory comes behind some of its addresses and goes again.
+//
+// Between two blocks of such a segment that are live, every byte is free or hollow, so a request may also be placed
+// where it needs some memory to be put behind it: `back` what is hollow there, then `carve_at`. The pool's lock guards
+// all of it, and the pool keeps hollow blocks to whole pages.
+#include <cassert>
+
+#include "heap.hpp"
+
+namespace gpumem {
+
+segment_index heap::add_hollow_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass) {
+  const segment_index s = take_segment();
+  const block_index i = blocks_.take();
+  block& b = blocks_[i];
+  b.begin = begin;
+  b.bytes = bytes;
+  b.segment = s;
+  b.klass = static_cast<std::uint8_t>(klass);
+  segments_[s] = {begin, bytes, i, b.klass};
+  enter_hollow(i);
+  return s;
+}
+
+void heap::enter_hollow(block_index i) noexcept {
+  block& b = blocks_[i];
+  b.state = block_state::hollow;
+  b.owner = idle_owner;
+  b.in_index = index_links{};
+  b.in_index.newer = hollow_;
+  if (hollow_ != no_block) blocks_[hollow_].in_index.older = i;
+  hollow_ = i;
+  totals_.hollow_bytes += b.bytes;
+}
+
+void heap::leave_hollow(block_index i) noexcept {
+  const index_links& links = blocks_[i].in_index;
+  (links.older != no_block ? blocks_[links.older].in_index.newer : hollow_) = links.newer;
+  if (links.newer != no_block) blocks_[links.newer].in_index.older = links.older;
+  totals_.hollow_bytes -= blocks_[i].bytes;
+}
+
+// The block with exactly these bounds; what is cut off in front and behind are blocks of their own. All have the state,
+// owner and epoch that `i` had, and none is in an index or a list. Requires that `i` is in none.
+block_index heap::cut_out(block_index i, std::uint64_t begin, std::uint64_t bytes) {
+  const auto split = [this](block_index low, std::uint64_t at) {
+    const block_index high = blocks_.take();
+    block& l = blocks_[low];
+    block& h = blocks_[high];
+    h = l;
+    h.begin = at;
+    h.bytes = l.begin + l.bytes - at;
+    l.bytes = at - l.begin;
+    h.below = low;
+    l.above = high;
+    if (h.above != no_block) blocks_[h.above].below = high;
+    return high;
+  };
+  assert(blocks_[i].begin <= begin && begin + bytes <= blocks_[i].begin + blocks_[i].bytes);
+  if (blocks_[i].begin != begin) i = split(i, begin);
+  if (blocks_[i].bytes != bytes) split(i, begin + bytes);
+  return i;
+}
+
+block_index heap::back(block_index i, std::uint64_t begin, std::uint64_t bytes) {
+  assert(blocks_[i].state == block_state::hollow);
+  const std::uint64_t low = blocks_[i].begin;
+  const std::uint64_t high = low + blocks_[i].bytes;
+  leave_hollow(i);
+  const block_index cut = cut_out(i, begin, bytes);
+  if (low != begin) enter_hollow(blocks_[cut].below);
+  if (high != begin + bytes) enter_hollow(blocks_[cut].above);
+  const unsigned klass = blocks_[cut].klass;
+  totals_.segment_bytes += bytes;
+  by_class_[klass].segment_bytes += bytes;
+  const block_index below = blocks_[cut].below;
+  make_free(cut, idle_owner, 0, false);
+  const bool merged = below != no_block && blocks_[below].state == block_state::free &&
+                      blocks_[below].begin + blocks_[below].bytes > begin;
+  return merged ? below : cut;
+}
+
+block_index heap::unback(block_index i, std::uint64_t begin, std::uint64_t bytes) {
+  assert(blocks_[i].state == block_state::free && blocks_[i].owner == idle_owner);
+  const std::uint64_t low = blocks_[i].begin;
+  const std::uint64_t high = low + blocks_[i].bytes;
+  const block_index order_before = blocks_[i].in_index.older;
+  leave(i);
+  block_index cut = cut_out(i, begin, bytes);
+  if (low != begin) enter(blocks_[cut].below, order_before);
+  if (high != begin + bytes) enter(blocks_[cut].above, order_before);
+  totals_.segment_bytes -= bytes;
+  by_class_[blocks_[cut].klass].segment_bytes -= bytes;
+  const auto hollow = [this](block_index n) { return n != no_block && blocks_[n].state == block_state::hollow; };
+  if (hollow(blocks_[cut].above)) {
+    leave_hollow(blocks_[cut].above);
+    merge_above(cut);
+  }
+  if (hollow(blocks_[cut].below)) {
+    cut = blocks_[cut].below;
+    leave_hollow(cut);
+    merge_above(cut);
+  }
+  enter_hollow(cut);
+  return cut;
+}
+
+block_index heap::lowest_fit(unsigned klass, owner_id o, std::uint64_t bytes, std::uint64_t alignment) const noexcept {
+  const block_index best = best_fit(klass, o, true, bytes, alignment);
+  if (best == no_block || blocks_[best].bytes == bytes) return best;
+  const std::uint64_t least = bytes + (alignment - 512);
+  const block_index own = owners_[o].by_class[klass].lowest_fit(blocks_, least);
+  const block_index idle = owners_[idle_owner].by_class[klass].lowest_fit(blocks_, least);
+  if (own == no_block && idle == no_block) return best;
+  if (own == no_block || idle == no_block) return own != no_block ? own : idle;
+  return blocks_[own].begin < blocks_[idle].begin ? own : idle;
+}
+
+}  // namespace gpumem

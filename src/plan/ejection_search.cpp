@@ -1,0 +1,132 @@
+/// One loop: take the first open buffer, find its cheapest spot, throw out what is there.
+#include "ejection_search.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "bits.hpp"
+
+namespace gpumem::plan {
+namespace {
+
+/// Sums of weights differ by less than this where they are meant to be equal.
+constexpr double same = 1e-9;
+
+std::vector<std::uint32_t> by_first_section(const sections& cut) {
+  std::vector<std::uint32_t> order(cut.of.size());
+  std::iota(order.begin(), order.end(), std::uint32_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return cut.of[a].first < cut.of[b].first; });
+  return order;
+}
+
+}  // namespace
+
+std::uint64_t ejection_search::pairs(const problem& buffers, const sections& cut) {
+  std::vector<std::uint64_t> starts(cut.load.size() + 1);  // before each section
+  for (const section_range& each : cut.of) ++starts[each.first + 1];
+  std::partial_sum(starts.begin(), starts.end(), starts.begin());
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < buffers.size(); ++i) sum += starts[cut.of[i].last] - starts[cut.of[i].first];
+  return sum;
+}
+
+ejection_search::ejection_search(const problem& buffers, const sections& cut)
+    : buffers_{buffers}, neighbours_(buffers.size()) {
+  const std::vector<std::uint32_t> order = by_first_section(cut);
+  for (std::size_t k = 0; k < order.size(); ++k) {
+    const std::uint32_t last = cut.of[order[k]].last;
+    for (std::size_t l = k + 1; l < order.size() && cut.of[order[l]].first < last; ++l) {
+      neighbours_[order[k]].push_back(order[l]);
+      neighbours_[order[l]].push_back(order[k]);
+    }
+  }
+}
+
+bool ejection_search::run(std::uint64_t capacity, const std::vector<std::uint32_t>& rank, ejection_rule by,
+                          std::uint64_t most_steps, clock::time_point deadline) {
+  at_.assign(buffers_.size(), 0);
+  placed_.assign(buffers_.size(), 0);
+  lot_.seed(by.lot + 1);
+  std::vector<double> unit(buffers_.size(), 1);
+  if (by.weigh_by_size) {
+    std::transform(buffers_.begin(), buffers_.end(), unit.begin(),
+                   [&](const buffer& each) { return static_cast<double>(each.size) / static_cast<double>(capacity); });
+  }
+  weight_ = unit;
+  using ranked = std::pair<std::uint32_t, std::uint32_t>;
+  std::priority_queue<ranked, std::vector<ranked>, std::greater<>> open;
+  for (std::uint32_t i = 0; i < buffers_.size(); ++i) {
+    if (buffers_[i].size > capacity) return false;
+    open.emplace(rank[i], i);
+  }
+  for (std::uint64_t step = 0; !open.empty(); ++step) {
+    if (step >= most_steps || (step % 256 == 0 && clock::now() >= deadline)) return false;
+    const std::uint32_t i = open.top().second;
+    open.pop();
+    look_around(i, capacity);
+    const spot chosen = cheapest(buffers_[i]);
+    if (!chosen.free) {
+      for (const std::uint32_t k : neighbours_[i]) {
+        if (placed_[k] == 0 || at_[k] >= chosen.at + buffers_[i].size || at_[k] + buffers_[k].size <= chosen.at) {
+          continue;
+        }
+        placed_[k] = 0;
+        open.emplace(rank[k], k);
+      }
+      weight_[i] += unit[i];
+    }
+    placed_[i] = 1;
+    at_[i] = chosen.at;
+  }
+  return true;
+}
+
+void ejection_search::look_around(std::uint32_t i, std::uint64_t capacity) {
+  const buffer& which = buffers_[i];
+  begins_.clear();
+  ends_.clear();
+  spots_.assign({0, round_down(capacity - which.size, which.alignment)});
+  for (const std::uint32_t k : neighbours_[i]) {
+    if (placed_[k] == 0) continue;
+    const std::uint64_t end = at_[k] + buffers_[k].size;
+    begins_.emplace_back(at_[k], weight_[k]);
+    ends_.emplace_back(end, weight_[k]);
+    const std::uint64_t above = round_up(end, which.alignment);
+    if (above <= capacity - which.size) spots_.push_back(above);
+    if (at_[k] >= which.size) spots_.push_back(round_down(at_[k] - which.size, which.alignment));
+  }
+  std::sort(begins_.begin(), begins_.end());
+  std::sort(ends_.begin(), ends_.end());
+  std::sort(spots_.begin(), spots_.end());
+  spots_.erase(std::unique(spots_.begin(), spots_.end()), spots_.end());
+}
+
+/// What lies in the way of a spot: all that begins below its end, less all that ends at or below its begin.
+ejection_search::spot ejection_search::cheapest(const buffer& which) {
+  std::size_t begun = 0;
+  std::size_t ended = 0;
+  double begun_weight = 0;
+  double ended_weight = 0;
+  double least = std::numeric_limits<double>::infinity();
+  std::uint64_t alike = 0;
+  spot best;
+  for (const std::uint64_t at : spots_) {
+    for (; begun < begins_.size() && begins_[begun].first < at + which.size; ++begun) {
+      begun_weight += begins_[begun].second;
+    }
+    for (; ended < ends_.size() && ends_[ended].first <= at; ++ended) ended_weight += ends_[ended].second;
+    if (begun == ended) return {at, true};
+    const double cost = begun_weight - ended_weight;
+    if (cost < least - same) {
+      least = cost;
+      best.at = at;
+      alike = 1;
+    } else if (cost < least + same && lot_() % ++alike == 0) {
+      best.at = at;
+    }
+  }
+  return best;
+}
+
+}  // namespace gpumem::plan

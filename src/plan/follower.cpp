@@ -1,0 +1,110 @@
+/// Where the same few requests stand at several places of a plan, the next one from where it is counts.
+#include "follower.hpp"
+
+#include <algorithm>
+
+namespace gpumem::plan {
+namespace {
+
+std::uint64_t mixed(std::uint64_t value) noexcept {  // the finalizer of splitmix64
+  value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9U;
+  value = (value ^ (value >> 27U)) * 0x94d049bb133111ebU;
+  return value ^ (value >> 31U);
+}
+
+}  // namespace
+
+follower::follower(std::shared_ptr<const step_plan> followed) : plan_{std::move(followed)} {
+  const std::vector<planned_allocation>& all = plan_->allocations;
+  for (const planned_allocation& each : all) offsets_.push_back(each.offset);
+  std::sort(offsets_.begin(), offsets_.end());
+  offsets_.erase(std::unique(offsets_.begin(), offsets_.end()), offsets_.end());
+  for (const planned_allocation& each : all) {
+    place_of_.push_back(
+        static_cast<std::uint32_t>(std::lower_bound(offsets_.begin(), offsets_.end(), each.offset) - offsets_.begin()));
+  }
+  block_at_.assign(offsets_.size(), nobody);
+  taken_ = rank_set{static_cast<std::uint32_t>(offsets_.size())};
+  for (std::uint32_t i = 0; i < all.size(); ++i) {
+    take(request(all[i].bytes, all[i].stream));
+    if (i + 1 >= remembered) known_.emplace_back(latest(), i);
+  }
+  std::sort(known_.begin(), known_.end());
+  std::fill(std::begin(history_), std::end(history_), 0);
+}
+
+std::uint64_t follower::request(std::uint64_t bytes, std::uint64_t stream_number) const noexcept {
+  return mixed(bytes + stream_number * 0x9e3779b97f4a7c15U);
+}
+
+std::uint64_t follower::number_of(std::uint64_t stream) {
+  if (last_number_ == nobody || stream != last_stream_) {
+    last_stream_ = stream;
+    last_number_ = stream_.emplace(stream, stream_.size()).first->second;
+  }
+  return last_number_;
+}
+
+std::uint64_t follower::latest() const noexcept {
+  std::uint64_t sum = 0;
+  for (const std::uint64_t each : history_) sum = mixed(sum + each);
+  return sum;
+}
+
+void follower::take(std::uint64_t what) noexcept {
+  std::copy(std::begin(history_) + 1, std::end(history_), std::begin(history_));
+  history_[remembered - 1] = what;
+}
+
+std::optional<std::uint32_t> follower::find_again() const noexcept {
+  const std::uint64_t what = latest();
+  auto at = std::lower_bound(known_.begin(), known_.end(), std::pair{what, cursor_});
+  if (at == known_.end() || at->first != what) at = std::lower_bound(known_.begin(), known_.end(), std::pair{what, 0U});
+  if (at == known_.end() || at->first != what) return std::nullopt;
+  return at->second;
+}
+
+std::uint32_t follower::go_behind(std::uint32_t at) noexcept {
+  cursor_ = at + 1 == plan_->allocations.size() ? plan_->repeat_from : at + 1;
+  in_a_row_ = 0;
+  return place_of_[at];
+}
+
+std::optional<std::uint32_t> follower::next(std::uint64_t bytes, std::uint64_t stream) {
+  const std::uint64_t number = number_of(stream);
+  take(request(bytes, number));
+  const planned_allocation& expected = plan_->allocations[cursor_];
+  if (expected.bytes == bytes && expected.stream == number) return go_behind(cursor_);
+  if (const auto again = find_again()) return go_behind(*again);
+  if (in_a_row_ < lost_after) ++in_a_row_;
+  return std::nullopt;
+}
+
+void follower::placed(std::uint32_t place, std::uint32_t block) {
+  if (block >= place_at_.size()) place_at_.resize(std::max<std::size_t>(block + 1, 2 * place_at_.size()), nobody);
+  place_at_[block] = place;
+  block_at_[place] = block;
+  taken_.add(place);
+}
+
+void follower::gone(std::uint32_t block) noexcept {
+  if (block >= place_at_.size() || place_at_[block] == nobody) return;
+  const std::uint32_t place = place_at_[block];
+  place_at_[block] = nobody;
+  block_at_[place] = nobody;
+  taken_.remove(place);
+}
+
+std::optional<std::uint32_t> follower::placed_at_or_below(std::uint32_t place) const noexcept {
+  const auto rank = taken_.at_or_below(place);
+  if (!rank) return std::nullopt;
+  return block_at_[*rank];
+}
+
+std::uint64_t follower::metadata_bytes() const noexcept {
+  return plan_->allocations.size() * (sizeof(planned_allocation) + sizeof(std::uint32_t)) +
+         offsets_.size() * (sizeof(std::uint64_t) + sizeof(std::uint32_t)) + known_.capacity() * sizeof(known_[0]) +
+         place_at_.capacity() * sizeof(std::uint32_t);
+}
+
+}  // namespace gpumem::plan

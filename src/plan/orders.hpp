@@ -1,0 +1,34 @@
+/// Orders in which to place buffers: what each solver tries before anything cleverer.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "problem.hpp"
+#include "sections.hpp"
+
+namespace gpumem::plan {
+
+enum class order_by : std::uint8_t {
+  peak_then_lifetime,  ///< the highest load that a buffer is part of, then lifetime
+  size,
+  peak_then_size,
+  area,  ///< size times lifetime
+  lifetime,
+  peak_then_area,
+  failures,           ///< where a search failed most
+  summed_failures,    ///< the same, over the lifetime
+  failures_and_size,  ///< that times size
+};
+inline constexpr int order_count = 9;
+/// The orders that need no failures come first.
+inline constexpr int plain_order_count = 6;
+
+/// Buffers by descending key; equal ones stay in order. `failures` by section may be empty.
+[[nodiscard]] std::vector<std::uint32_t> ordered(const problem& buffers, const sections& cut, order_by by,
+                                                 const std::vector<double>& failures = {});
+
+/// The place of each buffer in an order.
+[[nodiscard]] std::vector<std::uint32_t> rank_of(const std::vector<std::uint32_t>& order);
+
+}  // namespace gpumem::plan

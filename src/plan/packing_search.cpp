@@ -1,0 +1,417 @@
+/// The search itself. Idea of canonical placements and of sections: Moffitt, MiniMalloc (ASPLOS 2024); branching on the
+/// section with the fewest choices, failures as weights and memory of dead nodes are the constraint solver's.
+#include "packing_search.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "bits.hpp"
+
+namespace gpumem::plan {
+namespace {
+
+constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+constexpr std::uint32_t none_chosen = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t dead_places = std::size_t{1} << 20;
+
+std::int64_t aligned(std::int64_t value, std::int64_t alignment) { return (value + alignment - 1) & -alignment; }
+
+std::uint64_t mixed(std::uint64_t value) {  // the finalizer of splitmix64
+  value += 0x9e3779b97f4a7c15U;
+  value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9U;
+  value = (value ^ (value >> 27U)) * 0x94d049bb133111ebU;
+  return value ^ (value >> 31U);
+}
+
+}  // namespace
+
+packing_search::packing_search(const problem& buffers, const sections& cut, std::uint64_t capacity)
+    : section_count_{cut.load.size()}, dead_(dead_places) {
+  std::uint64_t unit = 0;
+  for (const buffer& each : buffers) unit = std::gcd(unit, each.size);
+  for (const buffer& each : buffers) unit = std::gcd(unit, unit % each.alignment == 0 ? unit : each.alignment);
+  unit = std::max<std::uint64_t>(unit, 1);
+  unit_bytes_ = static_cast<units>(unit);
+  capacity_ = static_cast<units>(std::min(capacity, std::uint64_t{1} << 62) / unit);
+
+  initial_load_.resize(section_count_);
+  covering_.resize(section_count_);
+  neighbours_.resize(buffers.size());
+  for (index i = 0; i < buffers.size(); ++i) {
+    const buffer& each = buffers[i];
+    items_.push_back({cut.of[i], static_cast<units>(each.size / unit),
+                      each.alignment <= unit ? 1 : static_cast<units>(each.alignment / unit)});
+    for (index s = cut.of[i].first; s < cut.of[i].last; ++s) {
+      initial_load_[s] += items_.back().size;
+      covering_[s].push_back(i);
+    }
+  }
+  for (index i = 0; i < items_.size(); ++i) {
+    for (index k = 0; k < items_.size(); ++k) {
+      if (i != k && items_[i].range.overlaps(items_[k].range)) neighbours_[i].push_back(k);
+    }
+  }
+  lowest_.resize(section_count_);
+  first_top_.resize(section_count_);
+  first_top_of_.resize(section_count_);
+  second_top_.resize(section_count_);
+  choices_.resize(section_count_);
+  failures_.resize(section_count_);
+  least_.resize(items_.size());
+  slips_below_.resize(items_.size());
+  may_be_next_.resize(items_.size());
+  offset_.resize(items_.size());
+}
+
+packing_search::outcome packing_search::run(const std::vector<std::uint32_t>& rank, rule by, std::uint64_t most_nodes,
+                                            clock::time_point deadline) {
+  rank_ = rank;
+  rule_ = by;
+  nodes_left_ = most_nodes;
+  deadline_ = deadline;
+  stopped_ = false;
+  for (double& each : failures_) each *= 0.5;  // what failed in earlier runs counts less and less
+  trail_.clear();
+  placed_.assign(items_.size(), 0);
+  values_.assign(2 * section_count_ + items_.size(), 0);
+  std::copy(initial_load_.begin(), initial_load_.end(), values_.begin() + static_cast<std::ptrdiff_t>(section_count_));
+
+  part all{{}, {0, static_cast<index>(section_count_)}};
+  all.items.resize(items_.size());
+  std::iota(all.items.begin(), all.items.end(), index{0});
+  if (descend(all)) return outcome::found;
+  return stopped_ ? outcome::gave_up : outcome::impossible;
+}
+
+placement packing_search::offsets() const {
+  placement found;
+  found.reserve(offset_.size());
+  for (const units each : offset_) found.push_back(static_cast<std::uint64_t>(each * unit_bytes_));
+  return found;
+}
+
+void packing_search::set(units& value, units to) {
+  trail_.emplace_back(static_cast<std::uint32_t>(&value - values_.data()), value);
+  value = to;
+}
+
+void packing_search::rewind(std::size_t mark) {
+  while (trail_.size() > mark) {
+    values_[trail_.back().first] = trail_.back().second;
+    trail_.pop_back();
+  }
+}
+
+bool packing_search::out_of_budget() {
+  if (nodes_left_ == 0 || (nodes_left_ % 64 == 0 && clock::now() >= deadline_)) stopped_ = true;
+  if (!stopped_) --nodes_left_;
+  return stopped_;
+}
+
+/// True leaves a complete placement of `open` behind; false leaves everything as it was.
+bool packing_search::descend(const part& open) {
+  if (open.items.empty()) return true;
+  if (std::vector<part> parts = split(open); parts.size() > 1) return descend_parts(parts);
+  if (out_of_budget()) return false;
+  const std::size_t mark = trail_.size();
+  if (tighten(open)) {
+    const std::uint64_t key = key_of(open);
+    std::uint64_t& place_of_key = dead_[key % dead_places];
+    if (place_of_key != key) {
+      if (descend_choices(open, choose(open))) return true;
+      if (!stopped_) place_of_key = key;
+    }
+  }
+  rewind(mark);
+  return false;
+}
+
+/// Parts that no open item connects, or nothing where there is only one.
+std::vector<packing_search::part> packing_search::split(const part& open) const {
+  const index first = open.range.first;
+  std::vector<int> crossing(open.range.last - first + 1);  // by boundary below a section, as differences
+  for (const index i : open.items) {
+    ++crossing[items_[i].range.first + 1 - first];
+    --crossing[items_[i].range.last - first];
+  }
+  std::vector<index> part_of(open.range.last - first);
+  std::vector<part> parts;
+  int across = 0;
+  for (index s = first; s < open.range.last; ++s) {
+    across += crossing[s - first];
+    if (across == 0) parts.push_back({{}, {s, s}});
+    parts.back().range.last = s + 1;
+    part_of[s - first] = static_cast<index>(parts.size() - 1);
+  }
+  if (parts.size() == 1) return {};
+  for (const index i : open.items) parts[part_of[items_[i].range.first - first]].items.push_back(i);
+  std::erase_if(parts, [](const part& each) { return each.items.empty(); });
+  if (parts.size() == 1) parts.push_back({});  // smaller in time: worth a step
+  return parts;
+}
+
+/// The part that fails most comes first, since one that is impossible makes the others pointless.
+bool packing_search::descend_parts(std::vector<part>& parts) {
+  const auto worst = [&](const part& each) {
+    double most = 0;
+    for (index s = each.range.first; s < each.range.last; ++s) most = std::max(most, failures_[s]);
+    return most;
+  };
+  std::stable_sort(parts.begin(), parts.end(), [&](const part& a, const part& b) { return worst(a) > worst(b); });
+  const std::size_t mark = trail_.size();
+  for (std::size_t done = 0; done < parts.size(); ++done) {
+    if (descend(parts[done])) continue;
+    rewind(mark);
+    for (std::size_t k = 0; k < done; ++k) {
+      for (const index i : parts[k].items) placed_[i] = 0;
+    }
+    return false;
+  }
+  return true;
+}
+
+/// Raises floors and resting places to what follows from them, until nothing changes; false where the node is dead.
+bool packing_search::tighten(const part& open) {
+  for (bool again = true; again;) {
+    if (!weigh(open) || !raise_floors(open, again)) return false;
+  }
+  return true;
+}
+
+/// An item may be next (all open items around it will lie above it) only if none of those would fit below it, and if it
+/// does not waste more than the slack of any of its sections. Any other rests, in the end, on one that may be next.
+bool packing_search::weigh(const part& open) {
+  for (index s = open.range.first; s < open.range.last; ++s) {
+    lowest_[s] = first_top_[s] = second_top_[s] = none;
+    first_top_of_[s] = 0;
+    choices_[s] = 0;
+  }
+  for (const index i : open.items) {
+    const units top = rest(i) + items_[i].size;
+    for (index s = items_[i].range.first; s < items_[i].range.last; ++s) {
+      if (top < first_top_[s]) {
+        second_top_[s] = first_top_[s];
+        first_top_[s] = top;
+        first_top_of_[s] = i;
+      } else if (top < second_top_[s]) {
+        second_top_[s] = top;
+      }
+    }
+  }
+  waiting_.clear();
+  for (const index i : open.items) {
+    const section_range range = items_[i].range;
+    units lift = none;
+    units most_load = 0;
+    for (index s = range.first; s < range.last; ++s) {
+      lift = std::min(lift, first_top_of_[s] == i ? second_top_[s] : first_top_[s]);
+      most_load = std::max(most_load, open_load(s));
+    }
+    slips_below_[i] = lift <= rest(i) ? 1 : 0;
+    may_be_next_[i] = rest(i) < lift && rest(i) + most_load <= capacity_ ? 1 : 0;
+    least_[i] = may_be_next_[i] != 0 ? rest(i) : none;
+    if (may_be_next_[i] == 0) waiting_.push_back(i);
+  }
+  return settle_waiting(open);
+}
+
+/// Where the items that cannot be next lie at least: on top of one that can be, or on such a one.
+bool packing_search::settle_waiting(const part& open) {
+  std::vector<units>& least_top = second_top_;  // has served its purpose
+  std::fill(least_top.begin() + open.range.first, least_top.begin() + open.range.last, none);
+  for (const index i : open.items) {
+    if (may_be_next_[i] == 0) continue;
+    for (index s = items_[i].range.first; s < items_[i].range.last; ++s) {
+      least_top[s] = std::min(least_top[s], rest(i) + items_[i].size);
+      lowest_[s] = std::min(lowest_[s], rest(i));
+      ++choices_[s];
+    }
+  }
+  for (bool again = !waiting_.empty(); again;) {
+    again = false;
+    for (const index i : waiting_) {
+      const section_range range = items_[i].range;
+      units at = none;
+      for (index s = range.first; s < range.last; ++s) at = std::min(at, least_top[s]);
+      if (at == none) continue;
+      at = aligned(std::max(at, rest(i)), items_[i].alignment);
+      if (at >= least_[i]) continue;
+      least_[i] = at;
+      again = true;
+      for (index s = range.first; s < range.last; ++s) {
+        least_top[s] = std::min(least_top[s], at + items_[i].size);
+        lowest_[s] = std::min(lowest_[s], at);
+      }
+    }
+  }
+  return std::all_of(waiting_.begin(), waiting_.end(),
+                     [&](index i) { return least_[i] != none && least_[i] + items_[i].size <= capacity_; });
+}
+
+bool packing_search::raise_floors(const part& open, bool& again) {
+  for (index s = open.range.first; s < open.range.last; ++s) {
+    if (lowest_[s] == none) continue;
+    if (lowest_[s] + open_load(s) > capacity_) {
+      failures_[s] += 1;
+      return false;
+    }
+    if (lowest_[s] > floor(s)) set(floor(s), lowest_[s]);
+  }
+  again = false;
+  for (const index i : open.items) {
+    units at = rest(i);
+    for (index s = items_[i].range.first; s < items_[i].range.last; ++s) at = std::max(at, floor(s));
+    if (at > rest(i)) {
+      set(rest(i), aligned(at, items_[i].alignment));
+      again = true;
+    }
+  }
+  return true;
+}
+
+std::uint64_t packing_search::key_of(const part& open) const {
+  std::uint64_t key = 0;
+  for (const index i : open.items) key += mixed(mixed(i) ^ static_cast<std::uint64_t>(rest(i)));
+  for (index s = open.range.first; s < open.range.last; ++s) {
+    if (lowest_[s] != none) key += mixed(~mixed(s) ^ static_cast<std::uint64_t>(floor(s)));
+  }
+  return key == 0 ? 1 : key;
+}
+
+/// A section whose next item, if it is none that may be next, lies higher than the floor. The one with the lowest floor
+/// always is such: nothing fits below it.
+packing_search::index packing_search::choose(const part& open) const {
+  std::vector<char> blocked(open.range.last - open.range.first);
+  for (const index i : open.items) {
+    if (slips_below_[i] == 0) continue;
+    for (index s = items_[i].range.first; s < items_[i].range.last; ++s) {
+      if (rest(i) == floor(s)) blocked[s - open.range.first] = 1;
+    }
+  }
+  section_range preferred{0, static_cast<index>(section_count_)};
+  if (rule_ == rule::first_item) {
+    index first = none_chosen;
+    for (const index i : open.items) {
+      if (may_be_next_[i] == 0) continue;
+      if (first == none_chosen || rest(i) < rest(first) || (rest(i) == rest(first) && rank_[i] < rank_[first])) {
+        first = i;
+      }
+    }
+    if (first != none_chosen) preferred = items_[first].range;
+  }
+  index best = open.range.first;
+  double best_score = std::numeric_limits<double>::infinity();
+  for (index s = open.range.first; s < open.range.last; ++s) {
+    if (lowest_[s] == none || blocked[s - open.range.first] != 0) continue;
+    const double slack = static_cast<double>(capacity_ - floor(s) - open_load(s)) / static_cast<double>(capacity_);
+    double score = choices_[s];
+    switch (rule_) {
+      case rule::fewest_choices:
+        score += slack;
+        break;
+      case rule::least_slack:
+        score *= slack + 0.01;
+        break;
+      case rule::most_failures:
+        score *= (slack + 0.01) / (failures_[s] + 1);
+        break;
+      case rule::first_item:
+      case rule::lowest_floor:
+        score = static_cast<double>(floor(s)) + score / (score + 1);
+        break;
+    }
+    if (!preferred.covers(s)) score += 2 * static_cast<double>(capacity_);
+    if (score < best_score) {
+      best_score = score;
+      best = s;
+    }
+  }
+  return best;
+}
+
+/// Every way to go on in `section`: each item that may be next in it, then that none of them is.
+bool packing_search::descend_choices(const part& open, index section) {
+  std::vector<index> next;
+  for (const index i : covering_[section]) {
+    if (placed_[i] == 0 && may_be_next_[i] != 0) next.push_back(i);
+  }
+  std::sort(next.begin(), next.end(),
+            [&](index a, index b) { return rest(a) != rest(b) ? rest(a) < rest(b) : rank_[a] < rank_[b]; });
+  const auto alike = [&](index a, index b) {
+    return items_[a].range.first == items_[b].range.first && items_[a].range.last == items_[b].range.last &&
+           items_[a].size == items_[b].size && items_[a].alignment == items_[b].alignment;
+  };
+  for (std::size_t k = 0; k < next.size(); ++k) {
+    if (std::any_of(next.begin(), next.begin() + static_cast<std::ptrdiff_t>(k),
+                    [&](index earlier) { return alike(earlier, next[k]); })) {
+      continue;
+    }
+    if (place(open, next[k])) return true;
+    if (stopped_) return false;
+  }
+  return raise(open, section);
+}
+
+bool packing_search::place(const part& open, index i) {
+  const std::size_t mark = trail_.size();
+  const section_range range = items_[i].range;
+  offset_[i] = rest(i);
+  const units top = rest(i) + items_[i].size;
+  placed_[i] = 1;
+  bool fits = true;
+  for (index s = range.first; s < range.last; ++s) {
+    set(floor(s), top);
+    set(open_load(s), open_load(s) - items_[i].size);
+    if (top + open_load(s) > capacity_) {
+      failures_[s] += 1;
+      fits = false;
+    }
+  }
+  if (fits) {
+    for (const index k : neighbours_[i]) {
+      if (placed_[k] == 0 && rest(k) < top) set(rest(k), aligned(top, items_[k].alignment));
+    }
+    part left{{}, open.range};
+    left.items.reserve(open.items.size() - 1);
+    for (const index k : open.items) {
+      if (k != i) left.items.push_back(k);
+    }
+    if (descend(left)) return true;
+  }
+  rewind(mark);
+  placed_[i] = 0;
+  return false;
+}
+
+/// Where the lowest open item of `section` lies at least, given that something outside of it lies below that item.
+packing_search::units packing_search::next_level(index section) const {
+  units level = none;
+  for (const index i : covering_[section]) {
+    if (placed_[i] != 0) continue;
+    units below = none;
+    for (const index k : neighbours_[i]) {
+      if (placed_[k] == 0 && !items_[k].range.covers(section)) below = std::min(below, rest(k) + items_[k].size);
+    }
+    if (below != none) level = std::min(level, aligned(std::max(below, rest(i)), items_[i].alignment));
+  }
+  return level;
+}
+
+bool packing_search::raise(const part& open, index section) {
+  const units level = next_level(section);
+  if (level == none || level + open_load(section) > capacity_) {
+    failures_[section] += 1;
+    return false;
+  }
+  const std::size_t mark = trail_.size();
+  set(floor(section), level);
+  for (const index i : covering_[section]) {
+    if (placed_[i] == 0 && rest(i) < level) set(rest(i), aligned(level, items_[i].alignment));
+  }
+  if (descend(open)) return true;
+  rewind(mark);
+  return false;
+}
+
+}  // namespace gpumem::plan

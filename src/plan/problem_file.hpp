@@ -1,0 +1,20 @@
+/// A static problem from a file, in the format of the published benchmarks: `id,lower,upper,size`, one buffer a line.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "problem.hpp"
+
+namespace gpumem::plan {
+
+/// `corrupt` names line and reason. The header may hold the four columns in any order; others are ignored.
+[[nodiscard]] result<problem> parse_problem(std::string_view text);
+
+/// The same of a file, whose name stands before the reason; checked.
+[[nodiscard]] result<problem> read_problem(const std::string& path);
+
+/// All of a file; `invalid_argument` where it cannot be read.
+[[nodiscard]] result<std::string> read_text(const std::string& path);
+
+}  // namespace gpumem::plan

@@ -1,0 +1,58 @@
+/// A set of small numbers that finds the next lower member in a fixed number of steps: bits in words of 64, and above
+/// each level one that says which of its words are not empty. Not synchronised.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace gpumem::plan {
+
+class rank_set {
+ public:
+  /// For numbers below `count`, at most 2^30.
+  explicit rank_set(std::uint32_t count = 0) {
+    for (auto& level : levels_) {
+      count = count / 64 + 1;
+      level.assign(count, 0);
+    }
+  }
+  void add(std::uint32_t rank) noexcept {
+    for (auto& level : levels_) {
+      level[rank / 64] |= std::uint64_t{1} << rank % 64;
+      rank /= 64;
+    }
+  }
+  void remove(std::uint32_t rank) noexcept {
+    for (auto& level : levels_) {
+      level[rank / 64] &= ~(std::uint64_t{1} << rank % 64);
+      if (level[rank / 64] != 0) return;
+      rank /= 64;
+    }
+  }
+  /// The greatest member that is at most `rank`.
+  [[nodiscard]] std::optional<std::uint32_t> at_or_below(std::uint32_t rank) const noexcept {
+    for (std::size_t up = 0; up < levels_.size(); ++up) {
+      const std::uint64_t here = levels_[up][rank / 64] & (~std::uint64_t{0} >> (63 - rank % 64));
+      if (here != 0) {
+        rank = rank / 64 * 64 + top(here);
+        while (up-- > 0) rank = rank * 64 + top(levels_[up][rank]);
+        return rank;
+      }
+      if (rank < 64) return std::nullopt;
+      rank = rank / 64 - 1;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static std::uint32_t top(std::uint64_t word) noexcept {
+    return 63 - static_cast<std::uint32_t>(std::countl_zero(word));
+  }
+
+  std::array<std::vector<std::uint64_t>, 5> levels_;  // 64^5 = 2^30
+};
+
+}  // namespace gpumem::plan

@@ -1,0 +1,30 @@
+/// Time, cut into the fewest pieces that tell the same story: two buffers are alive together exactly if their ranges of
+/// sections overlap.
+///
+/// A new section begins where a buffer starts after another has ended: only there is the set of live buffers not
+/// contained in that of a neighbour (these sets are the maximal cliques of the interval graph).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "problem.hpp"
+
+namespace gpumem::plan {
+
+struct section_range {
+  std::uint32_t first = 0;
+  std::uint32_t last = 0;  ///< one past the end
+
+  [[nodiscard]] bool covers(std::uint32_t section) const noexcept { return first <= section && section < last; }
+  [[nodiscard]] bool overlaps(section_range other) const noexcept { return first < other.last && other.first < last; }
+};
+
+struct sections {
+  std::vector<section_range> of;    ///< by buffer
+  std::vector<std::uint64_t> load;  ///< by section: bytes alive
+};
+
+[[nodiscard]] sections cut_into_sections(const problem& buffers);
+
+}  // namespace gpumem::plan

@@ -1,0 +1,254 @@
+/// The strategy; the searches themselves know nothing of each other.
+#include "solve.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "bits.hpp"
+#include "ejection_search.hpp"
+#include "gap_fill.hpp"
+#include "orders.hpp"
+#include "packing_search.hpp"
+#include "sections.hpp"
+
+namespace gpumem::plan {
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+/// Buffers below these shares of the peak load are left out of a search and filled in afterwards.
+constexpr std::array<double, 6> size_levels{0.02, 0.005, 0.002, 0.0005, 0.0001, 0};
+constexpr std::uint64_t most_pairs = 40'000'000;       // of the ejection search: 160 MB
+constexpr std::uint64_t work_of_orders = 600'000'000;  // pairs looked at by gap filling in all orders together
+constexpr std::size_t most_searched = 1600;            // buffers of the exhaustive search
+constexpr std::size_t few = 600;                       // up to here it tries every order and rule
+
+constexpr unsigned lots = 3;  // ejection searches of each kind at one level and effort
+
+enum class outcome : std::uint8_t { found, impossible, open };
+
+class solver {
+ public:
+  solver(const problem& buffers, const solve_options& with)
+      : buffers_{buffers},
+        with_{with},
+        deadline_{clock::now() + with.time_limit},
+        cut_{cut_into_sections(buffers)},
+        filler_{buffers, cut_},
+        peak_{peak_load(buffers)},
+        unit_{unit_of(buffers)},
+        bound_{peak_.bytes} {}
+
+  void run() {
+    fill_in_orders();
+    for (unsigned effort = 0; !done(); ++effort) {
+      if (with_.capacity != 0) {
+        if (attempt(with_.capacity, effort) == outcome::impossible) return;
+      } else if (!halve(effort)) {
+        return;
+      }
+    }
+  }
+
+  [[nodiscard]] solution take() && { return {std::move(best_), height_, peak_, bound_, {}}; }
+
+ private:
+  [[nodiscard]] bool good() const {
+    if (best_.size() != buffers_.size()) return false;
+    if (with_.capacity != 0) return height_ <= with_.capacity;
+    return height_ == bound_ || height_ <= peak_.bytes + slack();
+  }
+  [[nodiscard]] std::uint64_t slack() const {
+    return static_cast<std::uint64_t>(with_.tolerance * static_cast<double>(peak_.bytes));
+  }
+  [[nodiscard]] bool done() const { return good() || clock::now() >= deadline_; }
+
+  void keep(placement found) {
+    const std::uint64_t reached = height(buffers_, found);
+    if (!best_.empty() && reached >= height_) return;
+    best_ = std::move(found);
+    height_ = reached;
+  }
+
+  void fill_in_orders() {
+    const std::uint64_t pairs = std::max<std::uint64_t>(ejection_search::pairs(buffers_, cut_), 1);
+    std::uint64_t tries = std::clamp<std::uint64_t>(work_of_orders / pairs, 2, 2 * plain_order_count);
+    for (int by = 0; by < plain_order_count; ++by) {
+      const std::vector<std::uint32_t> order = ordered(buffers_, cut_, static_cast<order_by>(by));
+      for (const fit which : {fit::lowest, fit::tightest}) {
+        if (tries-- == 0) return;
+        keep(filler_.place(order, which));
+        if (done()) return;
+      }
+    }
+  }
+
+  /// First what would be good enough, then one halving after another between the best height and what seems to be too
+  /// low; false where nothing is left to do.
+  bool halve(unsigned effort) {
+    std::uint64_t too_low = bound_ - unit_;
+    bool first = true;
+    bool raised = false;
+    while (!done() && height_ - too_low > unit_) {
+      const std::uint64_t target = round_down(first ? bound_ + slack() : too_low + (height_ - too_low) / 2, unit_);
+      first = false;
+      const outcome now = attempt(target, effort);
+      if (now == outcome::impossible) bound_ = std::max(bound_, target + unit_);
+      if (now != outcome::found) too_low = std::max(too_low, target);
+      if (now == outcome::impossible && !raised) {
+        raised = true;
+        for (const double share : size_levels) raise_bound(share, effort);
+        too_low = std::max(too_low, bound_ - unit_);
+      }
+    }
+    return height_ > bound_;
+  }
+
+  /// Looks for the greatest height that is impossible for the large buffers and those alive at the peak.
+  void raise_bound(double share, unsigned effort) {
+    problem some;
+    const auto least = static_cast<std::uint64_t>(share * static_cast<double>(peak_.bytes));
+    for (const buffer& each : buffers_) {
+      if (each.size >= least || (each.lower <= peak_.time && peak_.time < each.upper)) some.push_back(each);
+    }
+    if (some.size() > few) return;
+    const sections cut = cut_into_sections(some);
+    std::uint64_t possible = height_;
+    while (!done() && possible - bound_ > 0) {
+      const std::uint64_t target = bound_ + round_down((possible - bound_) / 2, unit_);
+      packing_search search{some, cut, target};
+      packing_search::outcome now = packing_search::outcome::gave_up;
+      for (int rule = 0; rule < packing_search::rule_count && now == packing_search::outcome::gave_up; ++rule) {
+        const std::vector<std::uint32_t> rank = rank_of(ordered(some, cut, order_by::failures, search.failures()));
+        now = search.run(rank, static_cast<packing_search::rule>(rule), std::uint64_t{1000} << effort, deadline_);
+      }
+      if (now == packing_search::outcome::impossible) {
+        bound_ = target + unit_;
+      } else {
+        possible = target;
+      }
+    }
+  }
+
+  /// Every placement can be let fall until each buffer rests on another one, so heights are sums of sizes and paddings.
+  [[nodiscard]] static std::uint64_t unit_of(const problem& buffers) {
+    std::uint64_t unit = 0;
+    for (const buffer& each : buffers) {
+      unit = std::gcd(unit, each.size);
+      if (each.alignment > 1) unit = std::gcd(unit, each.alignment);
+    }
+    return unit;
+  }
+
+  outcome attempt(std::uint64_t target, unsigned effort) {
+    std::size_t before = 0;
+    for (const double share : size_levels) {
+      problem large;
+      std::vector<std::uint32_t> which;
+      std::vector<std::uint32_t> rest;
+      const auto least = static_cast<std::uint64_t>(share * static_cast<double>(peak_.bytes));
+      for (std::uint32_t i = 0; i < buffers_.size(); ++i) (buffers_[i].size >= least ? which : rest).push_back(i);
+      if (which.size() == before) continue;  // nothing that the level above did not have
+      before = which.size();
+      for (const std::uint32_t i : which) large.push_back(buffers_[i]);
+      const outcome now = attempt(large, which, rest, target, effort);
+      if (now != outcome::open || clock::now() >= deadline_) return now;
+    }
+    return outcome::open;
+  }
+
+  outcome attempt(const problem& large, const std::vector<std::uint32_t>& which, const std::vector<std::uint32_t>& rest,
+                  std::uint64_t target, unsigned effort) {
+    const sections cut = cut_into_sections(large);
+    if (ejection_search::pairs(large, cut) <= most_pairs) {
+      ejection_search search{large, cut};
+      const std::vector<std::uint32_t> rank = rank_of(ordered(large, cut, order_by::peak_then_lifetime));
+      // It finds a placement soon or not at all: many short searches do better than a long one.
+      const std::uint64_t steps = large.size() * 2 + (std::uint64_t{2000} << effort);
+      for (unsigned lot = 0; lot < 2 * lots; ++lot) {
+        if (clock::now() >= deadline_) return outcome::open;
+        const ejection_rule by{.weigh_by_size = lot % 2 == 1, .lot = effort * lots + lot / 2};
+        if (search.run(target, rank, by, steps, deadline_) && complete(search.offsets(), which, rest, target)) {
+          return outcome::found;
+        }
+      }
+    }
+    return large.size() <= most_searched ? exhaust(large, cut, which, rest, target, effort) : outcome::open;
+  }
+
+  outcome exhaust(const problem& large, const sections& cut, const std::vector<std::uint32_t>& which,
+                  const std::vector<std::uint32_t>& rest, std::uint64_t target, unsigned effort) {
+    if (!may_fit(large, target)) return outcome::impossible;
+    packing_search search{large, cut, target};
+    const bool all = large.size() <= few || effort > 1;
+    const std::uint64_t nodes = (large.size() <= few ? 1000 : 2 * large.size()) << effort;
+    for (int by = 0; by < (all ? order_count : 1); ++by) {
+      for (int rule = 0; rule < packing_search::rule_count; ++rule) {
+        const std::vector<std::uint32_t> rank =
+            rank_of(ordered(large, cut, static_cast<order_by>(by), search.failures()));
+        switch (search.run(rank, static_cast<packing_search::rule>(rule), nodes, deadline_)) {
+          case packing_search::outcome::impossible:
+            return outcome::impossible;
+          case packing_search::outcome::found:
+            // What is left over did not fit: the level below takes more in.
+            return complete(search.offsets(), which, rest, target) ? outcome::found : outcome::open;
+          case packing_search::outcome::gave_up:
+            if (clock::now() >= deadline_) return outcome::open;
+        }
+      }
+    }
+    return outcome::open;
+  }
+
+  /// Fills the small buffers in around the large ones; true where all of it ends at or below `target`.
+  bool complete(const placement& at, const std::vector<std::uint32_t>& which, const std::vector<std::uint32_t>& rest,
+                std::uint64_t target) {
+    placement given(buffers_.size());
+    for (std::size_t k = 0; k < which.size(); ++k) given[which[k]] = at[k];
+    if (!rest.empty()) {
+      if (all_in_order_.empty()) all_in_order_ = ordered(buffers_, cut_, order_by::peak_then_lifetime);
+      std::vector<char> small(buffers_.size());
+      for (const std::uint32_t i : rest) small[i] = 1;
+      std::vector<std::uint32_t> order;
+      std::copy_if(all_in_order_.begin(), all_in_order_.end(), std::back_inserter(order),
+                   [&](std::uint32_t i) { return small[i] != 0; });
+      given = filler_.place(order, fit::lowest, given, which);
+    }
+    const bool low = height(buffers_, given) <= target;
+    keep(std::move(given));
+    return low;
+  }
+
+  const problem& buffers_;
+  const solve_options& with_;
+  clock::time_point deadline_;
+  sections cut_;
+  gap_fill filler_;
+  std::vector<std::uint32_t> all_in_order_;
+  load peak_;
+  std::uint64_t unit_;
+  std::uint64_t bound_;
+  placement best_;
+  std::uint64_t height_ = 0;
+};
+
+}  // namespace
+
+result<solution> solve(const problem& buffers, const solve_options& with) {
+  const clock::time_point began = clock::now();
+  if (status ok = check(buffers); !ok) return ok;
+  if (with.capacity != 0) {
+    if (status ok = may_fit(buffers, with.capacity); !ok) return ok;
+  }
+  if (buffers.empty()) return solution{};
+  solver one{buffers, with};
+  one.run();
+  solution found = std::move(one).take();
+  found.took = std::chrono::duration_cast<std::chrono::microseconds>(clock::now() - began);
+  return found;
+}
+
+}  // namespace gpumem::plan

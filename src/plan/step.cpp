@@ -1,0 +1,178 @@
+/// Period by the Z function of the reversed sequence; lifetimes in operations.
+#include "step.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "bits.hpp"
+
+namespace gpumem::plan {
+namespace {
+
+/// For each place, how many elements from there on equal those from the end backwards (Gusfield's Z, reversed).
+std::vector<std::size_t> repeats(std::vector<std::uint64_t> of) {
+  std::reverse(of.begin(), of.end());
+  std::vector<std::size_t> z(of.size());
+  std::size_t left = 0;
+  std::size_t right = 0;
+  for (std::size_t i = 1; i < of.size(); ++i) {
+    if (i < right) z[i] = std::min(right - i, z[i - left]);
+    while (i + z[i] < of.size() && of[z[i]] == of[i + z[i]]) ++z[i];
+    if (i + z[i] > right) {
+      left = i;
+      right = i + z[i];
+    }
+  }
+  return z;
+}
+
+struct lifetime {
+  planned_allocation what;
+  std::uint64_t lower = 0;
+  std::uint64_t upper = UINT64_MAX;  ///< of a block that is never freed
+};
+
+result<std::vector<lifetime>> lifetimes_of(const std::vector<recorded_op>& recorded) {
+  std::vector<lifetime> found;
+  std::unordered_map<std::uint32_t, std::size_t> live;
+  std::unordered_map<std::uint16_t, std::uint16_t> streams;  // numbered anew, in order of first appearance
+  for (std::size_t time = 0; time < recorded.size(); ++time) {
+    const recorded_op& op = recorded[time];
+    if (!op.free) {
+      const auto rounded = checked_round_up(op.bytes, granule_bytes);
+      if (op.bytes == 0 || !rounded || !live.emplace(op.block, found.size()).second) {
+        return status{errc::invalid_argument,
+                      fmt::format("operation {}: an allocation of {} bytes as block {}, expected 1 to 2^62 bytes and a "
+                                  "block that is not live",
+                                  time, op.bytes, op.block)};
+      }
+      const std::uint16_t stream = streams.emplace(op.stream, static_cast<std::uint16_t>(streams.size())).first->second;
+      found.push_back({{.bytes = *rounded, .offset = 0, .stream = stream}, time});
+      continue;
+    }
+    const auto at = live.find(op.block);
+    if (at == live.end()) {
+      return status{errc::invalid_argument,
+                    fmt::format("operation {}: block {} is freed and not live", time, op.block)};
+    }
+    found[at->second].upper = time;
+    live.erase(at);
+  }
+  if (found.empty()) return status{errc::invalid_argument, "nothing is allocated, expected at least one allocation"};
+  return found;
+}
+
+std::uint64_t request_key(const planned_allocation& what) { return (what.bytes << 16U) ^ what.stream; }
+
+constexpr std::size_t most_periods = 4;
+
+/// How many periods make a step in which a block that is freed in a later one is gone before its successor comes: two
+/// for a pair of buffers that take turns.
+std::size_t periods_in_step(const std::vector<lifetime>& all, std::size_t period) {
+  std::vector<std::uint64_t> times;
+  for (const lifetime& each : all) times.push_back(each.lower);
+  std::size_t most = 1;
+  for (std::size_t i = all.size() / 2; i < all.size(); ++i) {
+    if (all[i].upper == UINT64_MAX) continue;
+    const auto after = std::upper_bound(times.begin(), times.end(), all[i].upper) - times.begin();
+    const std::size_t spans = (static_cast<std::size_t>(after) - i - 1) / period + 1;
+    if (spans <= most_periods && 2 * spans * period <= all.size()) most = std::max(most, spans);
+  }
+  return most;
+}
+
+/// Allocations [0, end) of the recording, of which those from `begin` on repeat.
+problem step_problem(const std::vector<lifetime>& all, std::size_t begin, std::size_t end, std::uint64_t end_time) {
+  problem buffers;
+  for (std::size_t i = 0; i < end; ++i) {
+    const bool comes_back = all[i].upper >= end_time && i >= begin && end < all.size();
+    buffers.push_back({.id = i,
+                       .lower = comes_back ? all[begin].lower : all[i].lower,
+                       .upper = std::min(all[i].upper, end_time),
+                       .size = all[i].what.bytes,
+                       .alignment = granule_bytes});
+  }
+  return buffers;
+}
+
+/// How many places for the end of the step are looked at, evenly over a period.
+constexpr std::size_t ends_tried = 48;
+/// A step whose blocks need more than this much above the recording's peak, because some outlive it, is not used.
+constexpr double most_above_peak = 1.001;
+
+}  // namespace
+
+std::optional<std::size_t> period_of(const std::vector<std::uint64_t>& sequence) {
+  const std::vector<std::size_t> z = repeats(sequence);
+  for (std::size_t period = 1; period * 2 <= sequence.size(); ++period) {
+    if (z[period] >= period && 2 * (period + z[period]) >= sequence.size()) return period;
+  }
+  return std::nullopt;
+}
+
+result<step> step_of(const std::vector<recorded_op>& recorded) {
+  result<std::vector<lifetime>> all = lifetimes_of(recorded);
+  if (!all) return all.why();
+  std::vector<std::uint64_t> keys;
+  for (const lifetime& each : *all) keys.push_back(request_key(each.what));
+  std::optional<std::size_t> period = period_of(keys);
+  if (period) *period *= periods_in_step(*all, *period);
+
+  step found;
+  const std::uint64_t whole_end = recorded.size() + 1;
+  found.buffers = step_problem(*all, 0, all->size(), whole_end);
+  std::size_t begin = period ? all->size() - *period : 0;  // of all of it, the last period may follow on itself
+  if (period) {
+    // A step ends where a whole further one follows, so that its frees are known.
+    const auto most = static_cast<std::uint64_t>(static_cast<double>(peak_load(found.buffers).bytes) * most_above_peak);
+    const std::size_t last = all->size() - *period;
+    const std::size_t room = std::min(*period, last - *period + 1);
+    const std::size_t stride = std::max<std::size_t>(room / ends_tried, 1);
+    std::uint64_t best = most + 1;
+    for (std::size_t back = 0; back < room; back += stride) {
+      const std::size_t end = last - back;
+      problem candidate = step_problem(*all, end - *period, end, (*all)[end].lower);
+      const std::uint64_t peak = peak_load(candidate).bytes;
+      if (peak >= best) continue;
+      best = peak;
+      begin = end - *period;
+      found.buffers = std::move(candidate);
+    }
+  }
+  for (std::size_t i = 0; i < found.buffers.size(); ++i) found.allocations.push_back((*all)[i].what);
+  found.repeat_from = static_cast<std::uint32_t>(begin);
+  return found;
+}
+
+result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solve_options& with, solution* solved) {
+  result<step> found = step_of(recorded);
+  if (!found) return found.why();
+  result<solution> places = solve(found->buffers, with);
+  if (!places) return places.why();
+  step_plan made;
+  made.allocations = std::move(found->allocations);
+  for (std::size_t i = 0; i < made.allocations.size(); ++i) made.allocations[i].offset = places->offsets[i];
+  made.repeat_from = found->repeat_from;
+  made.height_bytes = places->height;
+  made.peak_bytes = places->peak.bytes;
+  made.lower_bound_bytes = places->lower_bound;
+  if (solved != nullptr) *solved = *std::move(places);
+  return made;
+}
+
+std::uint64_t fingerprint(const std::vector<planned_allocation>& allocations, std::uint32_t repeat_from) {
+  std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
+  const auto mix = [&](std::uint64_t value) {
+    for (unsigned shift = 0; shift < 64; shift += 8) hash = (hash ^ ((value >> shift) & 0xffU)) * 0x100000001b3U;
+  };
+  mix(repeat_from);
+  for (const planned_allocation& each : allocations) {
+    mix(each.bytes);
+    mix(each.stream);
+  }
+  return hash;
+}
+
+}  // namespace gpumem::plan

@@ -1,0 +1,52 @@
+// Which physical memory stands behind which addresses of a pool's ranges.
+//
+// In runs: one `create` of one or more pages, mapped and unmapped as a whole. The pool's lock guards it. Host memory is
+// one node a run; an address without a run has nothing behind it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "gpumem/device.hpp"
+
+namespace gpumem {
+
+class heap;
+
+struct mapped_run {
+  address begin = 0;
+  std::uint64_t bytes = 0;
+  page_run pages;
+};
+
+/// Runs that lie side by side behind one idle block.
+struct idle_stretch {
+  address begin = 0;
+  std::uint64_t bytes = 0;
+};
+
+class page_map {
+ public:
+  /// Requires that no run overlaps it.
+  void insert(const mapped_run& run) { runs_.emplace(run.begin, run); }
+  /// Takes out every run that lies within, lowest first.
+  std::vector<mapped_run> take(address begin, std::uint64_t bytes);
+
+  /// Every stretch of runs that lie wholly behind idle blocks of `in`, but for those that touch `[keep, keep_end)`,
+  /// lowest first.
+  [[nodiscard]] std::vector<idle_stretch> idle(const heap& in, address keep, address keep_end) const;
+  /// True where a run has any byte within.
+  [[nodiscard]] bool touches(address begin, std::uint64_t bytes) const;
+
+  [[nodiscard]] const std::map<address, mapped_run>& runs() const noexcept { return runs_; }
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept { return runs_.size() * (sizeof(mapped_run) + 48); }
+
+ private:
+  [[nodiscard]] std::map<address, mapped_run>::const_iterator first_within(address begin) const {
+    return runs_.lower_bound(begin);
+  }
+  std::map<address, mapped_run> runs_;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,94 @@
+#include "page_step.hpp"
+
+namespace gpumem {
+namespace {
+
+using fate = page_step::fate;
+
+status make_new(device& on, page_step& step) {
+  for (page_step::run& r : step.runs) {
+    if (r.moves) continue;
+    const result<page_run> made = on.create(r.what.bytes);
+    if (!made) {
+      for (page_step::run& other : step.runs) {
+        if (other.moves || !other.what.pages) continue;
+        static_cast<void>(on.destroy(other.what.pages));  // the first error is the one to report
+        other.what.pages = {};
+      }
+      return made.why();
+    }
+    r.what.pages = *made;
+    step.made_bytes += r.what.bytes;
+  }
+  return {};
+}
+
+/// The end of the stretch of moving runs that begins at `k` and lies side by side.
+std::size_t end_of_stretch(const page_step& step, std::size_t k) {
+  std::size_t end = k + 1;
+  while (end < step.runs.size() && step.runs[end].moves &&
+         step.runs[end].what.begin == step.runs[end - 1].what.begin + step.runs[end - 1].what.bytes) {
+    ++end;
+  }
+  return end;
+}
+
+/// Takes back what was mapped or made so far, and gives it to the device: the step has failed.
+void undo(device& on, page_step& step, std::size_t mapped) {
+  for (std::size_t k = 0; k < step.runs.size(); ++k) {
+    page_step::run& r = step.runs[k];
+    if (r.is == fate::lost || (r.moves && r.is == fate::untouched)) continue;
+    const status unmapped = k < mapped ? on.unmap(r.to, r.what.bytes) : status{};
+    const bool gone = unmapped.ok() && on.destroy(r.what.pages).ok();
+    r.is = gone ? fate::destroyed : fate::lost;
+  }
+}
+
+}  // namespace
+
+status carry_out(device& on, page_step& step) {
+  if (status made = make_new(on, step); !made) return made;
+  for (std::size_t k = 0; k < step.runs.size();) {
+    if (!step.runs[k].moves) {
+      ++k;
+      continue;
+    }
+    const std::size_t end = end_of_stretch(step, k);
+    const mapped_run& last = step.runs[end - 1].what;
+    const address begin = step.runs[k].what.begin;
+    const status unmapped = on.unmap(begin, last.begin + last.bytes - begin);
+    for (; k < end; ++k) step.runs[k].is = unmapped ? fate::destroyed : fate::lost;  // until it is mapped again
+    if (!unmapped) {
+      undo(on, step, 0);
+      return unmapped;
+    }
+  }
+  for (std::size_t k = 0; k < step.runs.size(); ++k) {
+    const page_step::run& r = step.runs[k];
+    if (status mapped = on.map(r.to, r.what.bytes, r.what.pages); !mapped) {
+      undo(on, step, k);
+      return mapped;
+    }
+  }
+  for (const hollow_piece& piece : step.pieces) {
+    if (status open = on.set_access(piece.begin, piece.bytes); !open) {
+      undo(on, step, step.runs.size());
+      return open;
+    }
+  }
+  for (page_step::run& r : step.runs) r.is = fate::arrived;
+  return {};
+}
+
+status return_runs(device& on, const std::vector<mapped_run>& runs) {
+  if (runs.empty()) return {};
+  const mapped_run& last = runs.back();
+  if (status ok = on.unmap(runs.front().begin, last.begin + last.bytes - runs.front().begin); !ok) return ok;
+  status first;
+  for (const mapped_run& run : runs) {
+    if (status ok = on.destroy(run.pages); !ok && first.ok()) first = ok;
+  }
+  return first;
+}
+
+}  // namespace gpumem

@@ -1,0 +1,41 @@
+// One step of paging as driver calls: new runs are made, idle ones unmapped, both mapped where memory is missing.
+//
+// The pool plans it and takes it into account under its lock; `carry_out` makes the calls without one. Whatever fails,
+// it says of every run what has become of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpumem/device.hpp"
+#include "page_map.hpp"
+#include "page_place.hpp"
+
+namespace gpumem {
+
+struct page_step {
+  enum class fate : std::uint8_t {
+    untouched,  ///< where it was; a new run does not exist
+    arrived,    ///< behind the address it was meant for
+    destroyed,  ///< given back to the device
+    lost,       ///< the driver failed on it: nobody's
+  };
+  struct run {
+    mapped_run what;  ///< of a run that moves, where it is; of a new one, `bytes` only
+    address to = 0;
+    bool moves = false;
+    fate is = fate::untouched;
+  };
+  std::vector<hollow_piece> pieces;  ///< what has memory behind it in the end, lowest first
+  std::vector<run> runs;             ///< which cover the pieces; those that move by where they are
+  std::uint64_t new_bytes = 0;       ///< of new runs, as planned
+  std::uint64_t made_bytes = 0;      ///< of new runs that the device gave, whatever became of them
+};
+
+/// `out_of_memory` where the device had too little: then nothing has changed. Every run says what it has become.
+status carry_out(device& on, page_step& step);
+
+/// Unmaps and destroys runs that lie side by side; the bytes that the device did not take are lost.
+status return_runs(device& on, const std::vector<mapped_run>& runs);
+
+}  // namespace gpumem

@@ -1,0 +1,370 @@
+// A pool that takes memory page by page: what is missing behind a request is made new or moved there from idle memory.
+//
+// The place comes from page_place, how much may be made new from the policy, the calls from page_step. Whoever changes
+// what is mapped holds the growth ticket. Pages move only from idle blocks, whose fences are done; while a capture is
+// under way nothing is unmapped. Runs on the way belong to nobody (`lost_bytes_`) and stay in the budget.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bits.hpp"
+#include "log.hpp"
+#include "page_place.hpp"
+#include "page_step.hpp"
+#include "pool.hpp"
+
+namespace gpumem {
+namespace {
+
+/// An H100 holds about 520,000 mappings (523,404 measured by others); two processes share them.
+constexpr std::uint64_t most_mapped_pages = 400'000;
+/// Of planning anew, when the device or the limit gave less than they seemed to have.
+constexpr unsigned most_rounds = 8;
+
+/// Cuts `bytes` at `begin` into new runs of at most `run_bytes`.
+void add_new(page_step& step, address begin, std::uint64_t bytes, std::uint64_t run_bytes) {
+  while (bytes != 0) {
+    const std::uint64_t now = std::min(bytes, run_bytes);
+    step.runs.push_back({.what = {.begin = 0, .bytes = now, .pages = {}}, .to = begin, .moves = false});
+    begin += now;
+    bytes -= now;
+  }
+}
+
+}  // namespace
+
+// Another range of addresses, as large as the policy asks, or at least as the request needs. False where the driver has
+// none.
+bool pool::add_range(guard& lock, want& w) {
+  const std::uint64_t page = device_.info().page_bytes;
+  const std::optional<std::uint64_t> least = checked_round_up(w.bytes + (w.alignment - block_granularity), page);
+  if (!least) return false;
+  std::uint64_t bytes = std::max(round_up(page_rules_.range_bytes, page), *least);
+  for (;;) {
+    lock.unlock();
+    const result<address> range = device_.reserve(bytes);
+    lock.lock();
+    if (range.ok()) {
+      const segment_index s = heap_.add_hollow_segment(*range, bytes, w.klass);
+      if (s >= backed_.size()) backed_.resize(s + 1);
+      backed_[s] = {.begin = *range, .bytes = bytes, .kind = segment_kind::paged, .pages = {}};
+      ++counts_.grown_segments;
+      return true;
+    }
+    if (range.code() != errc::out_of_memory) {
+      w.driver_error = range.why();
+      return false;
+    }
+    w.device_refused = true;
+    if (bytes == *least) return false;
+    bytes = std::max(round_down(bytes / 2, page), *least);
+  }
+}
+
+// Idle runs for the pieces, `bytes` at most: the shortest stretches first, which serve nothing else. What is used of
+// each piece, from its beginning, comes back in `filled`.
+std::vector<page_step::run> pool::runs_to_move(const std::vector<hollow_piece>& pieces, const page_place& at,
+                                               std::uint64_t need_bytes, std::uint64_t bytes,
+                                               std::vector<std::uint64_t>* filled) const {
+  const std::uint64_t page = device_.info().page_bytes;
+  std::vector<idle_stretch> stretches =
+      pages_.idle(heap_, round_down(at.begin, page), round_up(at.begin + need_bytes, page));
+  std::stable_sort(stretches.begin(), stretches.end(),
+                   [](const idle_stretch& a, const idle_stretch& b) { return a.bytes < b.bytes; });
+  std::vector<page_step::run> moving;
+  for (const idle_stretch& stretch : stretches) {
+    for (auto it = pages_.runs().find(stretch.begin);
+         bytes != 0 && it != pages_.runs().end() && it->first < stretch.begin + stretch.bytes; ++it) {
+      const mapped_run& run = it->second;
+      if (run.bytes > bytes) continue;
+      for (std::size_t p = 0; p < pieces.size(); ++p) {
+        if (pieces[p].bytes - (*filled)[p] < run.bytes) continue;
+        moving.push_back({.what = run, .to = pieces[p].begin + (*filled)[p], .moves = true});
+        (*filled)[p] += run.bytes;
+        bytes -= run.bytes;
+        break;
+      }
+    }
+    if (bytes == 0) break;
+  }
+  std::sort(moving.begin(), moving.end(),
+            [](const page_step::run& a, const page_step::run& b) { return a.what.begin < b.what.begin; });
+  return moving;
+}
+
+// What is done about the pages that are missing there, with at most `most_new` bytes made new.
+pool::page_plan pool::plan_pages(const want& w, const page_place& at, std::uint64_t most_new, bool may_wait,
+                                 page_step* out) const {
+  const std::uint64_t page = device_.info().page_bytes;
+  const std::uint64_t mapped = heap_.totals().segment_bytes;
+  const std::uint64_t ceiling = most_mapped_pages * page > mapped ? most_mapped_pages * page - mapped : 0;
+  const std::uint64_t room = round_down(std::min({most_new, budget_.left(), ceiling}), page);
+  const page_request ask = policy_->page_in(view(), w.bytes, at.missing_bytes);
+  const std::uint64_t run_bytes = std::max(round_down(ask.run_bytes, page), page);
+  const std::uint64_t fresh = std::min(room, round_down(ask.make_bytes, page));
+
+  out->pieces = missing_pieces(heap_, at, w.bytes, page);
+  std::vector<std::uint64_t> filled(out->pieces.size());
+  if (fresh < at.missing_bytes && streams_.captures() == 0) {
+    out->runs = runs_to_move(out->pieces, at, w.bytes, at.missing_bytes - fresh, &filled);
+  }
+  std::uint64_t make = at.missing_bytes;
+  for (const std::uint64_t bytes : filled) make -= bytes;
+  if (make > fresh && may_wait && may_settle()) return page_plan::wait_first;
+  if (make > room) return page_plan::impossible;
+  for (std::size_t p = 0; p < out->pieces.size(); ++p) {
+    add_new(*out, out->pieces[p].begin + filled[p], out->pieces[p].bytes - filled[p], run_bytes);
+  }
+  if (fresh > at.missing_bytes) make += plan_ahead(fresh - at.missing_bytes, run_bytes, out);
+  out->new_bytes = make;
+  return page_plan::ready;
+}
+
+// Extends the last piece by up to so many bytes of what is hollow behind it; the bytes that it was extended by.
+std::uint64_t pool::plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, page_step* out) const {
+  hollow_piece& last = out->pieces.back();
+  const block& b = heap_.at(hollow_at(last.begin));
+  const std::uint64_t end = last.begin + last.bytes;
+  const std::uint64_t more = std::min(bytes, b.begin + b.bytes - end);
+  add_new(*out, end, more, run_bytes);
+  last.bytes += more;
+  return more;
+}
+
+block_index pool::hollow_at(address at) const {
+  block_index i = heap_.first_hollow();
+  while (at < heap_.at(i).begin || at >= heap_.at(i).begin + heap_.at(i).bytes) i = heap_.at(i).in_index.newer;
+  return i;
+}
+
+// The idle block that holds all of it.
+block_index pool::idle_at(address at) const {
+  block_index i = heap_.oldest_free(idle_owner);
+  while (at < heap_.at(i).begin || at >= heap_.at(i).begin + heap_.at(i).bytes) i = heap_.at(i).in_index.newer;
+  return i;
+}
+
+// True where waiting for fences may make more memory idle.
+bool pool::may_settle() const {
+  return streams_.captures() == 0 && (heap_.totals().cached_bytes != 0 || !fenced_.empty());
+}
+
+// The stretch has memory behind it still, but is nobody's: hollow to the heap, out of the map.
+std::vector<mapped_run> pool::take_stretch(address begin, std::uint64_t bytes) {
+  heap_.unback(idle_at(begin), begin, bytes);
+  lost_bytes_ += bytes;
+  return pages_.take(begin, bytes);
+}
+
+void pool::take_moving(const page_step& step) {
+  for (std::size_t k = 0; k < step.runs.size() && step.runs[k].moves;) {
+    const address begin = step.runs[k].what.begin;
+    address end = begin;
+    const block_index from = idle_at(begin);
+    const address block_end = heap_.at(from).begin + heap_.at(from).bytes;
+    for (; k < step.runs.size() && step.runs[k].moves && step.runs[k].what.begin == end && end < block_end; ++k) {
+      end += step.runs[k].what.bytes;
+    }
+    static_cast<void>(take_stretch(begin, end - begin));
+  }
+}
+
+// Takes into account what the device calls have made of every run.
+void pool::settle_step(const page_step& step, std::uint64_t reserved_bytes) {
+  const std::uint64_t page = device_.info().page_bytes;
+  std::uint64_t new_bytes = 0;
+  for (const page_step::run& r : step.runs) {
+    const std::uint64_t bytes = r.what.bytes;
+    switch (r.is) {
+      case page_step::fate::arrived:
+        pages_.insert({r.to, bytes, r.what.pages});
+        (r.moves ? counts_.remapped_pages : counts_.mapped_pages) += bytes / page;
+        heap_.back(hollow_at(r.to), r.to, bytes);
+        break;
+      case page_step::fate::untouched:
+        if (!r.moves) continue;
+        pages_.insert(r.what);
+        heap_.back(hollow_at(r.what.begin), r.what.begin, bytes);
+        break;
+      case page_step::fate::destroyed:
+        if (r.moves) budget_.give_back(bytes);
+        break;
+      case page_step::fate::lost:
+        if (r.moves) continue;
+        lost_bytes_ += bytes;
+        new_bytes += bytes;
+        continue;
+    }
+    if (r.moves) {
+      lost_bytes_ -= bytes;
+    } else if (r.is == page_step::fate::arrived) {
+      new_bytes += bytes;
+    }
+  }
+  budget_.give_back(reserved_bytes - new_bytes);
+  counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, budget_.reserved());
+  if (new_bytes != 0) policy_->grew(view(), new_bytes);
+}
+
+// The block for the request at its place; none where another thread has taken part of it meanwhile.
+block_index pool::carve_place(const want& w, const page_place& at, address within) {
+  block_index first = idle_at(within);
+  while (heap_.at(first).begin > at.begin) {
+    first = heap_.at(first).below;
+    if (heap_.at(first).state != block_state::free) return no_block;
+  }
+  address reached = at.begin;
+  for (block_index i = first; i != no_block && reached < at.begin + w.bytes; i = heap_.at(i).above) {
+    const block& b = heap_.at(i);
+    if (b.state != block_state::free || (b.owner != w.owner && b.owner != idle_owner)) return no_block;
+    reached = b.begin + b.bytes;
+  }
+  return reached < at.begin + w.bytes ? no_block : heap_.carve_at(first, at.begin, w.bytes, w.owner);
+}
+
+// Requires the ticket. Where the request was placed, `w.placed` says so.
+pool::growth pool::page_in(guard& lock, want& w) {
+  std::uint64_t most_new = UINT64_MAX;
+  bool may_wait = true;
+  bool may_return = true;
+  for (unsigned round = 0; round < most_rounds; ++round) {
+    const std::optional<page_place> at =
+        cheapest_place(heap_, w.klass, w.owner, w.bytes, w.alignment, device_.info().page_bytes);
+    if (!at) {
+      if (!add_range(lock, w)) return growth::refused;
+      continue;
+    }
+    if (at->missing_bytes == 0) {
+      w.placed = heap_.carve_at(at->first, at->begin, w.bytes, w.owner);
+      return growth::grew;
+    }
+    page_step step;
+    switch (plan_pages(w, *at, most_new, may_wait, &step)) {
+      case page_plan::wait_first:
+        may_wait = false;
+        if (wait_for_fences(lock)) poll();
+        continue;
+      case page_plan::impossible: {
+        // Idle runs may be too long for the pieces: given back, they make room for others.
+        const bool helped = may_return && streams_.captures() == 0 && return_stretches(lock, at->missing_bytes) != 0;
+        may_return = false;
+        if (helped) continue;
+        (budget_.left() < at->missing_bytes ? w.limit_refused : w.device_refused) = true;
+        return growth::refused;
+      }
+      case page_plan::ready:
+        break;
+    }
+    const std::uint64_t reserved = step.new_bytes;
+    if (!budget_.reserve(reserved)) continue;  // the limit was lowered in between
+    take_moving(step);
+    ++unlocked_calls_;
+    lock.unlock();
+    const status done = carry_out(device_, step);
+    lock.lock();
+    if (--unlocked_calls_ == 0) unlocked_calls_done_.notify_all();
+    settle_step(step, reserved);
+    if (done.ok()) {
+      w.placed = search(w);  // the new memory may have filled a gap that fits better than the place
+      if (w.placed == no_block) w.placed = carve_place(w, *at, step.pieces.front().begin);
+      return w.placed != no_block ? growth::grew : growth::waited;
+    }
+    if (done.code() != errc::out_of_memory) {
+      w.driver_error = done;
+      return growth::refused;
+    }
+    w.device_refused = true;
+    most_new = std::min(step.made_bytes, reserved - 1);
+  }
+  return growth::refused;
+}
+
+// Requires the ticket. Gives idle runs back, the longest stretches first, until so many bytes went.
+std::uint64_t pool::return_stretches(guard& lock, std::uint64_t bytes) {
+  const std::uint64_t page = device_.info().page_bytes;
+  std::uint64_t returned = 0;
+  while (returned < bytes && streams_.captures() == 0) {
+    const std::vector<idle_stretch> idle = pages_.idle(heap_, 0, 0);
+    const auto longest = std::max_element(
+        idle.begin(), idle.end(), [](const idle_stretch& a, const idle_stretch& b) { return a.bytes < b.bytes; });
+    if (longest == idle.end()) break;
+    // From its upper end, as many whole runs as are wanted.
+    address begin = longest->begin + longest->bytes;
+    for (auto it = pages_.runs().lower_bound(begin);
+         begin != longest->begin && longest->begin + longest->bytes - begin < bytes - returned;) {
+      begin = (--it)->first;
+    }
+    const std::uint64_t size = longest->begin + longest->bytes - begin;
+    const std::vector<mapped_run> going = take_stretch(begin, size);
+    const status taken = call_unlocked(lock, [&] {
+      status answer = return_runs(device_, going);
+      if (!answer) {
+        log_line(fmt::format("pool {}: {} leaked, the driver did not take pages back: {}", config_.name,
+                             format_bytes(size), answer.message()));
+      }
+      return answer;
+    });
+    if (!taken) break;
+    lost_bytes_ -= size;
+    budget_.give_back(size);
+    returned += size;
+    counts_.returned_pages += size / page;
+  }
+  return returned;
+}
+
+std::uint64_t pool::return_pages(guard& lock, std::uint64_t bytes) {
+  while (growing_) ticket_returned_.wait(lock);
+  growing_ = true;
+  const std::uint64_t returned = return_stretches(lock, bytes);
+  return_ticket();
+  return returned;
+}
+
+// At the end of the pool's life. An unmap does not wait for what is still in flight, as a free does.
+void pool::return_everything_paged() {
+  if (pages_.runs().empty()) return;
+  if (const status done = device_.synchronize(); !done) {
+    log_line(fmt::format("pool {}: its pages stay with the driver: {}", config_.name, done.message()));
+    return;
+  }
+  std::vector<mapped_run> together;
+  const auto flush = [&] {
+    if (const status ok = return_runs(device_, together); !ok) {
+      log_line(fmt::format("pool {}: pages stay with the driver: {}", config_.name, ok.message()));
+    }
+    together.clear();
+  };
+  for (const auto& [begin, run] : pages_.runs()) {
+    if (!together.empty() && together.back().begin + together.back().bytes != begin) flush();
+    together.push_back(run);
+  }
+  flush();
+}
+
+// Every run has memory of the heap before it, and nothing hollow.
+status pool::check_pages() const {
+  if (!paged()) return {};
+  const auto broken = [this](std::string_view what, std::uint64_t a, std::uint64_t b) {
+    return status{errc::corrupt, fmt::format("pool {}: {}: {:#x} and {:#x}", config_.name, what, a, b)};
+  };
+  const std::uint64_t page = device_.info().page_bytes;
+  std::uint64_t bytes = 0;
+  address end = 0;
+  for (const auto& [begin, run] : pages_.runs()) {
+    if (begin < end || begin % page != 0 || run.bytes % page != 0 || run.bytes == 0)
+      return broken("runs that overlap or are not whole pages", begin, end);
+    end = begin + run.bytes;
+    bytes += run.bytes;
+  }
+  if (bytes != heap_.totals().segment_bytes)
+    return broken("bytes of the runs and of the heap differ", bytes, heap_.totals().segment_bytes);
+  for (block_index i = heap_.first_hollow(); i != no_block; i = heap_.at(i).in_index.newer) {
+    const block& b = heap_.at(i);
+    if (b.begin % page != 0 || b.bytes % page != 0) return broken("hollow, but not whole pages", b.begin, b.bytes);
+    if (pages_.touches(b.begin, b.bytes)) return broken("memory behind a hollow block", b.begin, b.bytes);
+  }
+  return {};
+}
+
+}  // namespace gpumem

@@ -1,0 +1,93 @@
+// Following a plan: a request that the plan expects gets its place in the plan's segment, any other the best fit beside
+// it.
+//
+// The plan's segment is the only one of class 0; what departs from the plan is of class 1, so that it does not stand
+// where a planned block will go. It is let into class 0 when the plan was not followed for long, or when nothing else
+// is left. No thread caches: every request has to be seen in its order.
+#include <algorithm>
+
+#include "pool.hpp"
+
+namespace gpumem {
+
+// The segment is taken at the first request, as every policy's first is.
+bool pool::plan_has_memory() {
+  if (plan_begin_ != 0) return true;
+  const std::vector<heap_segment>& all = heap_.segments();
+  for (segment_index s = 0; s < all.size(); ++s) {
+    if (all[s].bytes < follower_->height_bytes() || all[s].klass != 0) continue;
+    plan_segment_ = s;
+    plan_begin_ = all[s].begin;
+    return true;
+  }
+  return false;
+}
+
+// The block at the planned place, live, or none where the request departs from the plan or the place is not free.
+block_index pool::place_planned(guard& lock, want& w, std::uint64_t stream_key) {
+  if (!opened_) {
+    const unsigned klass = w.klass;
+    w.klass = 0;
+    open_first(lock, w);
+    w.klass = klass;
+  }
+  block_index i = no_block;
+  const std::optional<std::uint32_t> place = follower_->next(w.bytes, stream_key);
+  if (place && !w.capturing && plan_has_memory()) {
+    const address begin = plan_begin_ + follower_->offset(*place);
+    i = begin % w.alignment == 0 ? free_at(w, *place, begin) : no_block;
+    if (i == no_block && !fenced_.empty()) {
+      poll();
+      i = free_at(w, *place, begin);
+    }
+    if (i != no_block) {
+      i = heap_.carve_at(i, begin, w.bytes, heap_.at(i).owner);
+      follower_->placed(*place, i);
+    }
+  }
+  ++(i != no_block ? counts_.plan_placements : counts_.plan_departures);
+  return i;
+}
+
+// The free block that contains all of a place, after the request's stream was ordered behind those whose memory it is.
+block_index pool::free_at(const want& w, std::uint32_t place, address begin) {
+  const std::optional<std::uint32_t> below = follower_->placed_at_or_below(place);
+  block_index first = below ? *below : heap_.segments()[plan_segment_].first;
+  while (heap_.at(first).begin + heap_.at(first).bytes <= begin) first = heap_.at(first).above;
+  const address end = begin + w.bytes;
+  std::vector<owner_id> others;
+  bool several = false;
+  for (block_index i = first;; i = heap_.at(i).above) {
+    if (i == no_block || heap_.at(i).state != block_state::free) return no_block;
+    const owner_id o = heap_.at(i).owner;
+    if (o != w.owner && o != idle_owner) {
+      const bool takes = config_.reuse == stream_reuse::device && streams_.captures() == 0 &&
+                         (!streams_[o].is_graph || streams_[o].gone);
+      if (!takes) return no_block;
+      if (std::find(others.begin(), others.end(), o) == others.end()) others.push_back(o);
+    }
+    if (heap_.at(i).begin + heap_.at(i).bytes >= end) break;
+    several = true;
+  }
+  for (const owner_id o : others) {
+    if (!streams_.order_behind(w.owner, o)) return no_block;
+  }
+  if (!several) return first;
+  streams_[w.owner].dirty = true;
+  return heap_.unite(first, end, w.owner, streams_[w.owner].epoch);
+}
+
+// As `climb`, for what the plan did not place.
+block_index pool::climb_beside_plan(guard& lock, want& w) {
+  const unsigned klass = w.klass;
+  if (follower_->lost()) {
+    w.klass = 0;
+    if (const block_index i = search(w); i != no_block) return i;
+    w.klass = klass;
+  }
+  if (const block_index i = climb(lock, w); i != no_block) return i;
+  w.klass = 0;
+  return climb(lock, w);
+}
+
+}  // namespace gpumem

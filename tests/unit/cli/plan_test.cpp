@@ -1,0 +1,43 @@
+// `gpumem plan`: a static problem placed, a recording planned, and what is refused.
+#include "program.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using Plan = Program;
+
+TEST_F(Plan, PlacesAStaticProblem) {
+  write("small.csv", "id,lower,upper,size\n0,0,2,4\n1,1,3,4\n2,2,4,4\n");
+  const outcome got =
+      run("plan --static '" + path("small.csv") + "' --capacity 8 --json -o '" + path("placed.csv") + "'");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(got.out, HasSubstr("\"buffers\":3,\"height_bytes\":8,\"lower_bound_bytes\":8"));
+  EXPECT_THAT(content_of(path("placed.csv")), StartsWith("id,lower,upper,size,offset\n0,0,2,4,"));
+}
+
+TEST_F(Plan, SaysWhereAProblemCannotFit) {
+  write("small.csv", "id,lower,upper,size\n0,0,2,4\n1,1,3,4\n");
+  expect_refused("plan --static '" + path("small.csv") + "' --capacity 7", 1, "at time 1 buffers of 8 bytes are alive");
+}
+
+TEST_F(Plan, PlansARecording) {
+  const outcome got = run("plan bench/traces/moe.csv.gz -o '" + path("moe.plan") + "'");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(got.out, StartsWith("moe: "));
+  EXPECT_FALSE(content_of(path("moe.plan")).empty());
+}
+
+TEST_F(Plan, RefusesBadWordsInOneLine) {
+  expect_refused("plan", 2, "expected a TRACE with -o PLAN");
+  expect_refused("plan bench/traces/moe.csv.gz", 2, "no -o");
+  expect_refused("plan --static x.csv --capacity 0", 2, "--capacity=0");
+  expect_refused("plan --static '" + path("none.csv") + "'", 1, "none.csv");
+  expect_refused("plan '" + path("none.csv") + "' -o x", 1, "none.csv");
+  expect_refused("plan -- true", 2, "expected only with run");
+}
+
+}  // namespace
+}  // namespace gpumem::cli

@@ -1,0 +1,212 @@
+// The policy `planned` with a plan: every block at its place, departures beside it, and plans that are none.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <random>
+
+#include "bits.hpp"
+#include "gpumem/allocator.hpp"
+#include "gpumem/sim_device.hpp"
+#include "plan_file.hpp"
+
+namespace gpumem {
+namespace {
+
+using plan::recorded_op;
+using ::testing::HasSubstr;
+
+/// What is recorded, and then played against an allocator over the simulated device, whose referee looks on.
+class planned : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = ::testing::TempDir() + "gpumem_planned_" + ::testing::UnitTest::GetInstance()->current_test_info()->name() +
+            ".plan";
+  }
+  void TearDown() override {
+    if (a_ != nullptr) {
+      const status ok = a_->check(0);
+      EXPECT_TRUE(ok) << ok.message();
+    }
+    EXPECT_EQ(device_.hazard_count(), 0U);
+    a_.reset();
+    std::filesystem::remove(path_);
+  }
+
+  status write_plan_of(const std::vector<recorded_op>& ops) {
+    const auto made = plan::make_plan(ops, {.time_limit = std::chrono::seconds{5}, .tolerance = 0.1});
+    if (!made) return made.why();
+    plan_ = *made;
+    return plan::write_plan(path_, plan_);
+  }
+  status open(const std::string& limit = "") {
+    settings s;
+    s.policy = "planned";
+    s.plan_path = path_;
+    if (!limit.empty()) {
+      if (status ok = s.set("limit", limit); !ok) return ok;
+    }
+    device* const devices[] = {&device_};
+    auto opened = allocator::open(devices, s);
+    if (!opened) return opened.why();
+    a_ = *std::move(opened);
+    return {};
+  }
+  void allocate(std::uint32_t block, std::uint64_t bytes, std::uint16_t stream = 0) {
+    while (streams_.size() <= stream) streams_.push_back(device_.create_stream());
+    void* const p = a_->allocate(bytes, streams_[stream]);
+    device_.handed_out(reinterpret_cast<address>(p), bytes, streams_[stream]);
+    device_.enqueue_use(streams_[stream], 1000, reinterpret_cast<address>(p), bytes);
+    blocks_[block] = p;
+  }
+  void give(std::uint32_t block) {
+    device_.given_back(reinterpret_cast<address>(blocks_[block]));
+    const status ok = a_->try_deallocate(blocks_[block]);
+    EXPECT_TRUE(ok) << ok.message();
+    blocks_.erase(block);
+  }
+  void play(const std::vector<recorded_op>& ops) {
+    for (const recorded_op& op : ops) {
+      if (op.free) {
+        give(op.block);
+      } else {
+        allocate(op.block, op.bytes, op.stream);
+      }
+    }
+  }
+  [[nodiscard]] statistics stats() const { return *a_->stats(0); }
+
+  sim_device device_;
+  std::string path_;
+  plan::step_plan plan_;
+  std::unique_ptr<allocator> a_;
+  std::vector<stream_ref> streams_;
+  std::map<std::uint32_t, void*> blocks_;
+};
+
+/// Random sizes and lives; everything is freed at the end. On `streams` streams.
+std::vector<recorded_op> step(std::uint64_t seed, std::uint16_t streams = 1) {
+  std::mt19937_64 random{seed};
+  std::vector<recorded_op> ops;
+  std::vector<std::uint32_t> live;
+  for (std::uint32_t block = 0; block < 400; ++block) {
+    ops.push_back(
+        {.bytes = 1 + random() % (4 * mib), .block = block, .stream = static_cast<std::uint16_t>(random() % streams)});
+    live.push_back(block);
+    while (!live.empty() && (live.size() > 40 || random() % 3 == 0)) {
+      std::swap(live[random() % live.size()], live.back());
+      ops.push_back({.block = live.back(), .free = true});
+      live.pop_back();
+    }
+  }
+  for (const std::uint32_t block : live) ops.push_back({.block = block, .free = true});
+  return ops;
+}
+
+TEST_F(planned, places_every_block_and_takes_nothing_but_the_plan) {
+  const std::vector<recorded_op> ops = step(1);
+  ASSERT_TRUE(write_plan_of(ops));
+  ASSERT_TRUE(open());
+  for (int k = 0; k < 5; ++k) play(ops);
+  EXPECT_EQ(stats().plan_placements, 2000U);
+  EXPECT_EQ(stats().plan_departures, 0U);
+  EXPECT_EQ(stats().grown_segments, 1U);
+  EXPECT_EQ(stats().peak_reserved_bytes, round_up(plan_.height_bytes, 2 * mib));
+}
+
+TEST_F(planned, puts_each_block_where_the_plan_says) {
+  const std::vector<recorded_op> ops = step(2);
+  ASSERT_TRUE(write_plan_of(ops));
+  ASSERT_TRUE(open());
+  address base = 0;
+  std::size_t k = 0;
+  for (const recorded_op& op : ops) {
+    play({op});
+    if (op.free) continue;
+    const auto at = reinterpret_cast<address>(blocks_.at(op.block));
+    if (k == 0) base = at - plan_.allocations[0].offset;
+    ASSERT_EQ(at, base + plan_.allocations[k++].offset);
+  }
+}
+
+TEST_F(planned, shares_places_between_streams_only_in_order) {
+  const std::vector<recorded_op> ops = step(3, 4);
+  ASSERT_TRUE(write_plan_of(ops));
+  ASSERT_TRUE(open());
+  for (int k = 0; k < 3; ++k) play(ops);
+  EXPECT_EQ(stats().plan_departures, 0U);
+  EXPECT_GT(stats().device_waits, 0U);
+  EXPECT_EQ(stats().grown_segments, 1U);
+}
+
+TEST_F(planned, serves_what_departs_beside_the_plan_and_counts_it) {
+  const std::vector<recorded_op> ops = step(4);
+  ASSERT_TRUE(write_plan_of(ops));
+  ASSERT_TRUE(open());
+  std::vector<recorded_op> other = ops;
+  other.insert(other.begin() + 100, {.bytes = 777'777, .block = 9000});
+  other.push_back({.block = 9000, .free = true});
+  play(ops);
+  play(other);
+  play(ops);
+  EXPECT_EQ(stats().plan_departures, 1U);
+  EXPECT_EQ(stats().plan_placements, 1200U);
+  EXPECT_EQ(stats().segments, 2U);
+}
+
+TEST_F(planned, serves_a_program_that_the_plan_does_not_know) {
+  ASSERT_TRUE(write_plan_of(step(5)));
+  ASSERT_TRUE(open());
+  play(step(6));
+  EXPECT_GT(stats().plan_departures, 300U);
+  play(step(5));
+  EXPECT_GT(stats().plan_placements, 350U) << "it is found again";
+}
+
+TEST_F(planned, falls_back_where_a_planned_place_is_still_held) {
+  ASSERT_TRUE(write_plan_of({{.bytes = mib, .block = 0},
+                             {.block = 0, .free = true},
+                             {.bytes = 2 * mib, .block = 1},
+                             {.block = 1, .free = true}}));
+  ASSERT_TRUE(open());
+  allocate(0, mib);
+  allocate(1, 2 * mib);
+  EXPECT_EQ(stats().plan_placements, 1U);
+  EXPECT_EQ(stats().plan_departures, 1U);
+  give(0);
+  give(1);
+}
+
+TEST_F(planned, uses_the_plans_own_memory_before_it_fails) {
+  ASSERT_TRUE(write_plan_of({{.bytes = 8 * mib, .block = 0}, {.bytes = 8 * mib, .block = 1}}));
+  ASSERT_TRUE(open("16MiB"));
+  allocate(0, mib);
+  allocate(1, 3 * mib);
+  EXPECT_EQ(stats().plan_departures, 2U);
+  EXPECT_EQ(stats().reserved_bytes, 16 * mib);
+  give(0);
+  give(1);
+}
+
+TEST_F(planned, works_without_the_plans_memory_where_the_limit_is_too_low_for_it) {
+  ASSERT_TRUE(write_plan_of({{.bytes = 64 * mib, .block = 0}, {.bytes = mib, .block = 1}}));
+  ASSERT_TRUE(open("32MiB"));
+  allocate(1, mib);
+  EXPECT_EQ(stats().plan_placements, 0U);
+  EXPECT_LE(stats().reserved_bytes, 32 * mib);
+  give(1);
+}
+
+TEST_F(planned, refuses_a_plan_that_is_none) {
+  const status absent = open();
+  EXPECT_EQ(absent.code(), errc::bad_setting);
+  EXPECT_EQ(absent.message(), "GPUMEM_PLAN=" + path_ + ": " + path_ + ": No such file or directory");
+  ASSERT_TRUE(write_plan_of(step(7)));
+  std::filesystem::resize_file(path_, std::filesystem::file_size(path_) / 2);
+  EXPECT_THAT(open().message(), HasSubstr("damaged plan: it ends before its checksum"));
+}
+
+}  // namespace
+}  // namespace gpumem

@@ -1,0 +1,70 @@
+/// expandable's arithmetic: what is made new and what is taken from idle pages.
+#include <gtest/gtest.h>
+
+#include "views.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::uint64_t page = 2 * mib;
+
+std::unique_ptr<policy> with_slack(const byte_limit& slack, std::uint64_t page_bytes = page) {
+  auto made = make_policy("expandable", {.total_bytes = 80 * gib,
+                                         .free_at_start_bytes = 80 * gib,
+                                         .compute_major = 9,
+                                         .granularity_bytes = page,
+                                         .page_bytes = page_bytes,
+                                         .slack = slack});
+  return made ? std::move(*made) : nullptr;
+}
+
+pool_view holding(std::uint64_t reserved, std::uint64_t live, std::uint64_t peak) {
+  pool_view v = test::view_of(80 * gib, reserved);
+  v.live_bytes = live;
+  v.peak_live_bytes = peak;
+  return v;
+}
+
+TEST(Expandable, ReservesSeveralTimesTheDeviceInAddresses) {
+  const pool_view v = test::view_of(80 * gib);
+  EXPECT_GE(with_slack({})->pages(v).range_bytes, 2 * v.total_bytes);
+}
+
+TEST(Expandable, BecomesCachingWhereNoPagesAreMapped) {
+  const auto p = with_slack({}, 0);
+  EXPECT_EQ(p->pages(test::view_of(80 * gib)).range_bytes, 0U);
+  EXPECT_EQ(p->segment_classes(), 2U);
+}
+
+TEST(Expandable, MakesNewPagesUpToTheSlackThatWasSet) {
+  const auto p = with_slack({.unit = byte_limit::kind::of_total, .bytes = 0, .fraction = 0.05});
+  // 1000 MiB were live, 900 are, and 100 are wanted: up to 1050 MiB.
+  const auto ask = [&](std::uint64_t reserved) {
+    return p->page_in(holding(reserved, 900 * mib, 1000 * mib), 100 * mib, 40 * mib).make_bytes;
+  };
+  EXPECT_EQ(ask(1000 * mib), 40 * mib);
+  EXPECT_EQ(ask(1020 * mib), 30 * mib);
+  EXPECT_EQ(ask(1050 * mib), 0U);
+  EXPECT_EQ(ask(1100 * mib), 0U);
+}
+
+TEST(Expandable, SlackInBytesAndNone) {
+  const auto bytes = with_slack({.unit = byte_limit::kind::bytes, .bytes = 10 * mib, .fraction = 0});
+  EXPECT_EQ(bytes->page_in(holding(100 * mib, 100 * mib, 100 * mib), 20 * mib, 40 * mib).make_bytes, 30 * mib);
+  const auto none = with_slack({.unit = byte_limit::kind::bytes, .bytes = 0, .fraction = 0});
+  EXPECT_EQ(none->page_in(holding(100 * mib, 90 * mib, 100 * mib), 10 * mib, 10 * mib).make_bytes, 0U);
+}
+
+TEST(Expandable, ByDefaultMakesMoreAheadWhileTheDemandRises) {
+  const auto p = with_slack({});
+  const page_request rising = p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 20 * mib, 20 * mib);
+  EXPECT_GT(rising.make_bytes, 300 * mib);
+  EXPECT_GT(rising.run_bytes, page);
+  const page_request level = p->page_in(holding(10 * gib, 9 * gib, 10 * gib), 20 * mib, 20 * mib);
+  EXPECT_GT(level.make_bytes, 20 * mib);
+  EXPECT_LT(level.make_bytes, 300 * mib);
+  EXPECT_EQ(p->page_in(holding(12 * gib, 9 * gib, 10 * gib), 20 * mib, 20 * mib).make_bytes, 0U);
+}
+
+}  // namespace
+}  // namespace gpumem

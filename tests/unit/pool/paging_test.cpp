@@ -1,0 +1,251 @@
+// How a pool moves pages: with a policy that makes so many new ones and no more, small ranges of addresses, faults.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "bits.hpp"
+#include "gpumem/sim_device.hpp"
+#include "pool.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::uint64_t page = 2 * mib;
+
+/// Makes new pages until the pool holds `most`; a range of addresses is `range` long.
+struct page_by_page final : policy {
+  std::uint64_t most;
+  std::uint64_t range;
+  std::uint64_t run;
+  page_by_page(std::uint64_t most_bytes, std::uint64_t range_bytes, std::uint64_t run_bytes)
+      : most{most_bytes}, range{range_bytes}, run{run_bytes} {}
+  [[nodiscard]] page_rules pages(const pool_view&) const override { return {.range_bytes = range}; }
+  [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t, std::uint64_t missing) const override {
+    return {.make_bytes = std::min(missing, most > view.reserved_bytes ? most - view.reserved_bytes : 0),
+            .run_bytes = run};
+  }
+  segment_request grow(const pool_view&, std::uint64_t need) override { return {.bytes = need, .least_bytes = need}; }
+};
+
+struct paged_pool {
+  sim_device device;
+  pool tested;
+  explicit paged_pool(std::uint64_t most = 16 * page, std::uint64_t range = 1 * gib, std::uint64_t run = page,
+                      std::uint64_t limit = 4 * gib)
+      : tested{device, config(limit), std::make_unique<page_by_page>(most, range, run)} {}
+  ~paged_pool() {
+    EXPECT_TRUE(tested.check().ok()) << tested.check().message();
+    EXPECT_EQ(device.hazard_count(), 0U);
+    EXPECT_EQ(device.used_bytes(), tested.stats().reserved_bytes);
+  }
+  paged_pool(const paged_pool&) = delete;
+  paged_pool& operator=(const paged_pool&) = delete;
+
+  static pool_config config(std::uint64_t limit) {
+    pool_config p;
+    p.name = "0";
+    p.limit_bytes = limit;
+    p.total_bytes = 80 * gib;
+    p.thread_cache = false;
+    return p;
+  }
+  address take(std::uint64_t bytes, stream_ref s = {}) {
+    request r;
+    r.bytes = bytes;
+    r.stream = s;
+    const result<address> got = tested.allocate(r, round_up(bytes, 512), nullptr);
+    if (!got) return 0;
+    device.handed_out(*got, bytes, s);
+    device.enqueue_use(s, 1'000'000, *got, bytes);
+    return *got;
+  }
+  void give(address at) {
+    device.given_back(at);
+    EXPECT_TRUE(tested.release_block(at, {}).ok());
+  }
+  [[nodiscard]] std::uint64_t calls(device_call kind) const { return device.calls()[static_cast<std::size_t>(kind)]; }
+};
+
+TEST(paging, a_page_that_is_idle_somewhere_serves_elsewhere) {
+  paged_pool p;
+  std::vector<address> blocks;
+  for (int k = 0; k < 16; ++k) blocks.push_back(p.take(page));
+  EXPECT_EQ(p.tested.stats().mapped_pages, 16U);
+  for (std::size_t k = 0; k < 16; k += 2) p.give(blocks[k]);  // every other page: nowhere two in a row
+  EXPECT_NE(p.take(8 * page), 0U);
+  const statistics s = p.tested.stats();
+  EXPECT_EQ(s.reserved_bytes, 16 * page);
+  EXPECT_EQ(s.mapped_pages, 16U);
+  EXPECT_LE(s.remapped_pages, 8U);
+  EXPECT_GE(s.remapped_pages, 7U) << "one may serve where it is";
+  EXPECT_EQ(p.device.remapped_pages(), s.remapped_pages);
+  EXPECT_EQ(p.device.mapped_pages(), s.mapped_pages);
+}
+
+TEST(paging, pages_move_only_once_the_work_on_them_is_done) {
+  paged_pool p{4 * page};
+  const address first = p.take(2 * page);
+  const address second = p.take(2 * page);
+  p.give(first);
+  EXPECT_NE(p.take(2 * page), 0U) << "the same hole again needs no wait";
+  EXPECT_EQ(p.tested.stats().host_waits, 0U);
+  p.give(second);
+  p.take(page);
+  EXPECT_NE(p.take(page + 512), 0U);
+  EXPECT_EQ(p.device.hazard_count(), 0U) << "the referee knows what is in flight";
+}
+
+TEST(paging, one_set_access_opens_a_run_of_pages) {
+  paged_pool p{64 * page, 1 * gib, 64 * page};
+  EXPECT_NE(p.take(40 * page), 0U);
+  EXPECT_EQ(p.calls(device_call::set_access), 1U);
+  EXPECT_EQ(p.calls(device_call::create), 1U);
+  EXPECT_EQ(p.tested.stats().mapped_pages, 40U);
+}
+
+TEST(paging, the_limit_holds_and_idle_pages_reach_what_it_leaves) {
+  paged_pool p{UINT64_MAX, 1 * gib, page, 8 * page};
+  std::vector<address> blocks;
+  for (int k = 0; k < 8; ++k) blocks.push_back(p.take(page));
+  EXPECT_EQ(p.take(page), 0U);
+  for (std::size_t k = 1; k < 8; k += 2) p.give(blocks[k]);
+  EXPECT_NE(p.take(4 * page), 0U);
+  EXPECT_EQ(p.tested.stats().reserved_bytes, 8 * page);
+  EXPECT_EQ(p.device.peak_used_bytes(), 8 * page);
+}
+
+TEST(paging, runs_that_are_too_long_to_move_go_back_and_make_room) {
+  paged_pool p{UINT64_MAX, 1 * gib, 4 * page, 8 * page};
+  const address a = p.take(4 * page);
+  const address b = p.take(4 * page);
+  p.give(a);
+  p.take(page);  // in the first run, which cannot move any more
+  p.give(b);
+  EXPECT_NE(p.take(3 * page), 0U);
+  EXPECT_EQ(p.tested.stats().reserved_bytes, 8 * page);
+}
+
+TEST(paging, another_range_is_reserved_where_the_addresses_run_out) {
+  paged_pool p{UINT64_MAX, 8 * page};
+  std::vector<address> blocks;
+  for (int k = 0; k < 20; ++k) blocks.push_back(p.take(3 * page));
+  EXPECT_EQ(std::count(blocks.begin(), blocks.end(), address{0}), 0);
+  EXPECT_GE(p.calls(device_call::reserve), 10U);
+  EXPECT_NE(p.take(30 * page), 0U) << "longer than a range";
+  for (const address at : blocks) p.give(at);
+  EXPECT_GT(p.tested.trim(UINT64_MAX).returned_bytes, 0U);
+}
+
+TEST(paging, no_more_addresses_is_out_of_memory_and_nothing_else) {
+  paged_pool p{UINT64_MAX, 8 * page};
+  const address held = p.take(page);
+  for (int k = 1; k < 20; ++k)
+    p.device.fail_nth(device_call::reserve, static_cast<std::uint64_t>(k), errc::out_of_memory);
+  EXPECT_EQ(p.take(9 * page), 0U);
+  EXPECT_NE(p.take(page), 0U);
+  p.give(held);
+}
+
+TEST(paging, trim_goes_down_to_the_pages_that_live_blocks_touch) {
+  paged_pool p;
+  const address kept = p.take(512);
+  const address gone = p.take(9 * page);
+  p.give(gone);
+  const trim_result out = p.tested.trim(UINT64_MAX);
+  EXPECT_EQ(p.tested.stats().reserved_bytes, page);
+  EXPECT_EQ(p.device.used_bytes(), page);
+  EXPECT_GE(out.returned_bytes, 9 * page - page);
+  EXPECT_EQ(out.in_use_bytes, page - 512);
+  EXPECT_EQ(out.pending_bytes, 0U);
+  p.give(kept);
+}
+
+TEST(paging, a_lower_limit_takes_idle_pages_back) {
+  paged_pool p;
+  const address a = p.take(4 * page);
+  p.give(p.take(8 * page));
+  const limit_result out = p.tested.set_limit(5 * page);
+  EXPECT_EQ(out.over_bytes, 0U);
+  EXPECT_LE(p.device.used_bytes(), 5 * page);
+  p.give(a);
+}
+
+TEST(paging, nothing_is_unmapped_while_a_stream_captures) {
+  paged_pool p{4 * page};
+  const stream_ref s = p.device.create_stream();
+  const address a = p.take(2 * page);
+  const address wall = p.take(2 * page);
+  p.give(a);
+  const std::uint64_t key = *p.tested.key_of(s);
+  ASSERT_TRUE(p.tested.capture_begin(s, key).ok());
+  ASSERT_TRUE(p.device.begin_capture(s).ok());
+  EXPECT_NE(p.take(3 * page, s), 0U) << "new pages, beyond what the policy would make";
+  EXPECT_EQ(p.calls(device_call::unmap), 0U);
+  ASSERT_TRUE(p.device.end_capture(s).ok());
+  const auto graph = p.tested.capture_end(key);
+  ASSERT_TRUE(graph.ok());
+  p.give(wall);
+}
+
+struct failing_call {
+  device_call call;
+  std::uint64_t nth;
+};
+class paging_faults : public testing::TestWithParam<failing_call> {};
+
+TEST_P(paging_faults, lose_no_byte_unseen) {
+  paged_pool p{8 * page};
+  std::vector<address> blocks;
+  for (int k = 0; k < 8; ++k) blocks.push_back(p.take(page));
+  for (std::size_t k = 0; k < 8; k += 2) p.give(blocks[k]);
+  p.device.fail_nth(GetParam().call, GetParam().nth, errc::device_error);
+  const address at = p.take(6 * page);
+  EXPECT_TRUE(p.tested.check().ok()) << p.tested.check().message();
+  EXPECT_EQ(p.device.used_bytes(), p.tested.stats().reserved_bytes);
+  if (at != 0) p.give(at);
+  EXPECT_NE(p.take(6 * page), 0U) << "the next one finds a pool that works";
+}
+
+INSTANTIATE_TEST_SUITE_P(every_call, paging_faults,
+                         testing::Values(failing_call{device_call::create, 1}, failing_call{device_call::create, 2},
+                                         failing_call{device_call::map, 1}, failing_call{device_call::map, 4},
+                                         failing_call{device_call::set_access, 1}, failing_call{device_call::unmap, 1},
+                                         failing_call{device_call::unmap, 2}));
+
+TEST(paging, a_device_that_is_full_is_no_reason_to_fail_while_pages_are_idle) {
+  paged_pool p{UINT64_MAX};
+  std::vector<address> blocks;
+  for (int k = 0; k < 8; ++k) blocks.push_back(p.take(page));
+  for (std::size_t k = 0; k < 8; k += 2) p.give(blocks[k]);
+  p.device.set_foreign_bytes(80 * gib - 9 * page);
+  EXPECT_NE(p.take(5 * page), 0U) << "four idle pages and the one that is left";
+  EXPECT_EQ(p.take(2 * page), 0U);
+}
+
+TEST(paging, serves_several_threads) {
+  paged_pool p{24 * page};
+  std::vector<std::thread> threads;
+  threads.reserve(4);
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&p, t] {
+      request r;
+      r.stream = p.device.create_stream();
+      std::vector<address> mine;
+      for (unsigned k = 0; k < 300; ++k) {
+        r.bytes = 512 + (k * 7919 + t * 104729) % (3 * page);
+        if (const result<address> got = p.tested.allocate(r, round_up(r.bytes, 512), nullptr)) mine.push_back(*got);
+        if (mine.size() > 4) {
+          EXPECT_TRUE(p.tested.release_block(mine.front(), {}).ok());
+          mine.erase(mine.begin());
+        }
+        if (k % 64 == 63) p.tested.trim(page);
+      }
+      for (const address at : mine) EXPECT_TRUE(p.tested.release_block(at, {}).ok());
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(p.tested.stats().live_blocks, 0U);
+}
+
+}  // namespace
+}  // namespace gpumem
