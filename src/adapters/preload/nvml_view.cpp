@@ -40,9 +40,12 @@ std::atomic<memory_function<nvml_memory_t>> real_memory{nullptr};
 std::atomic<memory_function<nvml_memory_2>> real_memory_2{nullptr};
 std::atomic<int (*)(nvml_device_t, char*, unsigned int)> real_uuid{nullptr};
 
+/// On what is called before anything in the process is set up: a sanitizer looks its own functions up by dlsym.
+#define GPUMEM_BEFORE_EVERYTHING __attribute__((no_sanitize("thread")))
+
 /// The C library's own.
 using dlsym_function = void* (*)(void*, const char*);
-dlsym_function find_dlsym() {
+GPUMEM_BEFORE_EVERYTHING dlsym_function find_dlsym() {
   void* found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
   if (found == nullptr) found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
   return reinterpret_cast<dlsym_function>(found);
@@ -109,25 +112,45 @@ int nvmlDeviceGetMemoryInfo_v2(gpumem::nvml_device_t device, gpumem::preload::nv
   return gpumem::preload::capped(gpumem::preload::real_memory_2, device, of);
 }
 
-// Called by watch_dlsym.S, before the C library's dlsym.
+// Called by watch_dlsym.S, before the C library's dlsym: a function in the place of what is looked up, or null.
 extern __attribute__((visibility("hidden"))) void* (*gpumem_preload_dlsym)(void*, const char*);
 __attribute__((visibility("hidden"))) void* gpumem_preload_watch(void* handle, const char* name, const void* caller);
 
 void* (*gpumem_preload_dlsym)(void*, const char*) = nullptr;
 
-void* gpumem_preload_watch(void* handle, const char* name, const void* caller) {
-  using namespace gpumem::preload;  // NOLINT
-  if (__atomic_load_n(&gpumem_preload_dlsym, __ATOMIC_ACQUIRE) == nullptr) {
-    __atomic_store_n(&gpumem_preload_dlsym, find_dlsym(), __ATOMIC_RELEASE);
-  }
-  if (name == nullptr || std::strncmp(name, "nvmlDeviceGetMemoryInfo", 23) != 0) return nullptr;
+}  // extern "C"
+
+namespace gpumem::preload {
+namespace {
+
+/// What nvmlDeviceGetMemoryInfo followed by `ending` is for a caller that looks it up; null: what the library says.
+void* watched(void* handle, const char* ending, const void* caller) {
   if (from_this_library(caller) || !limits_process()) return nullptr;
+  const bool second = std::strcmp(ending, "_v2") == 0;
+  if (!second && *ending != '\0') return nullptr;
+  const char* const name = second ? "nvmlDeviceGetMemoryInfo_v2" : "nvmlDeviceGetMemoryInfo";
   void* const real = gpumem_preload_dlsym(handle, name);
   if (real == nullptr || handle == RTLD_NEXT) return real;
   find_real(handle == RTLD_DEFAULT ? nullptr : handle, gpumem_preload_dlsym);
-  if (std::strcmp(name, "nvmlDeviceGetMemoryInfo") == 0) return reinterpret_cast<void*>(&nvmlDeviceGetMemoryInfo);
-  if (std::strcmp(name, "nvmlDeviceGetMemoryInfo_v2") == 0) return reinterpret_cast<void*>(&nvmlDeviceGetMemoryInfo_v2);
-  return nullptr;
+  return second ? reinterpret_cast<void*>(&nvmlDeviceGetMemoryInfo_v2)
+                : reinterpret_cast<void*>(&nvmlDeviceGetMemoryInfo);
+}
+
+}  // namespace
+}  // namespace gpumem::preload
+
+extern "C" {
+
+GPUMEM_BEFORE_EVERYTHING void* gpumem_preload_watch(void* handle, const char* name, const void* caller) {
+  if (__atomic_load_n(&gpumem_preload_dlsym, __ATOMIC_ACQUIRE) == nullptr) {
+    __atomic_store_n(&gpumem_preload_dlsym, gpumem::preload::find_dlsym(), __ATOMIC_RELEASE);
+  }
+  // Not strncmp, which may itself be what is being looked up.
+  if (name == nullptr) return nullptr;
+  for (const char* expected = "nvmlDeviceGetMemoryInfo"; *expected != '\0'; ++expected, ++name) {
+    if (*name != *expected) return nullptr;
+  }
+  return gpumem::preload::watched(handle, name, caller);
 }
 
 }  // extern "C"
