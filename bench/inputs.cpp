@@ -9,6 +9,7 @@
 #include "bits.hpp"
 #include "measure.hpp"
 #include "parallel.hpp"
+#include "progress.hpp"
 #include "workload.hpp"
 
 #ifndef GPUMEM_BENCH_SOURCE_TRACES
@@ -61,23 +62,35 @@ void add_baselines(const options& from, std::vector<policy_row>& rows) {
 
 /// `compare` opens each row on the one device there is, `fit` with room to spare: there a capacity in which a policy
 /// cannot start is an answer, not a mistake.
-status try_to_open(const inputs& all, const policy_row& row, const options& from) {
+status try_to_open(const trace& of, const policy_row& row, const options& from) {
   if (from.setup.cuda || !row.baseline.empty()) return try_on_cuda(row, from.setup);
-  std::vector<sim_config> devices;
-  if (from.what != command::fit) {
-    devices.push_back(from.setup.device);
-  } else {
-    for (const trace& each : all.traces) {
-      const std::uint64_t peak = peak_live_of(each, row.tenants);
-      devices.push_back(fit_device(from.setup, std::max(fit_capacity(peak, fit_steps), gib)));
-    }
+  sim_config on = from.setup.device;
+  if (from.what == command::fit) {
+    on = fit_device(from.setup, std::max(fit_capacity(peak_live_of(of, row.tenants), fit_steps), gib));
   }
-  for (const sim_config& each : devices) {
-    if (auto opened = open_rig(each, row.with); !opened) {
-      return {opened.code(), "policy '" + row.text + "': " + opened.why().message()};
-    }
+  if (auto opened = open_rig(on, row.with); !opened) {
+    return {opened.code(), "policy '" + row.text + "': " + opened.why().message()};
   }
   return {};
+}
+
+/// Plans where a row needs one, and the rows of each trace with them.
+status make_plans(const options& from, inputs& all) {
+  const bool replays = from.what == command::compare || from.what == command::fit;
+  all.rows_of.assign(all.traces.size(), all.rows);
+  if (!replays || std::none_of(all.rows.begin(), all.rows.end(), needs_own_plan)) return {};
+  all.plans.resize(all.traces.size());
+  progress bar{all.traces.size(), from.quiet};
+  return run_parallel(all.traces.size(), from.jobs, [&](std::size_t i) -> status {
+    auto made = own_plan::make(all.traces[i], own_plan_time);
+    if (!made) return made.why();
+    all.plans[i] = *std::move(made);
+    for (policy_row& row : all.rows_of[i]) {
+      if (needs_own_plan(row)) row = all.plans[i].followed_by(row);
+    }
+    bar.step("plan of " + all.traces[i].name);
+    return {};
+  });
 }
 
 }  // namespace
@@ -111,10 +124,18 @@ result<inputs> gather_inputs(const options& from) {
   }
   add_baselines(from, all.rows);
   if (status loaded = load_traces(from, all.traces); !loaded) return loaded;
-  for (policy_row& row : all.rows) {
-    if (status opened = try_to_open(all, row, from); !opened) return opened;
-    row.with.verbose = false;  // said once
+  if (status made = make_plans(from, all); !made) return made;
+  for (std::size_t t = 0; t < all.traces.size(); ++t) {
+    for (std::size_t r = 0; r < all.rows.size(); ++r) {
+      policy_row& row = all.rows_of[t][r];
+      if (t > 0) row.with.verbose = false;  // said once
+      if (t == 0 || from.what == command::fit || row.own_plan) {
+        if (status opened = try_to_open(all.traces[t], row, from); !opened) return opened;
+      }
+      row.with.verbose = false;
+    }
   }
+  for (policy_row& row : all.rows) row.with.verbose = false;
   return all;
 }
 

@@ -6,6 +6,7 @@
 
 #include "gpumem/status.hpp"
 #include "options.hpp"
+#include "own_plans.hpp"
 #include "policy_row.hpp"
 #include "trace.hpp"
 
@@ -14,9 +15,16 @@ namespace gpumem::bench {
 struct inputs {
   std::vector<trace> traces;  ///< no two with the same name: those that share one are named by their path
   std::vector<policy_row> rows;
+  /// What is replayed on each trace, in the order of `traces`: the rows, those of `planned` with the trace's own plan.
+  std::vector<std::vector<policy_row>> rows_of;
+  std::vector<own_plan> plans;  ///< of those
 };
 
-/// Loads every trace, reads every row, and opens an allocator for each row as the replays will.
+/// How long each trace's own plan may be sought.
+inline constexpr std::chrono::milliseconds own_plan_time{5000};
+
+/// Loads every trace, reads every row, makes plans for rows that need one, and opens an allocator for each row as the
+/// replays will.
 result<inputs> gather_inputs(const options& from);
 
 /// Where the bundled traces are: next to an installed program, else in the source tree.

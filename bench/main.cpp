@@ -12,6 +12,7 @@
 #include "costs.hpp"
 #include "inputs.hpp"
 #include "latency.hpp"
+#include "log.hpp"
 #include "output_file.hpp"
 #include "page.hpp"
 #include "parallel.hpp"
@@ -40,10 +41,10 @@ status in_row(const status& why, const trace& of, const policy_row& row) {
 template <typename row_result>
 std::vector<row_result> empty_results(const inputs& all) {
   std::vector<row_result> out;
-  for (const trace& of : all.traces) {
-    for (const policy_row& row : all.rows) {
+  for (std::size_t t = 0; t < all.traces.size(); ++t) {
+    for (const policy_row& row : all.rows_of[t]) {
       row_result& each = out.emplace_back();
-      each.recorded = &of;
+      each.recorded = &all.traces[t];
       each.row = &row;
     }
   }
@@ -104,6 +105,7 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
 result<std::vector<fit_result>> fit(const inputs& all, const options& with) {
   auto results = empty_results<fit_result>(all);
   progress bar{results.size(), with.quiet};
+  set_log_sink([](std::string_view) {});  // that a policy got less than it wanted is what the search is about
   const auto search = [&](std::size_t i) -> status {
     fit_result& into = results[i];
     const auto found = measure_fit(*into.recorded, *into.row, with.setup);

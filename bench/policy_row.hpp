@@ -18,6 +18,7 @@ struct policy_row {
   std::string baseline;  ///< not a policy of gpumem, but one of bench/baselines/baseline.h; empty: gpumem
   settings with;
   unsigned tenants = 1;           ///< replays of the trace, half a trace out of step
+  bool own_plan = false;          ///< follows a plan that was made from the trace it is replayed on
   bool takes_everything = false;  ///< all the device allows, at once: its peak of reserved says little
 };
 

@@ -118,6 +118,13 @@ std::string baseline_line(const std::vector<compare_result>& results, const repl
   return out;
 }
 
+/// Of rows that follow a plan made from the trace they are replayed on.
+template <typename row_result>
+std::string plan_line(const std::vector<row_result>& results) {
+  const bool some = std::any_of(results.begin(), results.end(), [](const auto& each) { return each.row->own_plan; });
+  return some ? "planned follows a plan that was made from the same trace (GPUMEM_PLAN names another).\n" : "";
+}
+
 std::string device_line(const replay_setup& setup) {
   const sim_config& device = setup.device;
   if (setup.cuda && !setup.cuda->info.simulated) {
@@ -146,7 +153,7 @@ std::string compare_table(const std::vector<compare_result>& results, const repl
   }
   return fmt::format("{}\n{} Lag {:g} ms, {:g}% shared use, seed {}.\n{}", table.text(), device_line(setup),
                      static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed,
-                     speed_line(results) + baseline_line(results, setup));
+                     speed_line(results) + baseline_line(results, setup) + plan_line(results));
 }
 
 std::string fit_table(const std::vector<fit_result>& results, const replay_setup& setup) {
@@ -162,9 +169,10 @@ std::string fit_table(const std::vector<fit_result>& results, const replay_setup
   }
   return fmt::format(
       "{}\nSimulated, each capacity on a device of its own, nothing set aside. Lag {:g} ms, {:g}% shared "
-      "use, seed {}.\n{}",
+      "use, seed {}.\n{}{}",
       table.text(), static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed,
-      some_do_not_fit ? "Where no capacity is given, even 1.5 times the peak was not enough.\n" : "");
+      some_do_not_fit ? "Where no capacity is given, even 1.5 times the peak was not enough.\n" : "",
+      plan_line(results));
 }
 
 }  // namespace gpumem::bench

@@ -33,6 +33,8 @@ int main(int argc, char** argv) {
         return cli::show_top(with.top);
       case cli::command::plan:
         return cli::make_plan(with.plan);
+      case cli::command::advise:
+        return cli::advise(with.advise);
     }
   } catch (const std::exception& e) {
     fmt::print(stderr, "gpumem: {}\n", printable(e.what(), 8192));

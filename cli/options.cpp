@@ -70,6 +70,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   top->add_flag("--once", into.top.once, "one look");
   top->add_flag("--json", into.top.json, "as JSON, one line a look");
   const CLI::App* const plan = add_plan_command(app, into.plan);
+  const CLI::App* const advise = add_advise_command(app, into.advise);
   app.require_subcommand(0, 1);
   try {
     app.parse(own, argv);
@@ -81,13 +82,13 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
     return status{errc::bad_setting, fmt::format("{} (--help lists what there is)", first_line(wrong.what()))};
   }
   if (app.get_subcommands().empty()) {
-    return status{errc::bad_setting, "no command; expected run, devices, top or plan (--help says more)"};
+    return status{errc::bad_setting, "no command; expected run, devices, top, plan or advise (--help says more)"};
   }
   const bool has_command = own < argc;
   if (!run->parsed()) {
     if (has_command) return status{errc::bad_setting, "--: expected only with run"};
-    if (plan->parsed()) {
-      into.what = command::plan;
+    if (plan->parsed() || advise->parsed()) {
+      into.what = plan->parsed() ? command::plan : command::advise;
       return std::optional<std::string>{};
     }
     into.what = top->parsed() ? command::top : command::devices;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpumem/status.hpp"
+#include "advise.hpp"
 #include "plan.hpp"
 
 namespace gpumem::cli {
@@ -28,7 +29,7 @@ struct top_options {
   bool json = false;
 };
 
-enum class command : std::uint8_t { run, devices, top, plan };
+enum class command : std::uint8_t { run, devices, top, plan, advise };
 
 struct options {
   command what = command::devices;
@@ -36,6 +37,7 @@ struct options {
   devices_options devices;
   top_options top;
   plan_options plan;
+  advise_options advise;
 };
 
 /// A text where one was asked for (help, version) instead of a command; `bad_setting` is one line for status 2.

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gpumem/status.hpp"
+#include "own_plans.hpp"
 #include "plan_file.hpp"
 #include "problem_file.hpp"
 #include "solve.hpp"
@@ -23,15 +24,6 @@ namespace {
 int fail(int code, const std::string& why) {
   fmt::print(stderr, "gpumem: {}\n", printable(why, 8192));
   return code;
-}
-
-std::vector<plan::recorded_op> recorded(const bench::trace& t) {
-  std::vector<plan::recorded_op> ops;
-  ops.reserve(t.ops.size());
-  for (const bench::trace_op& op : t.ops) {
-    ops.push_back({.bytes = op.bytes, .block = op.slot, .stream = op.stream, .free = op.kind == bench::op_kind::free});
-  }
-  return ops;
 }
 
 void show(const plan_options& with, const std::string& name, const plan::problem& buffers, const plan::solution& found,
@@ -98,7 +90,7 @@ int plan_static(const plan_options& with, const plan::solve_options& limits) {
 int plan_trace(const plan_options& with, const plan::solve_options& limits) {
   const result<bench::trace> t = bench::load_trace(with.trace);
   if (!t) return fail(1, t.why().message());
-  const std::vector<plan::recorded_op> ops = recorded(*t);
+  const std::vector<plan::recorded_op> ops = bench::recorded_ops(*t);
   plan::solution found;
   const result<plan::step_plan> made = plan::make_plan(ops, limits, &found);
   const result<plan::step> step = plan::step_of(ops);

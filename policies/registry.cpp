@@ -47,6 +47,10 @@ std::vector<row> built_in_rows() {
   rows.push_back({{.name = "planned",
                    .summary = "what a plan says (GPUMEM_PLAN), at the places that it says; as growth beside it"},
                   make_planned});
+  rows.push_back({{.name = "planned:record",
+                   .summary = "growth, for one run that is recorded: its plan is written (GPUMEM_PLAN) when it ends",
+                   .records_plan = true},
+                  make_growth});
   return rows;
 }
 
@@ -96,7 +100,9 @@ std::vector<policy_entry> known_policies() {
   const std::lock_guard guard{in.lock};
   std::vector<policy_entry> out;
   out.reserve(in.rows.size());
-  for (const row& r : in.rows) out.push_back(r.entry);
+  for (const row& r : in.rows) {
+    if (!r.entry.records_plan) out.push_back(r.entry);
+  }
   return out;
 }
 

@@ -126,10 +126,12 @@ struct policy_entry {
   bool needs_limit = false;     ///< refuses to start without GPUMEM_LIMIT
   bool needs_pools = false;     ///< refuses to start without GPUMEM_POOLS
   bool needs_pages = false;     ///< becomes `caching` on a device that cannot map pages
+  bool records_plan = false;    ///< writes a plan (GPUMEM_PLAN) of what it served when the program ends
   bool leaves_reserve = false;  ///< without a limit, leaves GPUMEM_RESERVE free for the context and libraries
 };
 
-/// Every policy, built in and registered, in the order of registration.
+/// Every policy, built in and registered, in the order of registration; `planned:record`, which only makes a plan for
+/// another one, is not among them.
 std::vector<policy_entry> known_policies();
 
 /// `bad_setting`, naming what exists, where there is no such policy.

@@ -15,6 +15,7 @@
 #include "log.hpp"
 #include "logical_devices.hpp"
 #include "plan_file.hpp"
+#include "plan_recorder.hpp"
 #include "pool_hit.hpp"
 #include "trace_recorder.hpp"
 
@@ -67,7 +68,8 @@ class pooled_allocator final : public allocator {
     }
     stats_path_ = with.stats_path;
     if (with.verbose) describe_start(with);
-    if (!stats_path_.empty() || !with.trace_path.empty()) remember_at_exit(this, [this] { report(); });
+    const bool recorded = std::any_of(recorders_.begin(), recorders_.end(), [](const auto& of) { return !of.empty(); });
+    if (!stats_path_.empty() || recorded) remember_at_exit(this, [this] { report(); });
     return {};
   }
 
@@ -97,7 +99,7 @@ class pooled_allocator final : public allocator {
     }
     const result<address> at = p.allocate(r, *rounded, report);
     if (!at) return at.why();
-    if (!recorders_.empty()) recorders_[static_cast<std::size_t>(r.device)]->allocated(*at, r.bytes, r.stream);
+    for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(*at, r.bytes, r.stream);
     return to_pointer(*at);
   }
 
@@ -210,13 +212,7 @@ class pooled_allocator final : public allocator {
     if (forked(device)) return usable(*pools_[static_cast<std::size_t>(device)].on);
     return pools_[static_cast<std::size_t>(device)].it->check();
   }
-  status flush_trace() override {
-    status first;
-    for (const auto& r : recorders_) {
-      if (status ok = r->flush(); !ok && first.ok()) first = std::move(ok);
-    }
-    return first;
-  }
+  status flush_trace() override { return each_recorder(&allocation_recorder::flush); }
 
  private:
   [[nodiscard]] bool forked(int logical) const {
@@ -226,16 +222,29 @@ class pooled_allocator final : public allocator {
   status add_pool(device& on, pool_config config, const settings& with) {
     config.allocator_number = number_;
     if (with.verbose) config.say = [](const std::string& line) { log_line(line); };
+    std::vector<std::unique_ptr<allocation_recorder>> recorders;
     if (!with.trace_path.empty()) {
       result<std::unique_ptr<trace_recorder>> opened =
           trace_recorder::open(trace_path_of(with.trace_path, config.ordinal));
       if (!opened) return opened.why();
-      trace_recorder* const recorder = opened->get();
-      config.before_free = [recorder](address at, std::uint64_t bytes, stream_ref s) { recorder->freed(at, bytes, s); };
-      recorders_.push_back(*std::move(opened));
+      recorders.push_back(*std::move(opened));
     }
-    if (const result<policy_entry> entry = find_policy(config.policy_name);
-        entry && entry->needs_pages && on.info().page_bytes == 0) {
+    const result<policy_entry> entry = find_policy(config.policy_name);
+    if (entry && entry->records_plan) {
+      const std::string& path = with.for_device(on.info().ordinal).plan_path;
+      auto opened =
+          plan_recorder::open(trace_path_of(path.empty() ? plan_recorder::default_path : path, config.ordinal));
+      if (!opened) return opened.why();
+      recorders.push_back(*std::move(opened));
+    }
+    if (!recorders.empty()) {
+      config.before_free = [first = recorders.data(), count = recorders.size()](address at, std::uint64_t bytes,
+                                                                                stream_ref s) {
+        for (std::size_t i = 0; i < count; ++i) first[i]->freed(at, bytes, s);
+      };
+    }
+    recorders_.push_back(std::move(recorders));  // whose array stays where it is
+    if (entry && entry->needs_pages && on.info().page_bytes == 0) {
       log_line(fmt::format("pool {}: device {} ({}) cannot map pages, which policy {} needs; caching serves instead",
                            config.name, on.info().ordinal, on.info().name, config.policy_name));
       config.policy_name = "caching";
@@ -309,11 +318,21 @@ class pooled_allocator final : public allocator {
     if (!stats_path_.empty()) {
       if (const status ok = write_stats(stats_path_); !ok) log_line(ok.message());
     }
-    if (const status ok = flush_trace(); !ok) log_line(ok.message());
+    if (const status ok = each_recorder(&allocation_recorder::finish); !ok) log_line(ok.message());
   }
 
-  std::vector<std::unique_ptr<trace_recorder>> recorders_;  // one a pool, or none; outlive the pools
-  std::vector<placed_pool> pools_;                          // by logical ordinal
+  status each_recorder(status (allocation_recorder::*does)()) const {
+    status first;
+    for (const auto& of_pool : recorders_) {
+      for (const auto& r : of_pool) {
+        if (status ok = (r.get()->*does)(); !ok && first.ok()) first = std::move(ok);
+      }
+    }
+    return first;
+  }
+
+  std::vector<std::vector<std::unique_ptr<allocation_recorder>>> recorders_;  // of each pool; outlive the pools
+  std::vector<placed_pool> pools_;                                            // by logical ordinal
   std::vector<logical_device> devices_;
   captures captures_{pools_};
   std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of what no pool knows

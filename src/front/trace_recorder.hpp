@@ -1,7 +1,6 @@
 /// The recorder behind GPUMEM_TRACE: every allocation and free as a row of RMM's CSV log.
 ///
-/// Any thread; one mutex around the row and the file. Rows stand in the order of the calls, so the allocator calls
-/// `allocated` before the program gets the block and `freed` before anyone else can get it: then no row allocates a
+/// Any thread; one mutex around the row and the file. Rows stand in the order of the calls, so no row allocates a
 /// pointer that is live. A write error ends the recording; it is logged once and is what `flush` returns from then on.
 #pragma once
 
@@ -15,23 +14,22 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "allocation_recorder.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/status.hpp"
 
 namespace gpumem {
 
-class trace_recorder {
+class trace_recorder final : public allocation_recorder {
  public:
   /// Creates or empties the file; a name that ends in `.gz` is compressed. `bad_setting` names path and reason.
   static result<std::unique_ptr<trace_recorder>> open(const std::string& path);
-  ~trace_recorder();
-  trace_recorder(const trace_recorder&) = delete;
-  trace_recorder& operator=(const trace_recorder&) = delete;
+  ~trace_recorder() override;
 
-  void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept;
-  void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept;
+  void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
+  void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
   /// Afterwards the file is whole and holds every row so far, compressed or not.
-  status flush();
+  status flush() override;
 
  private:
   trace_recorder(std::string path, gzFile file);

@@ -34,14 +34,14 @@ class follower {
   /// The block that was placed at `place` or, if there is none, at the next one below.
   [[nodiscard]] std::optional<std::uint32_t> placed_at_or_below(std::uint32_t place) const noexcept;
 
-  /// True where the latest requests were none of the plan's.
+  /// True where so many of the latest requests were none of the plan's.
+  static constexpr std::uint32_t lost_after = 64;
   [[nodiscard]] bool lost() const noexcept { return in_a_row_ >= lost_after; }
   [[nodiscard]] std::uint64_t height_bytes() const noexcept { return plan_->height_bytes; }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
 
  private:
   static constexpr std::uint32_t remembered = 4;  ///< requests by which the plan is found again
-  static constexpr std::uint32_t lost_after = 64;
   static constexpr std::uint32_t nobody = 0xffff'ffff;
 
   [[nodiscard]] std::uint64_t request(std::uint64_t bytes, std::uint64_t stream_number) const noexcept;

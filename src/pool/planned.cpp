@@ -4,8 +4,11 @@
 // The plan's segment is the only one of class 0; what departs from the plan is of class 1, so that it does not stand
 // where a planned block will go. It is let into class 0 when the plan was not followed for long, or when nothing else
 // is left. No thread caches: every request has to be seen in its order.
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "log.hpp"
 #include "pool.hpp"
 
 namespace gpumem {
@@ -46,6 +49,12 @@ block_index pool::place_planned(guard& lock, want& w, std::uint64_t stream_key) 
     }
   }
   ++(i != no_block ? counts_.plan_placements : counts_.plan_departures);
+  if (counts_.plan_placements == 0 && counts_.plan_departures == follower_->lost_after) {
+    log_line(
+        fmt::format("pool {}: of the first {} requests the plan has none: it is of another program; growth serves "
+                    "instead",
+                    config_.name, counts_.plan_departures));
+  }
   return i;
 }
 

@@ -1,6 +1,7 @@
-/// The commands of the documents, run: every line of a code block that begins with gpumem_bench, in a folder of its own
-/// with a small trace under the name that the documents use. The README's, too, which go through scripts/bench there:
-/// on that trace alone where they would take all, and but for what needs a GPU or minutes.
+/// The commands of the documents, run: every line of a code block that begins with gpumem_bench, gpumem advise or
+/// gpumem plan, in a folder of its own with a small trace under the name that the documents use. The README's, too,
+/// which go through scripts/bench there: on that trace alone where they would take all, and but for what needs a GPU or
+/// minutes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -29,7 +30,9 @@ std::vector<command> commands() {
     bool code = false;
     for (std::string line; std::getline(lines, line);) {
       if (line.starts_with("```")) code = !code;
-      if (code && line.starts_with("gpumem_bench")) out.push_back({file.filename().string(), line});
+      const bool known = line.starts_with("gpumem_bench") || line.starts_with("gpumem advise run.csv.gz") ||
+                         line.starts_with("gpumem plan run.csv.gz");
+      if (code && known) out.push_back({file.filename().string(), line});
     }
   }
   return out;
@@ -72,9 +75,10 @@ class place {
 
   /// Exit status and what it wrote to stderr.
   [[nodiscard]] std::pair<int, std::string> run(const std::string& line) const {
-    const std::string program = "gpumem_bench";
-    const std::string shell = "cd '" + folder_.string() + "' && env -i PATH=\"$PATH\" '" GPUMEM_BENCH_PROGRAM "'" +
-                              line.substr(program.size()) + " >out 2>err </dev/null";
+    const std::size_t words = line.find(' ');
+    const std::string program = line.substr(0, words) == "gpumem" ? GPUMEM_PROGRAM : GPUMEM_BENCH_PROGRAM;
+    const std::string shell = "cd '" + folder_.string() + "' && { env -i PATH=\"$PATH\" '" + program + "'" +
+                              (words == std::string::npos ? "" : line.substr(words)) + "\n} >out 2>err </dev/null";
     const int code = std::system(shell.c_str());
     std::ostringstream err;
     err << std::ifstream{folder_ / "err"}.rdbuf();

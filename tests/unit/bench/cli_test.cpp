@@ -315,6 +315,20 @@ TEST_F(cli, gives_the_same_json_for_the_same_seed) {
   }
 }
 
+TEST_F(cli, plans_for_rows_of_planned_that_name_no_plan) {
+  const outcome got = run("--trace bench/traces/lstm.csv.gz --policy planned --policy growth --json -");
+  ASSERT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_EQ(got.err, "");
+  const json rows = json::parse(got.out)["results"];
+  EXPECT_EQ(rows[0]["own_plan"], true);
+  EXPECT_EQ(rows[0]["device_calls"]["alloc"], 1);
+  EXPECT_GT(rows[0]["utilization"], 0.99);
+  EXPECT_EQ(rows[1]["own_plan"], false);
+  const outcome fit = run("fit --trace " + good_trace() + " --policy planned");
+  EXPECT_EQ(fit.err, "");
+  EXPECT_THAT(fit.out, testing::HasSubstr("made from the same trace"));
+}
+
 TEST_F(cli, reads_a_folder_and_the_variables) {
   const std::string trace = good_trace();
   std::filesystem::create_directory(folder_.path("many"));

@@ -10,6 +10,7 @@
 #include "bits.hpp"
 #include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
+#include "log.hpp"
 #include "plan_file.hpp"
 
 namespace gpumem {
@@ -41,9 +42,9 @@ class planned : public ::testing::Test {
     plan_ = *made;
     return plan::write_plan(path_, plan_);
   }
-  status open(const std::string& limit = "") {
+  status open(const std::string& limit = "", const std::string& policy = "planned") {
     settings s;
-    s.policy = "planned";
+    s.policy = policy;
     s.plan_path = path_;
     if (!limit.empty()) {
       if (status ok = s.set("limit", limit); !ok) return ok;
@@ -163,6 +164,57 @@ TEST_F(planned, serves_a_program_that_the_plan_does_not_know) {
   EXPECT_GT(stats().plan_departures, 300U);
   play(step(5));
   EXPECT_GT(stats().plan_placements, 350U) << "it is found again";
+}
+
+TEST_F(planned, says_once_that_the_plan_is_of_another_program) {
+  std::vector<std::string> lines;
+  const log_sink before = set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+  ASSERT_TRUE(write_plan_of(step(5)));
+  ASSERT_TRUE(open());
+  play(step(6));
+  (void)set_log_sink(before);
+  EXPECT_THAT(lines, ::testing::ElementsAre("pool 0: of the first 64 requests the plan has none: it is of another "
+                                            "program; growth serves instead"));
+}
+
+TEST_F(planned, record_writes_the_plan_of_what_was_served) {
+  std::vector<recorded_op> ops;  // a step three times, blocks in pairs, on streams in turn
+  for (std::uint32_t k = 0; k < 90; ++k) {
+    ops.push_back({.bytes = (k % 30 + 1) * 64 * kib, .block = k, .stream = static_cast<std::uint16_t>(k % 3)});
+    if (k % 2 == 0) continue;
+    ops.push_back({.block = k - 1, .free = true});
+    ops.push_back({.block = k, .free = true});
+  }
+  std::vector<std::string> lines;
+  const log_sink before = set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+  ASSERT_TRUE(open("", "planned:record"));
+  EXPECT_EQ(a_->devices().front().policy, "planned:record");
+  play(ops);
+  EXPECT_FALSE(std::filesystem::exists(path_)) << "before it ends";
+  a_.reset();
+  (void)set_log_sink(before);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_THAT(lines.front(), HasSubstr("planned:record: 60 allocations placed in ")) << "one step, and what came before";
+  const auto written = plan::read_plan(path_);
+  ASSERT_TRUE(written) << written.why().message();
+  EXPECT_TRUE(plan::is_plan_of(*written, ops));
+  ASSERT_TRUE(open());
+  play(ops);
+  EXPECT_EQ(stats().plan_departures, 0U);
+  EXPECT_EQ(stats().plan_placements, 90U);
+}
+
+TEST_F(planned, record_refuses_a_place_that_cannot_be_written) {
+  path_ = "/nowhere/run.plan";
+  const status refused = open("", "planned:record");
+  EXPECT_EQ(refused.code(), errc::bad_setting);
+  EXPECT_EQ(refused.message(), "GPUMEM_PLAN=/nowhere/run.plan: cannot be written: No such file or directory");
+}
+
+TEST_F(planned, record_without_an_allocation_writes_nothing) {
+  ASSERT_TRUE(open("", "planned:record"));
+  a_.reset();
+  EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
 TEST_F(planned, falls_back_where_a_planned_place_is_still_held) {

@@ -36,6 +36,12 @@ TEST(PolicyRegistry, HoldsTheBuiltInPoliciesFromTheFirstUse) {
   }
 }
 
+TEST(PolicyRegistry, KnowsTheRecordingOfAPlanByNameAlone) {
+  EXPECT_TRUE(find_policy("planned:record")->records_plan);
+  EXPECT_NE(make("planned:record"), nullptr);
+  for (const policy_entry& e : known_policies()) EXPECT_FALSE(e.records_plan) << e.name;
+}
+
 TEST(PolicyRegistry, SaysWhatAPolicyInsistsOn) {
   EXPECT_TRUE(find_policy("hard_cap")->needs_limit);
   EXPECT_FALSE(find_policy("hard_cap")->needs_pools);

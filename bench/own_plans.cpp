@@ -1,0 +1,72 @@
+#include "own_plans.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "plan_file.hpp"
+
+namespace gpumem::bench {
+
+std::vector<plan::recorded_op> recorded_ops(const trace& of) {
+  std::vector<plan::recorded_op> ops;
+  ops.reserve(of.ops.size());
+  for (const trace_op& op : of.ops) {
+    ops.push_back({.bytes = op.bytes, .block = op.slot, .stream = op.stream, .free = op.kind == op_kind::free});
+  }
+  return ops;
+}
+
+bool needs_own_plan(const policy_row& row) {
+  const bool planned =
+      row.with.policy == "planned" || std::any_of(row.with.pools.begin(), row.with.pools.end(),
+                                                  [](const pool_spec& pool) { return pool.policy == "planned"; });
+  return row.baseline.empty() && planned && row.with.plan_path.empty();
+}
+
+result<own_plan> own_plan::make(const trace& of, std::chrono::milliseconds time_limit) {
+  plan::solve_options limits;
+  limits.time_limit = time_limit;
+  const result<plan::step_plan> made = plan::make_plan(recorded_ops(of), limits);
+  if (!made) return status{made.code(), fmt::format("{}: {}", of.name, made.why().message())};
+  own_plan out;
+  out.file_ = ::memfd_create("gpumem_plan", MFD_CLOEXEC);
+  const std::string text = plan::plan_text(*made);
+  std::string_view rest = text;
+  while (out.file_ >= 0 && !rest.empty()) {
+    const ssize_t written = ::write(out.file_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) break;
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+  if (out.file_ < 0 || !rest.empty()) {
+    return status{errc::out_of_memory, fmt::format("{}: no memory for its plan of {} bytes: {}", of.name, text.size(),
+                                                   std::strerror(errno))};
+  }
+  return out;
+}
+
+own_plan::~own_plan() {
+  if (file_ >= 0) ::close(file_);
+}
+own_plan::own_plan(own_plan&& other) noexcept : file_{std::exchange(other.file_, -1)} {}
+own_plan& own_plan::operator=(own_plan&& other) noexcept {
+  std::swap(file_, other.file_);
+  return *this;
+}
+
+std::string own_plan::path() const { return fmt::format("/proc/self/fd/{}", file_); }
+
+policy_row own_plan::followed_by(policy_row row) const {
+  row.with.plan_path = path();
+  row.own_plan = true;
+  return row;
+}
+
+}  // namespace gpumem::bench

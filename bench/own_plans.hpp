@@ -1,0 +1,43 @@
+/// Plans for rows of `planned` that name none: each trace's own, made from that trace.
+///
+/// A plan lies in memory and is read by its path, as any other; nothing of it is left on a disk.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "gpumem/status.hpp"
+#include "policy_row.hpp"
+#include "step.hpp"
+#include "trace.hpp"
+
+namespace gpumem::bench {
+
+/// The trace's operations, as the planner reads them.
+[[nodiscard]] std::vector<plan::recorded_op> recorded_ops(const trace& of);
+
+/// Whether the row follows a plan and names none.
+[[nodiscard]] bool needs_own_plan(const policy_row& row);
+
+class own_plan {
+ public:
+  own_plan() = default;
+  /// The best plan that is found within the time.
+  static result<own_plan> make(const trace& of, std::chrono::milliseconds time_limit);
+  ~own_plan();
+  own_plan(own_plan&& other) noexcept;
+  own_plan& operator=(own_plan&& other) noexcept;
+  own_plan(const own_plan&) = delete;
+  own_plan& operator=(const own_plan&) = delete;
+
+  /// To be read while this lives, by this process.
+  [[nodiscard]] std::string path() const;
+  /// The row with this plan.
+  [[nodiscard]] policy_row followed_by(policy_row row) const;
+
+ private:
+  int file_ = -1;
+};
+
+}  // namespace gpumem::bench

@@ -1,0 +1,241 @@
+// Each candidate is a set of GPUMEM_* variables: the same text makes the row that is replayed and the line to copy.
+#include "advise.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "bits.hpp"
+#include "device_figures.hpp"
+#include "gpumem/policy.hpp"
+#include "log.hpp"
+#include "measure.hpp"
+#include "own_plans.hpp"
+#include "parallel.hpp"
+#include "text.hpp"
+#include "units.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+constexpr std::chrono::milliseconds plan_time{10'000};
+
+int fail(int code, const std::string& why) {
+  fmt::print(stderr, "gpumem: {}\n", printable(why, 8192));
+  return code;
+}
+
+/// GPUMEM_<first> = second, the policy first.
+using variables = std::vector<std::pair<std::string, std::string>>;
+
+struct candidate {
+  variables set;
+  bench::policy_row row;
+  bench::compare_figures figures;
+
+  [[nodiscard]] bool fits() const { return !figures.outcome.oom; }
+  /// As `gpumem_bench --policy` takes it.
+  [[nodiscard]] std::string name() const {
+    std::string out;
+    for (const auto& [name, value] : set) {
+      if (name == "LIMIT") continue;  // is of all of them
+      std::string small = name;
+      std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return std::tolower(c); });
+      out += out.empty() ? value : fmt::format(",{}={}", small, value);
+    }
+    return out;
+  }
+};
+
+/// Every policy that is known, and the settings that change how much memory is held or what that costs.
+std::vector<variables> choices(const bench::trace& of) {
+  std::vector<variables> out;
+  for (const policy_entry& each : known_policies()) {
+    variables& set = out.emplace_back(variables{{"POLICY", each.name}});
+    if (each.needs_pools) set.emplace_back("POOLS", "100%");
+  }
+  out.push_back({{"POLICY", "expandable"}, {"SLACK", "1%"}});
+  out.push_back({{"POLICY", "expandable"}, {"SLACK", "25%"}});
+  out.push_back({{"POLICY", "growth"}, {"THREAD_CACHE", "0"}});
+  if (of.streams.size() > 1) {
+    for (const char* policy : {"growth", "expandable"}) {
+      out.push_back({{"POLICY", policy}, {"STREAM_REUSE", "host"}});
+    }
+  }
+  return out;
+}
+
+/// What GPUMEM_* in the environment says of other things does not count here, so that the advice is complete.
+result<std::vector<candidate>> candidates(const bench::trace& of, std::uint64_t capacity, const bench::own_plan& plan) {
+  std::vector<candidate> out;
+  for (variables& set : choices(of)) {
+    candidate& each = out.emplace_back();
+    const std::string limit = capacity != 0 ? exact_bytes(capacity) : "100%";
+    const policy_entry entry = *find_policy(set.front().second);
+    if (capacity != 0 || entry.needs_limit) set.emplace_back("LIMIT", limit);
+    each.set = std::move(set);
+    std::string text = each.name();
+    if (each.set.back().first == "LIMIT") text += ",limit=" + limit;
+    auto row = bench::parse_policy_row(text, settings{}, "");
+    if (!row) return row.why();
+    each.row = bench::needs_own_plan(*row) ? plan.followed_by(*std::move(row)) : *std::move(row);
+  }
+  return out;
+}
+
+bool better(const candidate& one, const candidate& other) {
+  const auto key = [](const candidate& of) {
+    // Of those that do not fit, the one that came furthest.
+    const std::uint64_t left = of.fits() ? 0 : ~of.figures.outcome.ops;
+    return std::tuple{!of.fits(), left, of.figures.peak_reserved_bytes, of.figures.in_device_calls_ns.value_or(0)};
+  };
+  return key(one) < key(other);
+}
+
+/// As a shell takes them, before the command.
+std::string assignments(const candidate& of, const std::string& trace) {
+  std::string out;
+  for (const auto& [name, value] : of.set) {
+    out += fmt::format("{}GPUMEM_{}={}", out.empty() ? "" : " ", name, value);
+  }
+  if (of.row.own_plan) out += fmt::format(" GPUMEM_PLAN={}.plan", trace);
+  return out;
+}
+
+nlohmann::ordered_json row_of(const candidate& of, const bench::trace& t, std::size_t rank) {
+  const bench::compare_figures& figures = of.figures;
+  const bench::replay_outcome& outcome = figures.outcome;
+  return {{"rank", rank},
+          {"policy", of.name()},
+          {"fits", of.fits()},
+          {"peak_reserved_bytes", figures.peak_reserved_bytes},
+          {"utilization", figures.utilization()},
+          {"modelled_device_ms", static_cast<double>(figures.in_device_calls_ns.value_or(0)) / 1e6},
+          {"remapped_pages", figures.pages ? figures.pages->remapped : 0},
+          {"oom", outcome.oom},
+          {"oom_at_op", outcome.oom ? nlohmann::ordered_json(outcome.ops) : nullptr},
+          {"oom_cause", outcome.oom ? nlohmann::ordered_json(to_string(outcome.cause)) : nullptr},
+          {"own_plan", of.row.own_plan},
+          {"set", assignments(of, t.name)}};
+}
+
+std::string as_text(const nlohmann::ordered_json& all, const std::string& path) {
+  const auto& rows = all["results"];
+  const auto bytes = [](const nlohmann::ordered_json& value) { return format_bytes(value.get<std::uint64_t>()); };
+  std::string out = fmt::format("{}: {} operations, {} live at the peak; ", all["trace"].get<std::string>(),
+                                all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]));
+  out += all["capacity_bytes"].is_null() ? "no limit. Simulated.\n\n"
+                                         : fmt::format("at most {}. Simulated.\n\n", bytes(all["capacity_bytes"]));
+  std::vector<std::vector<std::string>> lines{
+      {"<policy", "<fits", "peak reserved", "utilization", "modelled ms", "pages moved", "<set"}};
+  bool some = false;
+  bool plan = false;
+  for (const auto& row : rows) {
+    const bool fits = row["fits"];
+    some |= fits;
+    plan |= fits && row["own_plan"].get<bool>();
+    const std::string moved = fmt::format("{}", row["remapped_pages"].get<std::uint64_t>());
+    lines.push_back({row["policy"], fits ? "yes" : "no", bytes(row["peak_reserved_bytes"]),
+                     fits ? fmt::format("{:.3f}", row["utilization"].get<double>()) : "-",
+                     fmt::format("{:.2f}", row["modelled_device_ms"].get<double>()), moved,
+                     fits ? row["set"].get<std::string>()
+                          : fmt::format("out of memory at operation {} ({})", row["oom_at_op"].get<std::uint64_t>(),
+                                        row["oom_cause"].get<std::string>())});
+  }
+  out += table(lines) + "\n";
+  if (!some) {
+    return out + "Nothing fits." +
+           (all["proof"].is_null() ? std::string{} : " " + all["proof"].get<std::string>() + ".") + "\n";
+  }
+  out += fmt::format("Set: {}\n", rows.front()["set"].get<std::string>());
+  for (const auto& row : rows) {
+    if (!rows.front()["own_plan"].get<bool>()) break;
+    if (row["own_plan"].get<bool>() || !row["fits"].get<bool>()) continue;
+    out += fmt::format("Without a plan: {}\n", row["set"].get<std::string>());
+    break;
+  }
+  if (plan) {
+    const std::string name = all["trace"];
+    out += fmt::format("planned follows a plan of this recording: gpumem plan {} -o {}.plan\n", path, name);
+  }
+  return out;
+}
+
+/// Why nothing can fit, where that is so.
+nlohmann::ordered_json proof(const bench::trace& of, std::uint64_t capacity) {
+  if (capacity == 0 || of.peak_live_bytes <= capacity) return nullptr;
+  std::uint64_t live = 0;
+  for (std::size_t i = 0; i < of.ops.size(); ++i) {
+    const std::uint64_t bytes = round_up(of.ops[i].bytes, block_granularity);
+    live = of.ops[i].kind == bench::op_kind::allocate ? live + bytes : live - bytes;
+    if (live > capacity) {
+      return fmt::format("No allocator can: after operation {} {} bytes are live, and {} at the peak", i + 1, live,
+                         of.peak_live_bytes);
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+CLI::App* add_advise_command(CLI::App& to, advise_options& into) {
+  CLI::App* const advise = to.add_subcommand("advise", "which policy and settings a recorded program fits in");
+  advise->add_option("trace", into.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
+  advise->add_option("--capacity", into.capacity, "what the program may take: 52GiB")->type_name("C");
+  advise->add_flag("--json", into.json, "as JSON");
+  return advise;
+}
+
+int advise(const advise_options& with) {
+  if (with.trace.empty()) return fail(2, "advise: no TRACE; expected a recording (GPUMEM_TRACE)");
+  std::uint64_t capacity = 0;
+  if (!with.capacity.empty()) {
+    const result<std::uint64_t> bytes = parse_bytes(with.capacity, "--capacity");
+    if (!bytes) return fail(2, bytes.why().message());
+    if (*bytes == 0 || *bytes > 32 * tib) return fail(2, "--capacity: expected from 1 byte to 32TiB");
+    capacity = *bytes;
+  }
+  const result<bench::trace> t = bench::load_trace(with.trace);
+  if (!t) return fail(1, t.why().message());
+  bench::replay_setup setup;
+  setup.device.capacity_bytes =
+      round_up(std::max({setup.device.capacity_bytes, 2 * capacity, 2 * t->peak_live_bytes}), gib);
+  setup.device.referee = false;
+  const auto plan = bench::own_plan::make(*t, plan_time);
+  if (!plan) return fail(1, plan.why().message());
+  auto rows = candidates(*t, capacity, *plan);
+  if (!rows) return fail(1, rows.why().message());
+  set_log_sink([](std::string_view) {});  // what a policy could not get is in the table
+  const unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
+  const status went = bench::run_parallel(rows->size(), jobs, [&](std::size_t i) -> status {
+    auto figures = bench::measure_checked(*t, (*rows)[i].row, setup);
+    if (!figures) return {figures.code(), (*rows)[i].name() + ": " + figures.why().message()};
+    (*rows)[i].figures = *figures;
+    return {};
+  });
+  if (!went) return fail(1, fmt::format("{}: {}", with.trace, went.message()));
+  std::stable_sort(rows->begin(), rows->end(), better);
+  nlohmann::ordered_json all{{"schema", 1},
+                             {"simulated", true},
+                             {"trace", t->name},
+                             {"ops", t->ops.size()},
+                             {"peak_live_bytes", t->peak_live_bytes},
+                             {"capacity_bytes", nullptr},
+                             {"proof", proof(*t, capacity)},
+                             {"results", nlohmann::ordered_json::array()}};
+  if (capacity != 0) all["capacity_bytes"] = capacity;
+  for (std::size_t i = 0; i < rows->size(); ++i) all["results"].push_back(row_of((*rows)[i], *t, i + 1));
+  const std::string text =
+      with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all, with.trace);
+  fmt::print("{}", text);
+  return 0;
+}
+
+}  // namespace gpumem::cli

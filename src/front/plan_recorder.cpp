@@ -1,0 +1,79 @@
+#include "plan_recorder.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+
+#include "gpumem/settings.hpp"
+#include "log.hpp"
+#include "plan_file.hpp"
+#include "text.hpp"
+
+namespace gpumem {
+
+result<std::unique_ptr<allocation_recorder>> plan_recorder::open(std::string path, std::size_t most) {
+  if (path.empty()) path = default_path;
+  // Tried now, not when the program has ended.
+  const std::filesystem::path folder = std::filesystem::path{path}.parent_path();
+  if (::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
+    return status{errc::bad_setting,
+                  fmt::format("GPUMEM_PLAN={}: cannot be written: {}", printable(path), std::strerror(errno))};
+  }
+  return std::unique_ptr<allocation_recorder>{new plan_recorder{std::move(path), most}};
+}
+
+bool plan_recorder::room() {
+  if (ops_.size() < most_) return true;
+  if (!full_) {
+    full_ = true;
+    log_line(fmt::format("planned:record: recording ends after {} operations; the plan is of these", ops_.size()));
+  }
+  return false;
+}
+
+void plan_recorder::allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept {
+  const std::lock_guard lock{mutex_};
+  try {
+    if (finished_ || !room()) return;
+    const auto stream = streams_.try_emplace(s.handle, static_cast<std::uint16_t>(streams_.size())).first->second;
+    ops_.push_back({.bytes = requested_bytes, .block = next_block_, .stream = stream, .free = false});
+    blocks_[at] = next_block_++;
+  } catch (const std::exception&) {
+    full_ = true;  // no memory: the plan is of what came before
+    finished_ = ops_.empty();
+  }
+}
+
+void plan_recorder::freed(address at, std::uint64_t requested_bytes, stream_ref /*order*/) noexcept {
+  const std::lock_guard lock{mutex_};
+  try {
+    const auto live = blocks_.find(at);
+    if (finished_ || live == blocks_.end() || !room()) return;
+    ops_.push_back({.bytes = requested_bytes, .block = live->second, .stream = 0, .free = true});
+    blocks_.erase(live);
+  } catch (const std::exception&) {
+    full_ = true;
+  }
+}
+
+status plan_recorder::finish() {
+  const std::lock_guard lock{mutex_};
+  if (finished_ || ops_.empty()) return {};
+  finished_ = true;
+  plan::solution found;
+  const result<plan::step_plan> made = plan::make_plan(ops_, {.time_limit = time_limit}, &found);
+  if (!made) return {made.code(), "planned:record: " + made.why().message()};
+  if (status ok = plan::write_plan(path_, *made); !ok) {
+    return {ok.code(), fmt::format("GPUMEM_PLAN={}", ok.message())};
+  }
+  log_line(fmt::format("planned:record: {} allocations placed in {} ({} live at most) in {:.1f} s: {}",
+                       made->allocations.size(), format_bytes(made->height_bytes), format_bytes(made->peak_bytes),
+                       static_cast<double>(found.took.count()) * 1e-6, printable(path_)));
+  return {};
+}
+
+}  // namespace gpumem

@@ -1,0 +1,106 @@
+// `gpumem advise`: what fits and what does not, in which order, and what to set.
+#include <nlohmann/json.hpp>
+
+#include "program.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using json = nlohmann::json;
+
+class Advise : public Program {
+ protected:
+  json advice(const std::string& arguments) {
+    const outcome got = run("advise " + arguments + " --json");
+    EXPECT_EQ(got.exit_status, 0) << got.err;
+    EXPECT_EQ(got.err, "");
+    return json::parse(got.out);
+  }
+  /// 100 MiB are live, then two holes of 20 MiB are between and behind what stays, and 30 MiB are asked for.
+  std::string holes() {
+    std::string rows = "Thread,Time,Action,Pointer,Size,Stream\n";
+    int at = 0;
+    const auto row = [&](const char* action, const char* pointer, int mib_count) {
+      rows += "1,00:00:00:" + std::to_string(100000 + at++) + "," + action + "," + pointer + "," +
+              std::to_string(mib_count * 1048576) + ",0\n";
+    };
+    row("allocate", "0x1", 40);
+    row("allocate", "0x2", 20);
+    row("allocate", "0x3", 20);
+    row("allocate", "0x4", 20);
+    row("free", "0x2", 20);
+    row("free", "0x4", 20);
+    row("allocate", "0x5", 30);
+    write("holes.csv", rows);
+    return "'" + path("holes.csv") + "'";
+  }
+};
+
+TEST_F(Advise, RanksWhatFitsBeforeWhatDoesNot) {
+  const json all = advice("bench/traces/serve.csv.gz --capacity 100MiB");
+  EXPECT_EQ(all["schema"], 1);
+  EXPECT_EQ(all["simulated"], true);
+  EXPECT_EQ(all["capacity_bytes"], 100 << 20);
+  EXPECT_EQ(all["proof"], nullptr);
+  const json& rows = all["results"];
+  ASSERT_GE(rows.size(), 10U);
+  EXPECT_EQ(rows.front()["fits"], true);
+  bool fits = true;
+  std::uint64_t reserved = 0;
+  int rank = 0;
+  std::vector<std::string> names;
+  for (const json& row : rows) {
+    EXPECT_EQ(row["rank"], ++rank);
+    EXPECT_TRUE(fits || !row["fits"].get<bool>()) << row["policy"];
+    fits = row["fits"];
+    EXPECT_EQ(row["oom"], !fits);
+    EXPECT_LE(row["peak_reserved_bytes"], 100 << 20) << row["policy"];
+    if (fits) {
+      EXPECT_GE(row["peak_reserved_bytes"], reserved) << row["policy"];
+      reserved = row["peak_reserved_bytes"];
+      EXPECT_GE(row["peak_reserved_bytes"], all["peak_live_bytes"]);
+    }
+    EXPECT_THAT(row["set"].get<std::string>(), HasSubstr("GPUMEM_LIMIT=100MiB"));
+    names.push_back(row["policy"]);
+  }
+  for (const char* expected : {"growth", "caching", "grab_all", "hard_cap", "expandable", "expandable,slack=1%",
+                               "planned", "multi_pool,pools=100%", "growth,thread_cache=0"}) {
+    EXPECT_THAT(names, ::testing::Contains(expected));
+  }
+}
+
+TEST_F(Advise, TellsWhoFindsNoHoleLargeEnough) {
+  const json all = advice(holes() + " --capacity 106MiB");
+  std::map<std::string, bool> fits;
+  for (const json& row : all["results"]) fits[row["policy"]] = row["fits"];
+  EXPECT_TRUE(fits.at("planned"));
+  EXPECT_TRUE(fits.at("expandable"));
+  EXPECT_FALSE(fits.at("growth"));
+  EXPECT_FALSE(fits.at("grab_all"));
+}
+
+TEST_F(Advise, ProvesThatNothingCanFit) {
+  const outcome got = run("advise " + holes() + " --capacity 90MiB");
+  EXPECT_EQ(got.exit_status, 0);
+  EXPECT_THAT(got.out, HasSubstr("Nothing fits. No allocator can: after operation 4 104857600 bytes are live"));
+}
+
+TEST_F(Advise, GivesTheVariablesToSet) {
+  const outcome got = run("advise " + holes());
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(got.out, HasSubstr("\nSet: GPUMEM_POLICY=planned GPUMEM_PLAN=holes.plan\n"));
+  EXPECT_THAT(got.out, HasSubstr("\nWithout a plan: GPUMEM_POLICY=expandable"));
+  EXPECT_THAT(got.out, HasSubstr("gpumem plan " + path("holes.csv") + " -o holes.plan"));
+}
+
+TEST_F(Advise, RefusesBadWordsInOneLine) {
+  expect_refused("advise", 2, "no TRACE");
+  expect_refused("advise x.csv --capacity much", 2, "--capacity=much");
+  expect_refused("advise x.csv --capacity 0", 2, "expected from 1 byte to 32TiB");
+  expect_refused("advise '" + path("none.csv") + "'", 1, "none.csv");
+  expect_refused("advise a.csv b.csv", 2, "b.csv");
+}
+
+}  // namespace
+}  // namespace gpumem::cli
