@@ -18,7 +18,7 @@ class expandable final : public policy {
   [[nodiscard]] page_rules pages(const pool_view& view) const override {
     return {.range_bytes = round_up(view.total_bytes, page_) * ranges_of_device,
             .lowest_fit_bytes = 16 * mib,
-            .upper_end_bytes = 1 * mib,
+            .upper_end_bytes = 112 * kib,
             .upper_end_pool_bytes = 1 * gib};
   }
 

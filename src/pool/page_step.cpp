@@ -10,6 +10,7 @@ status make_new(device& on, page_step& step) {
     if (r.moves) continue;
     const result<page_run> made = on.create(r.what.bytes);
     if (!made) {
+      step.refused_bytes = r.what.bytes;
       for (page_step::run& other : step.runs) {
         if (other.moves || !other.what.pages) continue;
         static_cast<void>(on.destroy(other.what.pages));  // the first error is the one to report

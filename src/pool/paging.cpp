@@ -92,15 +92,15 @@ std::vector<page_step::run> pool::runs_to_move(const std::vector<hollow_piece>& 
   return moving;
 }
 
-// What is done about the pages that are missing there, with at most `most_new` bytes made new.
-pool::page_plan pool::plan_pages(const want& w, const page_place& at, std::uint64_t most_new, bool may_wait,
+// What is done about the pages that are missing there.
+pool::page_plan pool::plan_pages(const want& w, const page_place& at, new_pages_at_most most, bool may_wait,
                                  page_step* out) const {
   const std::uint64_t page = device_.info().page_bytes;
   const std::uint64_t mapped = heap_.totals().segment_bytes;
   const std::uint64_t ceiling = most_mapped_pages * page > mapped ? most_mapped_pages * page - mapped : 0;
-  const std::uint64_t room = round_down(std::min({most_new, budget_.left(), ceiling}), page);
+  const std::uint64_t room = round_down(std::min({most.bytes, budget_.left(), ceiling}), page);
   const page_request ask = policy_->page_in(view(), w.bytes, at.missing_bytes);
-  const std::uint64_t run_bytes = std::max(round_down(ask.run_bytes, page), page);
+  const std::uint64_t run_bytes = std::max(round_down(std::min(ask.run_bytes, most.run_bytes), page), page);
   const std::uint64_t fresh = std::min(room, round_down(ask.make_bytes, page));
 
   out->pieces = missing_pieces(heap_, at, w.bytes, page);
@@ -224,7 +224,7 @@ block_index pool::carve_place(const want& w, const page_place& at, address withi
 
 // Requires the ticket. Where the request was placed, `w.placed` says so.
 pool::growth pool::page_in(guard& lock, want& w) {
-  std::uint64_t most_new = UINT64_MAX;
+  new_pages_at_most most;
   bool may_wait = true;
   bool may_return = true;
   for (unsigned round = 0; round < most_rounds; ++round) {
@@ -239,7 +239,7 @@ pool::growth pool::page_in(guard& lock, want& w) {
       return growth::grew;
     }
     page_step step;
-    switch (plan_pages(w, *at, most_new, may_wait, &step)) {
+    switch (plan_pages(w, *at, most, may_wait, &step)) {
       case page_plan::wait_first:
         may_wait = false;
         if (wait_for_fences(lock)) poll();
@@ -274,7 +274,11 @@ pool::growth pool::page_in(guard& lock, want& w) {
       return growth::refused;
     }
     w.device_refused = true;
-    most_new = std::min(step.made_bytes, reserved - 1);
+    // What was refused was too long a run, and perhaps not the last page: less by a page, in runs half as long.
+    const std::uint64_t page = device_.info().page_bytes;
+    const std::uint64_t refused = step.refused_bytes;
+    most.bytes = std::min(step.made_bytes + (refused > page ? refused - page : 0), reserved - 1);
+    if (refused > page) most.run_bytes = std::max(page, round_down(refused / 2, page));
   }
   return growth::refused;
 }

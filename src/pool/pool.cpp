@@ -24,7 +24,7 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
                 thread_ends(c);
               }} {
   if (on.info().page_bytes != 0) page_rules_ = policy_->pages(view());
-  if (paged()) most_kept_bytes_ = bin_places::small_units * block_granularity;
+  if (paged()) most_kept_bytes_ = most_kept_of_pages;
 }
 
 pool::~pool() {

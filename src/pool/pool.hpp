@@ -204,7 +204,12 @@ class pool {
   [[nodiscard]] bool paged() const noexcept { return page_rules_.range_bytes != 0; }
   growth page_in(guard& lock, want& w);
   bool add_range(guard& lock, want& w);
-  [[nodiscard]] page_plan plan_pages(const want& w, const page_place& at, std::uint64_t most_new, bool may_wait,
+  /// How much may be made new, and in how long runs: what the device refused was more.
+  struct new_pages_at_most {
+    std::uint64_t bytes = UINT64_MAX;
+    std::uint64_t run_bytes = UINT64_MAX;
+  };
+  [[nodiscard]] page_plan plan_pages(const want& w, const page_place& at, new_pages_at_most most, bool may_wait,
                                      page_step* out) const;
   std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, page_step* out) const;
   [[nodiscard]] std::vector<page_step::run> runs_to_move(const std::vector<hollow_piece>& pieces, const page_place& at,
@@ -261,7 +266,9 @@ class pool {
   stream_table streams_;
   std::vector<backed_segment> backed_;  // by segment_index
   page_rules page_rules_;
-  /// In threads' caches; on a paged pool a larger block would hold pages back there.
+  /// In threads' caches. On a paged pool larger blocks would hold back so many pages that a step that repeats needs new
+  /// ones at its sixth to ninth time (256 KiB is the largest power of two at which none of the bundled traces does).
+  static constexpr std::uint64_t most_kept_of_pages = std::uint64_t{256} << 10;
   std::uint64_t most_kept_bytes_ = bin_places::most_units * block_granularity;
   page_map pages_;
   std::vector<use_node> nodes_;

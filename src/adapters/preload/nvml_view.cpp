@@ -41,7 +41,7 @@ std::atomic<memory_function<nvml_memory_2>> real_memory_2{nullptr};
 std::atomic<int (*)(nvml_device_t, char*, unsigned int)> real_uuid{nullptr};
 
 /// On what is called before anything in the process is set up: a sanitizer looks its own functions up by dlsym.
-#define GPUMEM_BEFORE_EVERYTHING __attribute__((no_sanitize("thread")))
+#define GPUMEM_BEFORE_EVERYTHING __attribute__((no_sanitize("address", "thread", "undefined")))
 
 /// The C library's own.
 using dlsym_function = void* (*)(void*, const char*);

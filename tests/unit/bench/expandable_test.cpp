@@ -80,11 +80,11 @@ TEST_P(expandable_bars, hold) {
 // what it reaches, and docs/expandable.md says so.
 INSTANTIATE_TEST_SUITE_P(one_percent, expandable_bars,
                          testing::ValuesIn(std::vector<bar>{{"lm-small-ctx200-train-amp", "1%", 0.96, 0.2},
-                                                            {"gpt2_varlen", "1%", 0.97, 0.2},
-                                                            {"moe", "1%", 0.965, 0.2},
+                                                            {"gpt2_varlen", "1%", 0.98, 0.2},
+                                                            {"moe", "1%", 0.97, 0.2},
                                                             {"unet_diffusion", "1%", 0.955, 0.2},
                                                             {"lstm", "1%", 0.95, 0.2},
-                                                            {"serve", "1%", 0.84, 0.2},
+                                                            {"serve", "1%", 0.92, 0.2},
                                                             {"churn-few-live", "1%", 0.985, 1.5},
                                                             {"expandable-recorded", "1%", 0.985, 0.2},
                                                             {"large-tensors-a", "1%", 0.985, 1.5},
@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(one_percent, expandable_bars,
                                                             {"lm-2.7b-forward", "1%", 0.985, 0.2},
                                                             {"lm-medium-ctx1024-train", "1%", 0.985, 0.2},
                                                             {"lm-medium-ctx512-train", "1%", 0.985, 0.2},
-                                                            {"ten-streams", "1%", 0.985, 3.2},
+                                                            {"ten-streams", "1%", 0.985, 3},
                                                             {"train-15k-ops", "1%", 0.985, 0.2},
                                                             {"train-2k-live", "1%", 0.985, 0.2}}),
                          name_of_bar);
@@ -104,10 +104,10 @@ INSTANTIATE_TEST_SUITE_P(five_percent, expandable_bars,
                                                             {"moe", "5%", 0.95, 0.05},
                                                             {"unet_diffusion", "5%", 0.95, 0.05},
                                                             {"lstm", "5%", 0.95, 0.05},
-                                                            {"serve", "5%", 0.84, 0.05},
+                                                            {"serve", "5%", 0.92, 0.05},
                                                             {"churn-few-live", "5%", 0.95, 0.5},
                                                             {"expandable-recorded", "5%", 0.95, 0.05},
-                                                            {"large-tensors-a", "5%", 0.95, 1.3},
+                                                            {"large-tensors-a", "5%", 0.95, 0.75},
                                                             {"large-tensors-b", "5%", 0.95, 2.6},
                                                             {"lm-2.7b-ctx128-fullstep", "5%", 0.95, 0.05},
                                                             {"lm-2.7b-ctx512-forward", "5%", 0.95, 0.05},
@@ -194,7 +194,7 @@ TEST_P(expandable_steps, that_repeat_need_no_driver_call_from_the_fourth_on) {
     }
   }
   // What a cache of the thread holds when a repetition begins differs from the first one's: some pages more, once.
-  EXPECT_LE(on.peak_used_bytes(), single + single / 20 + 16 * mib) << calls;
+  EXPECT_LE(on.peak_used_bytes(), single + single / 25) << calls;
   EXPECT_EQ(on.hazard_count(), 0U);
   EXPECT_TRUE((*over)->check(0).ok()) << (*over)->check(0).message();
 }
