@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpumem/status.hpp"
 #include "advise.hpp"
+#include "gpumem/status.hpp"
 #include "plan.hpp"
 
 namespace gpumem::cli {

@@ -74,8 +74,8 @@ void world::check_refusal(const operation& op, const statistics& before, const s
 }
 
 // With a slack that was set, pages are made one by one: every page that no live block touches can be moved or given
-// back, and then as many are to be had as the limit and the device leave. By default they come in runs, which move as a
-// whole.
+// back, and then as many are to be had as the limit and the device leave. One page may stay out of reach, where the
+// cheapest place begins in a page that is used in part. By default pages come in runs, which move as a whole.
 void world::check_page_refusal(const operation& op, std::uint64_t need, const statistics& after,
                                const oom_report& report) {
   const std::uint64_t page = device_.info().page_bytes;
@@ -88,7 +88,7 @@ void world::check_page_refusal(const operation& op, std::uint64_t need, const st
   const std::uint64_t left = after.limit_bytes > after.reserved_bytes ? after.limit_bytes - after.reserved_bytes : 0;
   const std::uint64_t more = std::min(left, device_.memory()->free_bytes) / page * page;
   const std::uint64_t pages = (need + page - 1) / page * page;
-  expect(with_.slack.empty() || untouched + more < pages,
+  expect(with_.slack.empty() || untouched + more <= pages,
          "refused, though {} bytes in idle pages and {} more are to be had: {}", untouched, more, report.headline());
   expect(report.cause != oom_cause::driver_error && report.cause != oom_cause::pending_work,
          "nothing failed and nothing was pending: {}", report.headline());

@@ -194,7 +194,8 @@ TEST_F(planned, record_writes_the_plan_of_what_was_served) {
   a_.reset();
   (void)set_log_sink(before);
   ASSERT_EQ(lines.size(), 1U);
-  EXPECT_THAT(lines.front(), HasSubstr("planned:record: 60 allocations placed in ")) << "one step, and what came before";
+  EXPECT_THAT(lines.front(), HasSubstr("planned:record: 60 allocations placed in "))
+      << "one step, and what came before";
   const auto written = plan::read_plan(path_);
   ASSERT_TRUE(written) << written.why().message();
   EXPECT_TRUE(plan::is_plan_of(*written, ops));
