@@ -169,6 +169,15 @@ const std::map<std::string, row_test>& tests() {
          migrated m{cell};
          EXPECT_EQ(filled(m), 40 * gib);
        }},
+      {"PyTorch: `expandable_segments:True`",
+       [](const std::string& cell) {
+         migrated m{cell};
+         void* const first = *m.memory().try_allocate({.bytes = gib});
+         ASSERT_TRUE(m.allocate(gib));
+         m.memory().deallocate(first);
+         ASSERT_TRUE(m.allocate(gib + 512 * mib)) << "does not fit into the hole, whose pages serve all the same";
+         EXPECT_LE(m.card().peak_used_bytes(), 2 * gib + 512 * mib + gib / 32);
+       }},
       {"PyTorch: `torch.cuda.empty_cache()`",
        [](const std::string&) {
          migrated m{"`GPUMEM_POLICY=caching`"};
