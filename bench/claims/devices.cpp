@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "bits.hpp"
 #include "claim.hpp"
 #include "gpumem/settings.hpp"
+#include "visible_cards.hpp"
 #include "workload.hpp"
 
 namespace gpumem::bench {
@@ -80,11 +82,20 @@ result<findings> splitting_costs(const claim_setup& setup) {
 
 result<findings> visible_devices(const claim_setup& /*setup*/) {
   struct selection {
-    std::string_view how;
+    std::optional<std::string> variable;  ///< CUDA_VISIBLE_DEVICES
     std::vector<std::size_t> seen;
   };
-  const std::array<selection, 4> selections{
-      {{"unset: all four", {0, 1, 2, 3}}, {"1", {1}}, {"0,2", {0, 2}}, {"empty: none", {}}}};
+  // An entry that names no card ends the list; one that comes twice leaves nothing.
+  const std::array<selection, 8> selections{{{std::nullopt, {0, 1, 2, 3}},
+                                             {"1", {1}},
+                                             {"2,0", {2, 0}},
+                                             {"GPU-c", {2}},
+                                             {"3,7,1", {3}},
+                                             {"1,1", {}},
+                                             {"-1", {}},
+                                             {"", {}}}};
+  std::vector<card> machine(4);
+  for (std::size_t i = 0; i < machine.size(); ++i) machine[i].uuid = fmt::format("GPU-{}", "abcd"[i]);
   const auto row = plain_row("grab_all");
   if (!row) return row.why();
   findings out;
@@ -92,7 +103,7 @@ result<findings> visible_devices(const claim_setup& /*setup*/) {
   for (const selection& each : selections) {
     const auto all = cards(4);
     std::vector<device*> visible;
-    for (const std::size_t i : each.seen) visible.push_back(all[i].get());
+    for (const visible_card& one : visible_cards(machine, each.variable).cards) visible.push_back(all[one.card].get());
     auto memory = allocator::open(visible, row->with);
     if (memory) {
       for (const logical_device& of : (*memory)->devices()) {
@@ -107,14 +118,16 @@ result<findings> visible_devices(const claim_setup& /*setup*/) {
       as_expected &= seen == (all[i]->used_bytes() > 0);
     }
     right += as_expected ? 1U : 0U;
-    out.figures.push_back({{"visible", each.how},
+    const std::string how = !each.variable ? "unset" : each.variable->empty() ? "empty" : *each.variable;
+    out.figures.push_back({{"visible", how},
                            {"visible_count", each.seen.size()},
                            {"opened", memory.ok()},
                            {"taken_bytes", taken},
                            {"message", memory ? "" : memory.why().message()}});
   }
   out.measured = fmt::format(
-      "In {} of {} cases exactly the visible cards were taken from; with none visible there is an error that says so.",
+      "For {} of {} values exactly the visible cards were taken from; with none visible there is an error that says "
+      "so.",
       right, selections.size());
   out.outcome = verdict_of(right, selections.size());
   return out;
@@ -206,9 +219,11 @@ std::vector<claim> device_claims() {
       {.id = "visible-devices",
        .statement = "Exactly the visible devices are used, and by default that is every card.",
        .source = "CUDA's CUDA_VISIBLE_DEVICES; TensorFlow, set_visible_devices.",
-       .experiment = "Four simulated cards, grab_all over those that are visible: all, the second, the first and the "
-                     "third, none; one "
-                     "allocation on each of these. It holds where memory is taken from the visible ones and no other.",
+       .experiment =
+           "Four simulated cards, grab_all over those that CUDA_VISIBLE_DEVICES leaves, which gpumem reads as the "
+           "driver does: unset, 1, 2,0, a UUID's beginning, a list that ends at a card that is not there, one "
+           "card twice, -1, empty; one allocation on each. It holds where memory is taken from the visible ones "
+           "and no other.",
        .expected = "Exactly the visible ones; with none an error.",
        .run = visible_devices},
       {.id = "towers-split-the-batch",
