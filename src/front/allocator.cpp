@@ -4,6 +4,7 @@
 #include "gpumem/allocator.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -25,8 +26,8 @@ namespace {
 address to_address(const void* p) noexcept { return static_cast<address>(reinterpret_cast<std::uintptr_t>(p)); }
 void* to_pointer(address a) noexcept { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(a)); }
 
-/// `runs.csv.gz` for logical device 0, `runs.1.csv.gz` for device 1.
-std::string trace_path_of(const std::string& path, int ordinal) {
+/// Of files that each logical device has its own of: `runs.csv.gz` for 0, `runs.1.csv.gz` for 1.
+std::string path_of(const std::string& path, int ordinal) {
   if (ordinal == 0) return path;
   const std::size_t name = path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/') + 1;
   const std::size_t dot = path.find('.', name + 1);
@@ -224,16 +225,14 @@ class pooled_allocator final : public allocator {
     if (with.verbose) config.say = [](const std::string& line) { log_line(line); };
     std::vector<std::unique_ptr<allocation_recorder>> recorders;
     if (!with.trace_path.empty()) {
-      result<std::unique_ptr<trace_recorder>> opened =
-          trace_recorder::open(trace_path_of(with.trace_path, config.ordinal));
+      result<std::unique_ptr<trace_recorder>> opened = trace_recorder::open(path_of(with.trace_path, config.ordinal));
       if (!opened) return opened.why();
       recorders.push_back(*std::move(opened));
     }
     const result<policy_entry> entry = find_policy(config.policy_name);
     if (entry && entry->records_plan) {
       const std::string& path = with.for_device(on.info().ordinal).plan_path;
-      auto opened =
-          plan_recorder::open(trace_path_of(path.empty() ? plan_recorder::default_path : path, config.ordinal));
+      auto opened = plan_recorder::open(path_of(path.empty() ? plan_recorder::default_path : path, config.ordinal));
       if (!opened) return opened.why();
       recorders.push_back(*std::move(opened));
     }
@@ -250,7 +249,10 @@ class pooled_allocator final : public allocator {
       config.policy_name = "caching";
     }
     if (config.policy_name == "planned") {
-      if (status ok = read_plan_of(config, with.for_device(on.info().ordinal).plan_path); !ok) return ok;
+      // Its own, as planned:record writes it; else the one that is named.
+      const std::string& named = with.for_device(on.info().ordinal).plan_path;
+      const std::string own = path_of(named, config.ordinal);
+      if (status ok = read_plan_of(config, ::access(own.c_str(), R_OK) == 0 ? own : named); !ok) return ok;
     }
     result<std::unique_ptr<policy>> decides =
         make_policy(config.policy_name, {.total_bytes = config.total_bytes,

@@ -27,7 +27,7 @@ result<std::unique_ptr<allocation_recorder>> plan_recorder::open(std::string pat
 }
 
 bool plan_recorder::room() {
-  if (ops_.size() < most_) return true;
+  if (!full_ && ops_.size() < most_) return true;
   if (!full_) {
     full_ = true;
     log_line(fmt::format("planned:record: recording ends after {} operations; the plan is of these", ops_.size()));
@@ -44,7 +44,6 @@ void plan_recorder::allocated(address at, std::uint64_t requested_bytes, stream_
     blocks_[at] = next_block_++;
   } catch (const std::exception&) {
     full_ = true;  // no memory: the plan is of what came before
-    finished_ = ops_.empty();
   }
 }
 
@@ -61,11 +60,23 @@ void plan_recorder::freed(address at, std::uint64_t requested_bytes, stream_ref 
 }
 
 status plan_recorder::finish() {
-  const std::lock_guard lock{mutex_};
-  if (finished_ || ops_.empty()) return {};
-  finished_ = true;
+  std::vector<plan::recorded_op> ops;  // placed without the lock: other threads may go on for as long
+  {
+    const std::lock_guard lock{mutex_};
+    finished_ = true;
+    ops.swap(ops_);
+  }
+  if (ops.empty()) return {};
+  try {
+    return write_plan_of(ops);
+  } catch (const std::exception& e) {  // no memory; this may run in a destructor
+    return {errc::out_of_memory, fmt::format("planned:record: no plan of {} operations: {}", ops.size(), e.what())};
+  }
+}
+
+status plan_recorder::write_plan_of(const std::vector<plan::recorded_op>& ops) const {
   plan::solution found;
-  const result<plan::step_plan> made = plan::make_plan(ops_, {.time_limit = time_limit}, &found);
+  const result<plan::step_plan> made = plan::make_plan(ops, {.time_limit = time_limit}, &found);
   if (!made) return {made.code(), "planned:record: " + made.why().message()};
   if (status ok = plan::write_plan(path_, *made); !ok) {
     return {ok.code(), fmt::format("GPUMEM_PLAN={}", ok.message())};

@@ -36,6 +36,7 @@ class plan_recorder final : public allocation_recorder {
  private:
   plan_recorder(std::string path, std::size_t most) : path_{std::move(path)}, most_{most} {}
   bool room();
+  [[nodiscard]] status write_plan_of(const std::vector<plan::recorded_op>& ops) const;
 
   const std::string path_;
   const std::size_t most_;

@@ -12,6 +12,7 @@
 #include "gpumem/sim_device.hpp"
 #include "log.hpp"
 #include "plan_file.hpp"
+#include "plan_recorder.hpp"
 
 namespace gpumem {
 namespace {
@@ -203,6 +204,45 @@ TEST_F(planned, record_writes_the_plan_of_what_was_served) {
   play(ops);
   EXPECT_EQ(stats().plan_departures, 0U);
   EXPECT_EQ(stats().plan_placements, 90U);
+}
+
+TEST_F(planned, record_ends_when_it_is_full) {
+  std::vector<std::string> lines;
+  const log_sink before = set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+  auto recorder = plan_recorder::open(path_, 3);
+  ASSERT_TRUE(recorder.ok());
+  for (const address at : {1U, 2U, 3U, 4U}) (*recorder)->allocated(at * gib, at * mib, {});
+  (*recorder)->freed(gib, mib, {});
+  EXPECT_TRUE((*recorder)->finish());
+  EXPECT_TRUE((*recorder)->finish()) << "nothing more";
+  (void)set_log_sink(before);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines.front(), "planned:record: recording ends after 3 operations; the plan is of these");
+  EXPECT_EQ(plan::read_plan(path_)->allocations.size(), 3U);
+}
+
+TEST_F(planned, each_pool_has_the_plan_that_was_recorded_of_it) {
+  settings with;
+  ASSERT_TRUE(with.set("pools", "1GiB,1GiB").ok());
+  with.plan_path = path_;
+  device* const devices[] = {&device_};
+  const log_sink before = set_log_sink([](std::string_view) {});
+  for (const char* policy : {"planned:record", "planned"}) {
+    with.policy = policy;
+    const auto both = allocator::open(devices, with);
+    ASSERT_TRUE(both.ok()) << both.why().message();
+    for (const int pool : {0, 1}) {
+      for (int k = 1; k <= 5; ++k) {
+        const request wants{.bytes = static_cast<std::uint64_t>(k) * (pool == 0 ? 3 : 5) * mib, .device = pool};
+        (*both)->deallocate(*(*both)->try_allocate(wants));
+      }
+      EXPECT_EQ((*both)->stats(pool)->plan_placements, with.policy == "planned" ? 5U : 0U);
+      EXPECT_EQ((*both)->stats(pool)->plan_departures, 0U) << pool;
+    }
+  }
+  (void)set_log_sink(before);
+  const std::string other = path_.substr(0, path_.size() - 5) + ".1.plan";
+  EXPECT_TRUE(std::filesystem::remove(other)) << other;
 }
 
 TEST_F(planned, record_refuses_a_place_that_cannot_be_written) {
