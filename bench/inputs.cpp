@@ -1,14 +1,18 @@
 /// Traces in the order in which they were named, rows likewise.
 #include "inputs.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "bits.hpp"
+#include "log.hpp"
 #include "measure.hpp"
 #include "parallel.hpp"
+#include "plan_file.hpp"
 #include "progress.hpp"
 #include "workload.hpp"
 
@@ -93,6 +97,20 @@ status make_plans(const options& from, inputs& all) {
   });
 }
 
+/// A plan that was made for other requests may be followed all the same, to see how far; but not unsaid. One that
+/// cannot be read is refused when its row is opened.
+void tell_of_foreign_plans(const inputs& all) {
+  for (const policy_row& row : all.rows) {
+    if (row.with.policy != "planned" || row.with.plan_path.empty()) continue;
+    const auto named = plan::read_plan(row.with.plan_path);
+    if (!named) continue;
+    for (const trace& each : all.traces) {
+      const status of_it = plan::is_plan_of(*named, recorded_ops(each));
+      if (!of_it) log_line(fmt::format("policy '{}' on {}: {}", row.text, each.name, of_it.message()));
+    }
+  }
+}
+
 }  // namespace
 
 std::string bundled_traces_folder() {
@@ -125,6 +143,7 @@ result<inputs> gather_inputs(const options& from) {
   add_baselines(from, all.rows);
   if (status loaded = load_traces(from, all.traces); !loaded) return loaded;
   if (status made = make_plans(from, all); !made) return made;
+  tell_of_foreign_plans(all);
   for (std::size_t t = 0; t < all.traces.size(); ++t) {
     for (std::size_t r = 0; r < all.rows.size(); ++r) {
       policy_row& row = all.rows_of[t][r];

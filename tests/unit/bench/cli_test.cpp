@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "plan_file.hpp"
 #include "test_files.hpp"
 
 namespace gpumem::bench {
@@ -327,6 +328,17 @@ TEST_F(cli, plans_for_rows_of_planned_that_name_no_plan) {
   const outcome fit = run("fit --trace " + good_trace() + " --policy planned");
   EXPECT_EQ(fit.err, "");
   EXPECT_THAT(fit.out, testing::HasSubstr("made from the same trace"));
+}
+
+TEST_F(cli, says_that_a_plan_is_of_another_trace) {
+  const auto other = plan::make_plan({{.bytes = 512, .block = 0}, {.block = 0, .free = true}}, {});
+  ASSERT_TRUE(other && plan::write_plan(folder_.path("other.plan"), *other));
+  const std::string named = "--policy planned,plan=" + folder_.path("other.plan") + " --trace ";
+  const outcome got = run(named + good_trace());
+  EXPECT_EQ(got.exit_status, 0);
+  EXPECT_THAT(got.err, testing::HasSubstr("a plan of another trace: its fingerprint is "));
+  std::ofstream{folder_.path("other.plan")} << "no plan\n";
+  expect_refused(named + good_trace(), "other.plan");
 }
 
 TEST_F(cli, reads_a_folder_and_the_variables) {
