@@ -26,6 +26,9 @@ function(gpumem_layer name)
   add_library(${target} OBJECT ${arg_SOURCES})
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET default
                                              CXX_EXTENSIONS OFF)
+  # Nobody replaces a function inside the library: without this, position-independent code calls its own functions as
+  # if somebody could, and inlines none.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}>
            $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)

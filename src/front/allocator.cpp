@@ -82,7 +82,8 @@ class pooled_allocator final : public allocator {
     if (r.device < 0 || static_cast<std::size_t>(r.device) >= pools_.size()) return no_such_device(r.device);
     pool& p = *pools_[static_cast<std::size_t>(r.device)].it;
     device& on = *pools_[static_cast<std::size_t>(r.device)].on;
-    if (status ok = usable(on); !ok) return ok;
+    if (on.condition() != device_condition::usable) [[unlikely]]
+      return usable(on);
     if (r.alignment > p.config().total_bytes) {
       return status{errc::invalid_argument, fmt::format("alignment {}: larger than the device's {}", r.alignment,
                                                         format_bytes(p.config().total_bytes))};
@@ -91,7 +92,7 @@ class pooled_allocator final : public allocator {
     if (!rounded || *rounded > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       return status{errc::invalid_argument, fmt::format("{} bytes asked; expected less than 2^63", r.bytes)};
     }
-    if (r.alignment == block_granularity) {  // a hit after all, if the thread used another pool or stream last
+    if (r.alignment == block_granularity && !tried(r)) {  // a hit after all, by another pool or stream than the last
       if (const address at = p.hit_any(r.stream, r.bytes); at != 0) return to_pointer(at);
     }
     const bool asks = p.config().stream_ids == stream_id_mode::query && on.info().reports_captures;
@@ -128,8 +129,8 @@ class pooled_allocator final : public allocator {
     status unknown;
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       const placed_pool& candidate = pools_[i];
-      if (status ok = usable(*pools_[i].on); !ok) {
-        unknown = std::move(ok);
+      if (candidate.on->condition() != device_condition::usable) [[unlikely]] {
+        unknown = usable(*candidate.on);
         continue;
       }
       status freed = candidate.it->release_block(at, stated);
@@ -218,6 +219,13 @@ class pooled_allocator final : public allocator {
  private:
   [[nodiscard]] bool forked(int logical) const {
     return pools_[static_cast<std::size_t>(logical)].on->condition() == device_condition::forked;
+  }
+
+  /// `hit` looked into the cache that such a request is served from.
+  [[nodiscard]] bool tried(const request& r) const noexcept {
+    const latest_cache& latest = latest_cache_of_thread;
+    return latest.allocator == number_ && latest.device == r.device &&
+           latest.cache->of_handle(r.stream.handle) != nullptr;
   }
 
   status add_pool(device& on, pool_config config, const settings& with) {

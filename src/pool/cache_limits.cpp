@@ -5,7 +5,8 @@
 //   - once the pool is calm: no new peak of live bytes, and no request for which the caches had to be emptied. Up to
 //     4 KiB they are kept after some hundred calm requests; larger ones after the peak was handed out many times over,
 //     and then the share of free memory that a thread may keep doubles with further calm. A pool that grows or is
-//     short behaves as if there were no caches (as TCP probes for bandwidth);
+//     short behaves as if there were no caches, and half the share at which it was short is the most that it tries
+//     again (as TCP probes for bandwidth): without that, a trace that repeats would meet a larger region in the end;
 //   - (large ones) of sizes that come back: one that is freed, asked for, and freed again;
 //   - (large ones) while they are used: what lay in a bin since the last look at it goes to the heap, a bin at a time
 //     (after the low-water marks of tcmalloc's and jemalloc's thread caches).
@@ -17,12 +18,12 @@
 namespace gpumem {
 namespace {
 
-constexpr double calm_before = 128;        // times the peak of live bytes, before large blocks are kept
-constexpr double calm_between = 4;         // times, before the share doubles
+constexpr unsigned calm_before = 128;      // times the peak of live bytes, before large blocks are kept
+constexpr unsigned calm_between = 4;       // times, before the share doubles
 constexpr std::uint64_t small_calm = 512;  // requests, before small blocks are
 constexpr std::uint64_t risen = 64;        // a peak that is higher by that part: the program still grows
-constexpr double least_share = 0.03;
-constexpr double most_share = 0.5;
+constexpr double first_share = 0.03;
+constexpr double small_share = 1.0 / 256;  // of what is out, in small blocks, however full the segments are
 
 }  // namespace
 
@@ -35,9 +36,16 @@ void pool::note_calm(std::uint64_t bytes) noexcept {
   }
   ++calm_requests_;
   calm_bytes_ += bytes;
-  if (static_cast<double>(calm_bytes_) < (share_ == 0 ? calm_before : calm_between) * static_cast<double>(peak)) return;
-  share_ = share_ == 0 ? least_share : std::min(share_ * 2, most_share);
+  if (calm_bytes_ < (share_ == 0 ? calm_before : calm_between) * peak) return;
+  share_ = std::min(share_ == 0 ? first_share : share_ * 2, most_share_);
   calm_bytes_ = 0;
+}
+
+// A request did not fit while that share was kept. Half of it is the most from here on: a step that repeats would
+// meet the same shortage again, and in one of them emptying the caches would not be enough.
+void pool::note_shortage() noexcept {
+  if (share_ != 0) most_share_ = share_ / 2;
+  note_pressure();
 }
 
 // What was kept goes back as it ages or is asked for. Each thread learns of the new share at its next free that comes
@@ -57,7 +65,8 @@ std::uint64_t pool::may_keep(std::uint64_t bytes) const noexcept {
   if (whole == 0) return 0;
   const double empty = free / whole;
   if (bin_places::weight(bytes / block_granularity) != 0) return static_cast<std::uint64_t>(share_ * empty * free);
-  return share_ == 0 && calm_requests_ < small_calm ? 0 : static_cast<std::uint64_t>(empty * empty * empty * free);
+  if (share_ == 0 && calm_requests_ < small_calm) return 0;
+  return static_cast<std::uint64_t>(std::max(empty * empty * empty * free, small_share * (whole - free)));
 }
 
 // The next bin in use behind the hand, over all streams in a ring; null where the ring is through.
@@ -74,6 +83,7 @@ stream_cache* pool::next_bin(thread_cache& mine, std::uint32_t* place) noexcept 
 
 // Looks at one bin: what lay there unused since it was looked at last goes to the heap.
 void pool::age(thread_cache& mine) {
+  if (mine.figures.weighed_bytes == 0) return;
   std::uint32_t place = 0;
   stream_cache* const s = next_bin(mine, &place);
   if (s == nullptr) return;

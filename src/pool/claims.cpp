@@ -1,88 +1,60 @@
 #include "claims.hpp"
 
-#include <algorithm>
+#include <cassert>
+#include <utility>
 
 namespace gpumem {
 
-claim_table::claim_table() {
-  tables_.push_back(make_table(1024));
-  current_.store(tables_.back().get(), std::memory_order_release);
+claim_table::claim_table(std::uint32_t places) : mask_{places - 1}, claims_{places}, blocks_{places} {}
+
+// What was taken out is used again, first the same address: it may stand only once.
+claim_index claim_table::insert(address at, block_index block, claim_word w) noexcept {
+  assert(has_room());
+  constexpr claim_index none = 0xffff'ffff;
+  claim_index free = none;
+  claim_index i = home_of(at);
+  for (;; i = next(i)) {
+    const address begin = claims_[i].begin.load(std::memory_order_relaxed);
+    if (begin == at) break;
+    if (begin == 0) {
+      if (free != none) {
+        i = free;
+      } else {
+        ++used_;
+      }
+      break;
+    }
+    if (free == none && claims_[i].read().held_by() == holder::nobody) free = i;
+  }
+  blocks_[i] = block;
+  claims_[i].begin.store(at, std::memory_order_relaxed);
+  claims_[i].write(w);
+  ++count_;
+  return i;
 }
 
-std::unique_ptr<claim_table::table> claim_table::make_table(std::uint32_t slots) {
-  auto made = std::make_unique<table>();
-  made->mask = slots - 1;
-  made->slots = host_array<std::atomic<std::uint64_t>>{slots};
-  for (std::uint32_t s = 0; s < slots; ++s) made->slots[s].store(empty, std::memory_order_relaxed);
-  return made;
-}
-
-void claim_table::place(table& t, std::uint64_t entry) noexcept {
-  std::uint32_t s = static_cast<std::uint32_t>(entry >> 32) & t.mask;
-  while (t.slots[s].load(std::memory_order_relaxed) != empty) s = (s + 1) & t.mask;
-  t.slots[s].store(entry, std::memory_order_release);
+// The address stays, so that a search goes on behind it, but at the end of a run, where nothing is behind it.
+void claim_table::erase(claim_index i) noexcept {
+  claims_[i].write(claim_word{});
+  --count_;
+  if (claims_[next(i)].begin.load(std::memory_order_relaxed) != 0) return;
+  while (claims_[i].begin.load(std::memory_order_relaxed) != 0 && claims_[i].read().held_by() == holder::nobody) {
+    claims_[i].begin.store(0, std::memory_order_relaxed);
+    --used_;
+    i = (i - 1) & mask_;
+  }
 }
 
 void claim_table::grow() {
-  const table& old = *tables_.back();
-  std::unique_ptr<table> larger = make_table((old.mask + 1) * 2);
-  for (std::uint32_t s = 0; s <= old.mask; ++s) {
-    const std::uint64_t entry = old.slots[s].load(std::memory_order_relaxed);
-    if (entry != empty) place(*larger, entry);
+  const std::uint32_t places = mask_ + 1;
+  // Else it is full of what was taken out, and once more of the same size has room for a quarter of it.
+  const bool half_held = (count_ + 1) * 2 > places;
+  claim_table made{half_held ? places * 2 : places};
+  for (claim_index i = 0; i < places; ++i) {
+    const claim_word w = claims_[i].read();
+    if (w.held_by() != holder::nobody) made.insert(claims_[i].begin.load(std::memory_order_relaxed), blocks_[i], w);
   }
-  tables_.push_back(std::move(larger));
-  current_.store(tables_.back().get(), std::memory_order_release);
-}
-
-// Storage doubles, so that most of many claims lie on huge pages; a chunk is a part of it.
-claim* claim_table::more_claims() {
-  if (left_ == 0) {
-    const std::size_t chunks = std::max<std::size_t>(made_, 1);
-    storage_.emplace_back(chunks * chunk_claims);
-    left_ = chunks;
-  }
-  ++made_;
-  host_array<claim>& latest = storage_.back();
-  return latest.data() + (latest.size() - left_-- * chunk_claims);
-}
-
-void claim_table::insert(address at, block_index i, claim_word w) {
-  if (claim*& chunk = chunks_[i >> chunk_shift]; chunk == nullptr) chunk = more_claims();
-  if ((count_ + 1) * 2 > tables_.back()->mask) grow();
-  claim& c = (*this)[i];
-  c.begin.store(at, std::memory_order_relaxed);
-  c.write(w);
-  place(*tables_.back(), std::uint64_t{hash_of(at)} << 32 | i);
-  ++count_;
-}
-
-void claim_table::erase(block_index i) noexcept {
-  table& t = *tables_.back();
-  claim& c = (*this)[i];
-  c.write(claim_word{});
-  const std::uint64_t entry = std::uint64_t{hash_of(c.begin.load(std::memory_order_relaxed))} << 32 | i;
-  std::uint32_t hole = static_cast<std::uint32_t>(entry >> 32) & t.mask;
-  while (t.slots[hole].load(std::memory_order_relaxed) != entry) hole = (hole + 1) & t.mask;
-  for (std::uint32_t at = (hole + 1) & t.mask;; at = (at + 1) & t.mask) {
-    const std::uint64_t next = t.slots[at].load(std::memory_order_relaxed);
-    if (next == empty) break;
-    // An entry may fill the hole when the hole lies between its home and its place.
-    const std::uint32_t from_home = (at - static_cast<std::uint32_t>(next >> 32)) & t.mask;
-    const std::uint32_t from_hole = (at - hole) & t.mask;
-    if (from_home >= from_hole) {
-      t.slots[hole].store(next, std::memory_order_release);
-      hole = at;
-    }
-  }
-  t.slots[hole].store(empty, std::memory_order_release);
-  --count_;
-}
-
-std::uint64_t claim_table::bytes() const noexcept {
-  std::uint64_t sum = 0;
-  for (const auto& part : storage_) sum += part.size() * sizeof(claim);
-  for (const auto& t : tables_) sum += t->slots.size() * sizeof(std::uint64_t);
-  return sum;
+  *this = std::move(made);
 }
 
 }  // namespace gpumem

@@ -1,17 +1,15 @@
 // Who holds a block, for the paths that take no lock: the program, a thread's cache, or nobody but the heap.
 //
 // A claim is one word a block. The program's claim becomes a cache's by one compare-and-swap, which is all that a free
-// costs and what catches a second free, however many threads try. The table finds the claim of an address without a
-// lock: slots of one word (32 bits of hash, the block's number), published one at a time. A reader may miss an entry
-// that is just being moved; it then takes the lock, under which `find` is exact. Everything but `find` and the words of
-// claims is done under the pool's lock. At most half full: 16 B of claim and 16 to 32 B of slots for each block that
-// was out of the heap in the busiest moment; tables that were outgrown are kept for late readers, as much again.
+// costs and what catches a second free, however many threads try. Claims stand in a hash table by address, address
+// and word side by side, so that a free at random meets one line of memory and not three. A claim stays where it is
+// from `insert` to `erase`, so a thread inside its cache reads the table without a lock; everything but `find` and the
+// words is done under the pool's lock, and `grow` only while no thread is inside a cache. At most half full: 40 to 80 B
+// for each block that was out of the heap in the busiest moment.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 #include "block.hpp"
 #include "gpumem/device.hpp"
@@ -68,8 +66,11 @@ class claim_word {
   std::uint64_t bits_ = 0;
 };
 
+/// Where a claim stands, until the table grows.
+using claim_index = std::uint32_t;
+
 struct claim {
-  std::atomic<address> begin;
+  std::atomic<address> begin;  // 0: never used, a search ends here
   std::atomic<std::uint64_t> word;
 
   [[nodiscard]] claim_word read() const noexcept { return claim_word{word.load(std::memory_order_acquire)}; }
@@ -83,56 +84,58 @@ struct claim {
 
 class claim_table {
  public:
-  claim_table();
-
-  [[nodiscard]] claim& operator[](block_index i) const noexcept {
-    return chunks_[i >> chunk_shift][i & (chunk_claims - 1)];
-  }
-  /// The claim whose block begins there, or `no_block`. Any thread; exact under the lock.
-  [[nodiscard]] block_index find(address at) const noexcept {
-    const table& t = *current_.load(std::memory_order_acquire);
-    const std::uint32_t hash = hash_of(at);
-    for (std::uint32_t s = hash & t.mask;; s = (s + 1) & t.mask) {
-      const std::uint64_t slot = t.slots[s].load(std::memory_order_acquire);
-      const auto i = static_cast<block_index>(slot);
-      if (i == no_block) return no_block;
-      if (static_cast<std::uint32_t>(slot >> 32) == hash && (*this)[i].begin.load(std::memory_order_relaxed) == at)
-        return i;
-    }
-  }
-
-  /// Enters a block that left the heap. Requires that neither it nor its address is in the table.
-  void insert(address at, block_index i, claim_word w);
-  /// Takes a block out; its claim becomes nobody's.
-  void erase(block_index i) noexcept;
-  [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
-  [[nodiscard]] std::uint64_t bytes() const noexcept;
-
- private:
-  static constexpr unsigned chunk_shift = 12;
-  static constexpr std::uint32_t chunk_claims = 1U << chunk_shift;
-  static constexpr std::size_t most_chunks = std::size_t{1} << (31 - chunk_shift);  // as many as there can be blocks
-  static constexpr std::uint64_t empty = ~std::uint64_t{0};
-  struct table {
-    std::uint32_t mask = 0;
-    host_array<std::atomic<std::uint64_t>> slots;
+  /// A claim and what it said when it was looked at.
+  struct sight {
+    claim_index at = 0;
+    claim_word word;
   };
 
-  static std::uint32_t hash_of(address at) noexcept {
-    return static_cast<std::uint32_t>(((at >> 9) * 0x9e37'79b9'7f4a'7c15ULL) >> 32);
-  }
-  static std::unique_ptr<table> make_table(std::uint32_t slots);
-  static void place(table& t, std::uint64_t entry) noexcept;
-  void grow();
-  claim* more_claims();
+  claim_table() : claim_table{first_places} {}
 
-  host_array<claim*> chunks_{most_chunks};  // untouched pages of it are not taken from the system
-  std::vector<host_array<claim>> storage_;
-  std::vector<std::unique_ptr<table>> tables_;  // the last one is in use
-  std::atomic<table*> current_{nullptr};
-  std::size_t made_ = 0;  // chunks
-  std::size_t left_ = 0;  // of the latest storage, those not made yet
-  std::uint32_t count_ = 0;
+  [[nodiscard]] claim& operator[](claim_index i) const noexcept { return claims_[i]; }
+  /// The claim of the block that begins there; its word is nobody's where there is none. A thread inside its cache, or
+  /// under the lock.
+  [[nodiscard]] sight find(address at) const noexcept {
+    for (claim_index i = home_of(at);; i = next(i)) {
+      // The word first: where it is a later block's, then so is the address that is read after it.
+      const claim_word word = claims_[i].read();
+      const address begin = claims_[i].begin.load(std::memory_order_relaxed);
+      if (begin == at) return {i, word};
+      if (begin == 0) return {};
+    }
+  }
+  [[nodiscard]] block_index block_of(claim_index i) const noexcept { return blocks_[i]; }
+
+  /// Enters a block that left the heap. Requires that there is room, and no claim at that address.
+  claim_index insert(address at, block_index i, claim_word w) noexcept;
+  /// Takes a block out; its claim becomes nobody's.
+  void erase(claim_index i) noexcept;
+  [[nodiscard]] bool has_room() const noexcept {
+    return (count_ + 1) * 2 <= mask_ + 1 && (used_ + 1) * 4 <= (mask_ + 1) * 3;
+  }
+  /// Makes room. Requires that no thread is inside a cache; every claim then stands elsewhere.
+  void grow();
+
+  [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept {
+    return std::uint64_t{mask_ + 1} * (sizeof(claim) + sizeof(block_index));
+  }
+
+ private:
+  static constexpr std::uint32_t first_places = 4096;  // room for 2048 claims: growing empties the caches
+
+  explicit claim_table(std::uint32_t places);
+
+  [[nodiscard]] claim_index home_of(address at) const noexcept {
+    return static_cast<claim_index>(((at >> 9) * 0x9e37'79b9'7f4a'7c15ULL) >> 32) & mask_;
+  }
+  [[nodiscard]] claim_index next(claim_index i) const noexcept { return (i + 1) & mask_; }
+
+  std::uint32_t mask_;
+  host_array<claim> claims_;
+  host_array<block_index> blocks_;  // by claim_index
+  std::uint32_t count_ = 0;         // that somebody holds
+  std::uint32_t used_ = 0;          // places with an address: a search goes on behind them
 };
 
 }  // namespace gpumem

@@ -6,7 +6,7 @@
 
 namespace gpumem {
 
-bool depot::put(owner_id o, std::uint32_t units, const block_index* first, std::uint32_t count) {
+bool depot::put(owner_id o, std::uint32_t units, const claim_index* first, std::uint32_t count) {
   if (o >= by_owner_.size()) by_owner_.resize(o + 1);
   std::vector<place>& places = by_owner_[o];
   if (places.empty()) places.resize(bin_places::all);

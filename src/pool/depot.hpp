@@ -17,14 +17,14 @@ class depot {
   static constexpr std::uint32_t batch = 14;
 
   struct blocks {
-    std::array<block_index, batch> held;
+    std::array<claim_index, batch> held;
     std::uint32_t count = 0;
     std::uint32_t next = no_block;
   };
   static_assert(sizeof(blocks) == 64);
 
   /// False where the place is taken by another size, or holds as many batches as it may.
-  bool put(owner_id o, std::uint32_t units, const block_index* first, std::uint32_t count);
+  bool put(owner_id o, std::uint32_t units, const claim_index* first, std::uint32_t count);
   /// The latest batch of that size; `count` is 0 where there is none.
   blocks take(owner_id o, std::uint32_t units) noexcept;
   /// Any batch of the owner's; `count` is 0 where there is none left.

@@ -102,6 +102,7 @@ address pool::hand_out(block_index i, const want& w, std::uint64_t requested_byt
   b.owner = w.owner;
   const bool plain = w.owner <= claim_word::most_owner && !streams_[w.owner].is_graph &&
                      b.bytes <= bin_places::most_units * block_granularity;
+  if (!claims_.has_room()) make_room_for_claim();
   claims_.insert(b.begin, i, claim_word{b.bytes, requested_bytes, w.owner & claim_word::most_owner, plain});
   ++counts_.allocations;
   counts_.requested_bytes += requested_bytes;
@@ -118,7 +119,7 @@ status pool::why_not_live(address at, block_index i) const {
     return {errc::unknown_pointer, fmt::format("{:#x} is not a block of pool {}", at, config_.name)};
   }
   const block& b = heap_.at(in);
-  if (b.state != block_state::live || claims_[in].read().held_by() == holder::cache) {
+  if (b.state != block_state::live || held_as(in).held_by() == holder::cache) {
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
   return {errc::unknown_pointer,
@@ -127,7 +128,7 @@ status pool::why_not_live(address at, block_index i) const {
 
 // The claim of any block that the heap knows; nobody's where the heap has it.
 claim_word pool::held_as(block_index i) const noexcept {
-  return i != no_block && heap_.at(i).state == block_state::live ? claims_[i].read() : claim_word{};
+  return i != no_block && heap_.at(i).state == block_state::live ? claims_.find(heap_.at(i).begin).word : claim_word{};
 }
 
 status pool::release_block(address at, const release& stated) {
@@ -139,10 +140,9 @@ status pool::release_block(address at, const release& stated) {
     if (!streams_.key_is_known(*stated.stream) && take_back_key(at, key, stated)) return {};
   }
   const guard lock = enter();
-  const block_index i = claims_.find(at);
-  const claim_word held = i != no_block ? claims_[i].read() : claim_word{};
+  const auto [place, held] = claims_.find(at);
   if (held.held_by() != holder::program) {
-    status why = why_not_live(at, i);
+    status why = why_not_live(at, held.held_by() == holder::cache ? claims_.block_of(place) : no_block);
     if (why.code() == errc::double_free) ++counts_.misuses;
     return why;
   }
@@ -151,12 +151,13 @@ status pool::release_block(address at, const release& stated) {
     return {errc::wrong_size, fmt::format("{:#x} was allocated with {} bytes and is freed with {}", at,
                                           held.requested_bytes(), *stated.bytes)};
   }
-  if (!claims_[i].change(held, claim_word{})) {  // another thread frees it at this moment
+  if (!claims_[place].change(held, held.cached())) {  // another thread frees it at this moment
     ++counts_.misuses;
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
   thread_cache* const mine = fold_mine();  // not before: a refused free changes nothing
   if (mine != nullptr) age(*mine);
+  const block_index i = claims_.block_of(place);
   block& b = heap_.at(i);
   if (follower_ != nullptr) follower_->gone(i);
   // What a capture allocated stays with its graph, whoever frees it.
@@ -170,10 +171,10 @@ status pool::release_block(address at, const release& stated) {
     b.owner = o;
   }
   if (b.in_use.uses != no_block) {
-    claims_.erase(i);
+    claims_.erase(place);
     fence_uses(i, o);
-  } else if (mine == nullptr || !keep(*mine, i, o)) {
-    to_heap(i, o);
+  } else if (mine == nullptr || !keep(*mine, place, o)) {
+    to_heap(place, o);
   }
   return {};
 }
@@ -292,13 +293,17 @@ status pool::record_use(address at, stream_ref s) {
   const result<std::uint64_t> key = streams_.key_of(s);
   if (!key) return key.why();
   const guard lock = enter();
-  block_index i = claims_.find(at);
-  if (i == no_block) i = heap_.containing(at);
-  claim_word held = held_as(i);
+  claim_table::sight seen = claims_.find(at);
+  if (seen.word.held_by() == holder::nobody) {  // inside a block, maybe
+    const block_index around = heap_.containing(at);
+    if (around != no_block) seen = claims_.find(heap_.at(around).begin);
+  }
+  claim_word held = seen.word;
+  const block_index i = claims_.block_of(seen.at);
   const owner_id user = held.held_by() == holder::program ? streams_.slot_of(s, *key) : idle_owner;
   if (user != idle_owner && user == heap_.at(i).owner) return {};
   // From here on its free comes by the lock, unless it is under way already.
-  while (held.plainly_live() && !claims_[i].change(held, held.odd())) held = claims_[i].read();
+  while (held.plainly_live() && !claims_[seen.at].change(held, held.odd())) held = claims_[seen.at].read();
   if (held.held_by() != holder::program) {
     return {errc::unknown_pointer, fmt::format("{:#x} is not in a live block of pool {}", at, config_.name)};
   }

@@ -138,21 +138,24 @@ class pool {
   [[nodiscard]] bool cacheable(owner_id o) const noexcept;
   void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
   address refill(thread_cache& mine, const want& w, std::uint64_t requested);
-  bool keep(thread_cache& mine, block_index i, owner_id o);
-  void hold(thread_cache& mine, stream_cache& s, std::uint32_t place, block_index i, std::uint64_t most);
+  bool keep(thread_cache& mine, claim_index i, owner_id o);
+  void hold(thread_cache& mine, stream_cache& s, std::uint32_t place, claim_index i, std::uint64_t most);
   stream_cache& stream_cache_for(thread_cache& mine, owner_id o);
   std::uint32_t bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units);
   static void drop_oldest(stream_cache& s, std::uint32_t place, std::uint32_t going) noexcept;
   void empty(thread_cache& c, stream_cache& s, std::uint32_t place, std::uint32_t keep_latest = 0);
   void empty(thread_cache& c, owner_id o);
   void empty_depot(owner_id o);
-  void to_heap(block_index i, owner_id o);
+  void to_heap(claim_index i, owner_id o);
   bool flush_caches();
+  void flush_claimed();
+  void make_room_for_claim();
   void forget_caches(owner_id o);
   void thread_ends(thread_cache& c);
 
   // cache_limits.cpp
   void note_calm(std::uint64_t bytes) noexcept;
+  void note_shortage() noexcept;
   void note_pressure() noexcept;
   [[nodiscard]] std::uint64_t may_keep(std::uint64_t bytes) const noexcept;
   [[nodiscard]] static stream_cache* next_bin(thread_cache& mine, std::uint32_t* place) noexcept;
@@ -278,6 +281,7 @@ class pool {
   std::condition_variable ticket_returned_;
   std::uint32_t unlocked_calls_ = 0;  ///< that no capture survives: one begins when they are done
   std::condition_variable unlocked_calls_done_;
+  double most_share_ = 0.5;          ///< the share never grows beyond it
   double share_ = 0;                 ///< of free memory that a thread may keep; see cache_limits.cpp
   std::uint64_t calm_peak_ = 0;      ///< of live bytes, as it was when the share became 0
   std::uint64_t calm_requests_ = 0;  ///< since then

@@ -156,8 +156,8 @@ void pool::count_cached(thread_cache& c, std::uint32_t units, std::int64_t block
 
 // Puts a block that the program gave up into the thread's cache. Requires that its claim is the caller's to change.
 // False where it is to go to the heap.
-bool pool::keep(thread_cache& mine, block_index i, owner_id o) {
-  const std::uint64_t bytes = heap_.at(i).bytes;
+bool pool::keep(thread_cache& mine, claim_index i, owner_id o) {
+  const std::uint64_t bytes = heap_.at(claims_.block_of(i)).bytes;
   if (bytes > most_kept_bytes_ || !cacheable(o)) return false;
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
@@ -179,7 +179,7 @@ bool pool::keep(thread_cache& mine, block_index i, owner_id o) {
 
 // Into that bin, which then is the last resort of its room: a bin that is full becomes larger, hands a batch to the
 // depot, which holds at most `most` bytes, or gives half of what it has to the heap.
-void pool::hold(thread_cache& mine, stream_cache& s, std::uint32_t place, block_index i, std::uint64_t most) {
+void pool::hold(thread_cache& mine, stream_cache& s, std::uint32_t place, claim_index i, std::uint64_t most) {
   stream_cache::bin& bin = s.at(place);
   if (bin.count == bin.most) {
     const std::uint64_t batch_bytes = std::uint64_t{depot::batch} * bin.units * block_granularity;
@@ -200,7 +200,7 @@ void pool::hold(thread_cache& mine, stream_cache& s, std::uint32_t place, block_
 
 // The bin without its oldest blocks, which the caller has taken.
 void pool::drop_oldest(stream_cache& s, std::uint32_t place, std::uint32_t going) noexcept {
-  block_index* const held = s.held(place);
+  claim_index* const held = s.held(place);
   std::copy(held + going, held + s.at(place).count, held);
   stream_cache::bin& bin = s.at(place);
   bin.count = static_cast<std::uint8_t>(bin.count - going);
@@ -233,21 +233,33 @@ void pool::empty_depot(owner_id o) {
   }
 }
 
-void pool::to_heap(block_index i, owner_id o) {
+void pool::to_heap(claim_index i, owner_id o) {
+  const block_index block = claims_.block_of(i);
   claims_.erase(i);
-  free_now(i, o);
+  free_now(block, o);
 }
 
 // Everything that caches and the depot hold goes to the heap; false where that was nothing.
 bool pool::flush_caches() {
   const std::uint64_t out = heap_.totals().live_blocks;
   const thread_caches::claim all{caches_};
+  flush_claimed();
+  return heap_.totals().live_blocks != out;
+}
+
+void pool::flush_claimed() {
   for (const auto& c : caches_.all()) {
     fold(*c);
     for (owner_id o = 0; o < c->owners(); ++o) empty(*c, o);
   }
   for (owner_id o = 0; o < depot_.owners(); ++o) empty_depot(o);
-  return heap_.totals().live_blocks != out;
+}
+
+// Caches know blocks by where their claims stand, so they are emptied first. Seldom: the table doubles.
+void pool::make_room_for_claim() {
+  const thread_caches::claim all{caches_};
+  flush_claimed();
+  claims_.grow();
 }
 
 // No cache serves that owner any more (any owner, where it is `idle_owner`) until a thread comes with one of its

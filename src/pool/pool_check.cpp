@@ -111,10 +111,10 @@ status pool::check_claimed() const {
       const block& b = heap_.at(i);
       if (b.state != block_state::live && b.state != block_state::fenced) continue;
       if (b.state == block_state::live) {
-        if (claims_.find(b.begin) != i) return broken("a live block that its address does not find", b.begin, i);
-        const claim_word held = claims_[i].read();
-        if (held.bytes() != b.bytes || held.held_by() == holder::nobody)
-          return broken("a live block and its claim differ", b.bytes, held.bits());
+        const auto [place, held] = claims_.find(b.begin);
+        if (held.held_by() == holder::nobody || claims_.block_of(place) != i)
+          return broken("a live block that its address does not find", b.begin, i);
+        if (held.bytes() != b.bytes) return broken("a live block and its claim differ", b.bytes, held.bits());
         if (held.held_by() == holder::program)
           requested += held.requested_bytes();
         else
@@ -143,10 +143,10 @@ status pool::check_claimed() const {
 // Every block in a bin or in the depot is claimed for a cache, has the bin's size and the stream's owner.
 status pool::check_caches() const {
   status first;
-  const auto look = [&](owner_id o, std::uint32_t units, const block_index* held, std::uint32_t count) {
+  const auto look = [&](owner_id o, std::uint32_t units, const claim_index* held, std::uint32_t count) {
     for (std::uint32_t k = 0; k < count && first.ok(); ++k) {
       const claim_word w = claims_[held[k]].read();
-      const block& b = heap_.at(held[k]);
+      const block& b = heap_.at(claims_.block_of(held[k]));
       if (w.held_by() == holder::cache && w.units() == units && w.owner() == o && b.owner == o) continue;
       first = {errc::corrupt, fmt::format("pool {}: a cache holds {:#x}, which is not its own: claim {:#x}, owner {}",
                                           config_.name, b.begin, w.bits(), o)};

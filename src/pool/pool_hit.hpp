@@ -39,11 +39,7 @@ inline address pool::hit(thread_cache& mine, stream_ref of, std::uint64_t reques
 // `only`: the cache of the stream that the caller named, for a block of that one's; null where none was named.
 inline bool pool::take_back_in(thread_cache& mine, address at, const release& stated,
                                const stream_cache* only) noexcept {
-  const block_index i = claims_.find(at);
-  if (i == no_block) [[unlikely]]
-    return false;
-  claim& c = claims_[i];
-  const claim_word w = c.read();
+  const auto [i, w] = claims_.find(at);
   if (!w.plainly_live()) [[unlikely]]
     return false;
   stream_cache* const s = mine.of_owner(w.owner());
@@ -56,7 +52,7 @@ inline bool pool::take_back_in(thread_cache& mine, address at, const release& st
   cache_figures& f = mine.figures;
   const std::uint64_t weighed = f.weighed_bytes + bin_places::weight(w.units());
   if (weighed > f.most_weighed_bytes && weighed != f.weighed_bytes) return false;
-  if (!c.change(w, w.cached())) [[unlikely]]
+  if (!claims_[i].change(w, w.cached())) [[unlikely]]
     return false;
   s->push(place, i);
   ++f.frees;

@@ -18,12 +18,12 @@ class returning_sizes {
   /// One was asked for that no cache had.
   void asked(std::uint32_t units) noexcept {
     place& p = at(units);
-    if (p.units == units) p.returned = true;
+    p.returned |= p.units == units;
   }
   /// Blocks of it lay unused: it has to come back anew.
   void unused(std::uint32_t units) noexcept {
     place& p = at(units);
-    if (p.units == units) p.returned = false;
+    p.returned &= p.units != units;
   }
 
  private:

@@ -16,6 +16,7 @@
 
 #include "asymmetric_fence.hpp"
 #include "block.hpp"
+#include "claims.hpp"
 #include "gpumem/request.hpp"
 
 namespace gpumem {
@@ -59,8 +60,8 @@ class stream_cache {
   [[nodiscard]] owner_id owner() const noexcept { return owner_; }
   [[nodiscard]] std::uint64_t key() const noexcept { return key_; }
   [[nodiscard]] bin& at(std::uint32_t place) noexcept { return bins_[place]; }
-  /// Blocks of a bin, the latest last.
-  [[nodiscard]] block_index* held(std::uint32_t place) noexcept { return held_[place].data(); }
+  /// Claims of a bin's blocks, the latest last.
+  [[nodiscard]] claim_index* held(std::uint32_t place) noexcept { return held_[place].data(); }
 
   /// The bin of that size, or `no_bin` where it has none now. Requires 1 to `bin_places::most_units`.
   [[nodiscard]] std::uint32_t find(std::uint32_t units) const noexcept {
@@ -91,13 +92,13 @@ class stream_cache {
     in_use_[place / 64] &= ~(std::uint64_t{1} << (place % 64));
   }
   /// Requires that it is in use and has room.
-  void push(std::uint32_t place, block_index i) noexcept {
+  void push(std::uint32_t place, claim_index i) noexcept {
     bin& b = bins_[place];
     held_[place][b.count] = i;
     ++b.count;
   }
   /// Requires that it holds one.
-  [[nodiscard]] block_index pop(std::uint32_t place) noexcept {
+  [[nodiscard]] claim_index pop(std::uint32_t place) noexcept {
     bin& b = bins_[place];
     const std::uint8_t left = --b.count;
     b.unused = std::min(b.unused, left);
@@ -118,7 +119,7 @@ class stream_cache {
   std::uint64_t key_;
   std::array<std::uint64_t, bin_places::all / 64> in_use_{};
   std::array<bin, bin_places::all> bins_{};
-  std::array<std::array<block_index, room>, bin_places::all> held_;
+  std::array<std::array<claim_index, room>, bin_places::all> held_;
 };
 
 /// What happened in a cache since its thread held the pool's lock last (the first two), and since ever.
