@@ -23,7 +23,7 @@ constexpr unsigned calm_between = 4;       // times, before the share doubles
 constexpr std::uint64_t small_calm = 512;  // requests, before small blocks are
 constexpr std::uint64_t risen = 64;        // a peak that is higher by that part: the program still grows
 constexpr double first_share = 0.03;
-constexpr double small_share = 1.0 / 256;  // of what is out, in small blocks, however full the segments are
+constexpr double small_share = 1.0 / 1024;  // of what is out, in small blocks, however full the segments are
 
 }  // namespace
 
