@@ -158,7 +158,7 @@ void pool::count_cached(thread_cache& c, std::uint32_t units, std::int64_t block
 // False where it is to go to the heap.
 bool pool::keep(thread_cache& mine, block_index i, owner_id o) {
   const std::uint64_t bytes = heap_.at(i).bytes;
-  if (bytes > most_kept_bytes_ || !cacheable(o)) return false;
+  if (bytes > bin_places::most_units * block_granularity || !cacheable(o)) return false;
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
   const std::uint64_t weight = bin_places::weight(units);
@@ -171,6 +171,10 @@ bool pool::keep(thread_cache& mine, block_index i, owner_id o) {
     return false;
   }
   if (weight != 0 && !returning_.freed(units)) return false;
+  if (paged() && units > freely_kept_units) {
+    if (!would_return(i, o)) return false;
+    f.on_condition = true;
+  }
   stream_cache& s = stream_cache_for(mine, o);
   hold(mine, s, bin_for(mine, s, units), i, most);
   claims_[i].write(claim_word{bytes, bytes, o, true}.cached());
