@@ -1,15 +1,13 @@
 // How much threads' caches keep. All under the pool's lock.
 //
-// A block in a cache cannot be merged with its neighbours, so whatever is placed meanwhile lies elsewhere than best fit
-// would have put it, and near the limit of memory that costs utilization. So blocks are kept only
-//   - once the pool is calm: no new peak of live bytes, and no request for which the caches had to be emptied. Up to
-//     4 KiB they are kept after some hundred calm requests; larger ones after the peak was handed out many times over,
-//     and then the share of free memory that a thread may keep doubles with further calm. A pool that grows or is
-//     short behaves as if there were no caches, and half the share at which it was short is the most that it tries
-//     again (as TCP probes for bandwidth): without that, a trace that repeats would meet a larger region in the end;
-//   - (large ones) of sizes that come back: one that is freed, asked for, and freed again;
-//   - (large ones) while they are used: what lay in a bin since the last look at it goes to the heap, a bin at a time
-//     (after the low-water marks of tcmalloc's and jemalloc's thread caches).
+// A block in a cache cannot be merged with its neighbours, so what is placed meanwhile lies elsewhere than best fit has
+// it, which near the limit costs utilization. So blocks are kept only once the pool is calm: no new peak of live bytes,
+// and no request for which the caches had to be emptied (up to 4 KiB soon; larger ones after the peak was handed out
+// many times over, then a share of free memory that doubles with further calm, as TCP probes for bandwidth, up to half
+// of the share at which the pool was short last: a step that repeats is short at the same place). Large ones only of
+// sizes that come back, and while they are used: what lay in a bin since the last look goes to the heap (after
+// the low-water marks of tcmalloc's and jemalloc's thread caches). Above 32 KiB, on a paged pool, only while that
+// changes no placement: where the heap would place that size again, and no longer than the heap itself is unchanged.
 // docs/performance.md tells what else was tried; the constants are those at which no recorded trace loses utilization.
 #include <algorithm>
 
@@ -97,6 +95,57 @@ void pool::age(thread_cache& mine) {
     }
   }
   bin.unused = bin.count;
+}
+
+// Before the heap serves a request of the thread or takes a block from it.
+void pool::look_after(thread_cache& mine) {
+  age(mine);
+  if (mine.figures.on_condition) return_large(mine);
+}
+
+// Of a paged pool: what was kept because it would return to its place lies in the heap again when the heap changes.
+void pool::return_large(thread_cache& mine) {
+  for (owner_id o = 0; o < mine.owners(); ++o) {
+    stream_cache* const s = mine.of_owner(o);
+    if (s == nullptr) continue;
+    for (std::uint32_t at = s->next_in_use(freely_kept_units); at != stream_cache::no_bin;
+         at = s->next_in_use(at + 1)) {
+      empty(mine, *s, at);
+      s->close(at);
+    }
+  }
+  mine.figures.on_condition = false;
+}
+
+// True where a paged pool's next request of that size would be placed where the block lies, were it free, unless there
+// are two holes of one size.
+bool pool::would_return(block_index i, owner_id o) const noexcept {
+  const block& b = heap_.at(i);
+  const bool lowest = b.bytes >= page_rules_.lowest_fit_bytes;
+  const auto joins = [&](block_index n) {
+    if (n == no_block || heap_.at(n).state != block_state::free) return false;
+    return heap_.at(n).owner == o || (heap_.at(n).owner == idle_owner && (lowest || streams_.single()));
+  };
+  const bool above = from_above(b.bytes, block_granularity);
+  const auto beside = [&](block_index n) { return above ? heap_.at(n).below : heap_.at(n).above; };
+  if (joins(above ? b.above : b.below)) return false;  // its hole would begin, or end, elsewhere
+  std::uint64_t hole = b.bytes;
+  for (block_index n = beside(i); joins(n); n = beside(n)) hole += heap_.at(n).bytes;
+  const std::uint64_t begin = above ? b.begin + b.bytes - hole : b.begin;
+  const auto part_of_hole = [&](block_index n) {
+    return heap_.at(n).begin >= begin && heap_.at(n).begin < begin + hole;
+  };
+  const auto choice = [&](std::uint64_t least) {
+    return lowest ? heap_.lowest_fit(b.klass, o, least, block_granularity)
+                  : heap_.best_fit(b.klass, o, true, least, block_granularity);
+  };
+  block_index found = choice(b.bytes);
+  while (!lowest && found != no_block && part_of_hole(found)) found = choice(heap_.at(found).bytes + block_granularity);
+  if (found == no_block || part_of_hole(found)) return true;
+  const block& other = heap_.at(found);
+  const bool lies_above = other.begin > b.begin;
+  if (!lowest) return other.bytes > hole || (other.bytes == hole && lies_above);
+  return other.bytes == b.bytes ? hole == b.bytes && lies_above : hole == b.bytes || lies_above;
 }
 
 // Returns all but small blocks to the heap, bin by bin, until so much is left.

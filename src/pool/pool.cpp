@@ -24,7 +24,6 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
                 thread_ends(c);
               }} {
   if (on.info().page_bytes != 0) page_rules_ = policy_->pages(view());
-  if (paged()) most_kept_bytes_ = most_kept_of_pages;
 }
 
 pool::~pool() {
@@ -59,7 +58,7 @@ result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_repo
   if (plain && mine != nullptr && cacheable(w.owner) && w.bytes <= bin_places::most_units * block_granularity) {
     if (const address at = refill(*mine, w, r.bytes); at != 0) return at;
   }
-  if (mine != nullptr) age(*mine);
+  if (mine != nullptr) look_after(*mine);
   note_calm(rounded);
   ++streams_[w.owner].references;  // keeps the slot while the lock is given up, and then stands for the block
   block_index i = follower_ != nullptr ? place_planned(lock, w, *key) : no_block;
@@ -77,6 +76,12 @@ result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_repo
   return hand_out(i, w, r.bytes);
 }
 
+// True where a request of a paged pool takes the upper end of its place.
+bool pool::from_above(std::uint64_t bytes, std::uint64_t alignment) const noexcept {
+  return bytes < page_rules_.upper_end_bytes && alignment == block_granularity &&
+         heap_.totals().segment_bytes < page_rules_.upper_end_pool_bytes;
+}
+
 block_index pool::search(const want& w) {
   // Idle memory beside the stream's own makes one hole with it, which is worth most where holes are large.
   if (w.bytes >= page_rules_.lowest_fit_bytes && !streams_.single()) heap_.absorb_idle(w.owner);
@@ -84,9 +89,7 @@ block_index pool::search(const want& w) {
                                ? heap_.best_fit(w.klass, w.owner, true, w.bytes, w.alignment)
                                : heap_.lowest_fit(w.klass, w.owner, w.bytes, w.alignment);
   if (from == no_block) return no_block;
-  const bool from_above = w.bytes < page_rules_.upper_end_bytes && w.alignment == block_granularity &&
-                          heap_.totals().segment_bytes < page_rules_.upper_end_pool_bytes;
-  if (!from_above) return heap_.carve(from, w.bytes, w.alignment);
+  if (!from_above(w.bytes, w.alignment)) return heap_.carve(from, w.bytes, w.alignment);
   const block& b = heap_.at(from);
   return heap_.carve_at(from, b.begin + b.bytes - w.bytes, w.bytes, w.owner);
 }
@@ -156,7 +159,7 @@ status pool::release_block(address at, const release& stated) {
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
   thread_cache* const mine = fold_mine();  // not before: a refused free changes nothing
-  if (mine != nullptr) age(*mine);
+  if (mine != nullptr) look_after(*mine);
   const block_index i = claims_.block_of(place);
   block& b = heap_.at(i);
   if (follower_ != nullptr) follower_->gone(i);

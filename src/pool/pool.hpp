@@ -138,7 +138,7 @@ class pool {
   [[nodiscard]] bool cacheable(owner_id o) const noexcept;
   void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
   address refill(thread_cache& mine, const want& w, std::uint64_t requested);
-  bool keep(thread_cache& mine, claim_index i, owner_id o);
+  bool keep(thread_cache& mine, claim_index place, owner_id o);
   void hold(thread_cache& mine, stream_cache& s, std::uint32_t place, claim_index i, std::uint64_t most);
   stream_cache& stream_cache_for(thread_cache& mine, owner_id o);
   std::uint32_t bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units);
@@ -159,10 +159,14 @@ class pool {
   void note_pressure() noexcept;
   [[nodiscard]] std::uint64_t may_keep(std::uint64_t bytes) const noexcept;
   [[nodiscard]] static stream_cache* next_bin(thread_cache& mine, std::uint32_t* place) noexcept;
+  void look_after(thread_cache& mine);
   void age(thread_cache& mine);
+  void return_large(thread_cache& mine);
+  [[nodiscard]] bool would_return(block_index i, owner_id o) const noexcept;
   void shed(thread_cache& mine, std::uint64_t left);
 
   // pool.cpp
+  [[nodiscard]] bool from_above(std::uint64_t bytes, std::uint64_t alignment) const noexcept;
   [[nodiscard]] block_index search(const want& w);
   [[nodiscard]] block_index search_of(const want& w, owner_id other);
   address hand_out(block_index i, const want& w, std::uint64_t requested_bytes);
@@ -269,10 +273,8 @@ class pool {
   stream_table streams_;
   std::vector<backed_segment> backed_;  // by segment_index
   page_rules page_rules_;
-  /// In threads' caches. On a paged pool larger blocks would hold back so many pages that a step that repeats needs new
-  /// ones at its sixth to ninth time (256 KiB is the largest power of two at which none of the bundled traces does).
-  static constexpr std::uint64_t most_kept_of_pages = std::uint64_t{256} << 10;
-  std::uint64_t most_kept_bytes_ = bin_places::most_units * block_granularity;
+  /// Larger blocks of a paged pool are kept in caches only while that changes no placement; see cache_limits.cpp.
+  static constexpr std::uint32_t freely_kept_units = 64;
   page_map pages_;
   std::vector<use_node> nodes_;
   std::uint32_t spare_node_ = no_block;

@@ -156,9 +156,10 @@ void pool::count_cached(thread_cache& c, std::uint32_t units, std::int64_t block
 
 // Puts a block that the program gave up into the thread's cache. Requires that its claim is the caller's to change.
 // False where it is to go to the heap.
-bool pool::keep(thread_cache& mine, claim_index i, owner_id o) {
-  const std::uint64_t bytes = heap_.at(claims_.block_of(i)).bytes;
-  if (bytes > most_kept_bytes_ || !cacheable(o)) return false;
+bool pool::keep(thread_cache& mine, claim_index place, owner_id o) {
+  const block_index i = claims_.block_of(place);
+  const std::uint64_t bytes = heap_.at(i).bytes;
+  if (bytes > bin_places::most_units * block_granularity || !cacheable(o)) return false;
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
   const std::uint64_t weight = bin_places::weight(units);
@@ -171,9 +172,13 @@ bool pool::keep(thread_cache& mine, claim_index i, owner_id o) {
     return false;
   }
   if (weight != 0 && !returning_.freed(units)) return false;
+  if (paged() && units > freely_kept_units) {
+    if (!would_return(i, o)) return false;
+    f.on_condition = true;
+  }
   stream_cache& s = stream_cache_for(mine, o);
-  hold(mine, s, bin_for(mine, s, units), i, most);
-  claims_[i].write(claim_word{bytes, bytes, o, true}.cached());
+  hold(mine, s, bin_for(mine, s, units), place, most);
+  claims_[place].write(claim_word{bytes, bytes, o, true}.cached());
   return true;
 }
 

@@ -134,6 +134,7 @@ struct cache_figures {
   std::uint64_t held_bytes = 0;  ///< when the thread was there last
   std::uint64_t filled = 0;      ///< blocks that came from the depot
   std::uint64_t emptied = 0;     ///< that went to it or to the heap
+  bool on_condition = false;     ///< bins may be open for blocks that are kept while they would return
 };
 
 class alignas(64) thread_cache {

@@ -184,7 +184,7 @@ TEST_P(expandable_steps, that_repeat_need_no_driver_call_from_the_fourth_on) {
   ASSERT_TRUE(over.ok()) << over.why().message();
   std::uint64_t single = 0;
   std::string calls;
-  for (int repetition = 1; repetition <= 10; ++repetition) {
+  for (int repetition = 1; repetition <= 20; ++repetition) {
     const std::uint64_t before = calls_of(on);
     play(t, **over, on);
     if (repetition == 1) single = on.peak_used_bytes();
