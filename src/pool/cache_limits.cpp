@@ -3,11 +3,10 @@
 // A block in a cache cannot be merged with its neighbours, so what is placed meanwhile lies elsewhere than best fit has
 // it, which near the limit costs utilization. So blocks are kept only once the pool is calm: no new peak of live bytes,
 // and no request for which the caches had to be emptied (up to 4 KiB soon; larger ones after the peak was handed out
-// many times over, then a share of free memory that doubles with further calm, as TCP probes for bandwidth, up to half
-// of the share at which the pool was short last: a step that repeats is short at the same place). Large ones only of
-// sizes that come back, and while they are used: what lay in a bin since the last look goes to the heap (after
-// the low-water marks of tcmalloc's and jemalloc's thread caches). Above 32 KiB, on a paged pool, only while that
-// changes no placement: where the heap would place that size again, and no longer than the heap itself is unchanged.
+// many times over). Large ones only of sizes that come back, and while they are used: what lay in a bin since the last
+// look goes to the heap (after the low-water marks of tcmalloc's and jemalloc's thread caches). Beyond a small share of
+// what is free, and on a paged pool above 32 KiB, only while that changes no placement: where the heap would place that
+// size again, and no longer than the heap itself is unchanged. That takes no calm, and a pair of any size is a hit.
 // docs/performance.md tells what else was tried; the constants are those at which no recorded trace loses utilization.
 #include <algorithm>
 
@@ -16,11 +15,11 @@
 namespace gpumem {
 namespace {
 
-constexpr unsigned calm_before = 128;      // times the peak of live bytes, before large blocks are kept
-constexpr unsigned calm_between = 4;       // times, before the share doubles
-constexpr std::uint64_t small_calm = 512;  // requests, before small blocks are
-constexpr std::uint64_t risen = 64;        // a peak that is higher by that part: the program still grows
-constexpr double first_share = 0.03;
+constexpr unsigned calm_before = 128;       // times the peak of live bytes, before large blocks are kept
+constexpr std::uint64_t small_calm = 512;   // requests, before small blocks are
+constexpr std::uint64_t risen = 64;         // a peak that is higher by that part: the program still grows
+constexpr double roomy_share = 0.5;         // of what is free, where there is twice of what was ever live
+constexpr double tight_share = 0.015;       // and where there is less
 constexpr double small_share = 1.0 / 1024;  // of what is out, in small blocks, however full the segments are
 
 }  // namespace
@@ -34,22 +33,12 @@ void pool::note_calm(std::uint64_t bytes) noexcept {
   }
   ++calm_requests_;
   calm_bytes_ += bytes;
-  if (calm_bytes_ < (share_ == 0 ? calm_before : calm_between) * peak) return;
-  share_ = std::min(share_ == 0 ? first_share : share_ * 2, most_share_);
-  calm_bytes_ = 0;
+  calm_ = calm_ || (peak != 0 && calm_bytes_ >= calm_before * peak);
 }
 
-// A request did not fit while that share was kept. Half of it is the most from here on: a step that repeats would
-// meet the same shortage again, and in one of them emptying the caches would not be enough.
-void pool::note_shortage() noexcept {
-  if (share_ != 0) most_share_ = share_ / 2;
-  note_pressure();
-}
-
-// What was kept goes back as it ages or is asked for. Each thread learns of the new share at its next free that comes
-// by the lock.
+// What was kept goes back as it ages or is asked for. Each thread learns of it at its next free that comes by the lock.
 void pool::note_pressure() noexcept {
-  share_ = 0;
+  calm_ = false;
   calm_bytes_ = 0;
   calm_requests_ = 0;
 }
@@ -62,8 +51,12 @@ std::uint64_t pool::may_keep(std::uint64_t bytes) const noexcept {
   const auto free = static_cast<double>(heap_.free_bytes(klass));
   if (whole == 0) return 0;
   const double empty = free / whole;
-  if (bin_places::weight(bytes / block_granularity) != 0) return static_cast<std::uint64_t>(share_ * empty * free);
-  if (share_ == 0 && calm_requests_ < small_calm) return 0;
+  if (bin_places::weight(bytes / block_granularity) != 0) {
+    if (!calm_) return 0;
+    const bool roomy = paged() || counts_.peak_live_bytes <= heap_.totals().segment_bytes / 2;
+    return static_cast<std::uint64_t>((roomy ? roomy_share : tight_share) * empty * free);
+  }
+  if (!calm_ && calm_requests_ < small_calm) return 0;
   return static_cast<std::uint64_t>(std::max(empty * empty * empty * free, small_share * (whole - free)));
 }
 
@@ -103,13 +96,14 @@ void pool::look_after(thread_cache& mine) {
   if (mine.figures.on_condition) return_large(mine);
 }
 
-// Of a paged pool: what was kept because it would return to its place lies in the heap again when the heap changes.
+// What was kept because it would return to its place lies in the heap again when the heap changes.
 void pool::return_large(thread_cache& mine) {
   for (owner_id o = 0; o < mine.owners(); ++o) {
     stream_cache* const s = mine.of_owner(o);
     if (s == nullptr) continue;
-    for (std::uint32_t at = s->next_in_use(freely_kept_units); at != stream_cache::no_bin;
+    for (std::uint32_t at = s->next_in_use(bin_places::small_units); at != stream_cache::no_bin;
          at = s->next_in_use(at + 1)) {
+      if (!s->at(at).on_condition) continue;
       empty(mine, *s, at);
       s->close(at);
     }
@@ -117,7 +111,7 @@ void pool::return_large(thread_cache& mine) {
   mine.figures.on_condition = false;
 }
 
-// True where a paged pool's next request of that size would be placed where the block lies, were it free, unless there
+// True where the next request of that size would be placed where the block lies, were it free, unless there
 // are two holes of one size.
 bool pool::would_return(block_index i, owner_id o) const noexcept {
   const block& b = heap_.at(i);

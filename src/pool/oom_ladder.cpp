@@ -34,7 +34,7 @@ block_index pool::climb(guard& lock, want& w) {
       if (const block_index i = search(w); i != no_block) return i;
       if (flush_caches()) {
         if (const block_index i = search(w); i != no_block) {
-          note_shortage();
+          note_pressure();
           return i;
         }
       }
@@ -42,7 +42,7 @@ block_index pool::climb(guard& lock, want& w) {
         if (const block_index i = search(w); i != no_block) return i;
       }
       if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
-      note_shortage();
+      note_pressure();
       const growth grown = grow(lock, w);
       if (w.placed != no_block) return w.placed;
       if (const block_index i = search(w); i != no_block) return i;

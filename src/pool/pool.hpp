@@ -155,7 +155,6 @@ class pool {
 
   // cache_limits.cpp
   void note_calm(std::uint64_t bytes) noexcept;
-  void note_shortage() noexcept;
   void note_pressure() noexcept;
   [[nodiscard]] std::uint64_t may_keep(std::uint64_t bytes) const noexcept;
   [[nodiscard]] static stream_cache* next_bin(thread_cache& mine, std::uint32_t* place) noexcept;
@@ -273,7 +272,7 @@ class pool {
   stream_table streams_;
   std::vector<backed_segment> backed_;  // by segment_index
   page_rules page_rules_;
-  /// Larger blocks of a paged pool are kept in caches only while that changes no placement; see cache_limits.cpp.
+  /// Of a paged pool, larger blocks are kept in caches only while that changes no placement; see cache_limits.cpp.
   static constexpr std::uint32_t freely_kept_units = 64;
   page_map pages_;
   std::vector<use_node> nodes_;
@@ -283,11 +282,10 @@ class pool {
   std::condition_variable ticket_returned_;
   std::uint32_t unlocked_calls_ = 0;  ///< that no capture survives: one begins when they are done
   std::condition_variable unlocked_calls_done_;
-  double most_share_ = 0.5;          ///< the share never grows beyond it
-  double share_ = 0;                 ///< of free memory that a thread may keep; see cache_limits.cpp
-  std::uint64_t calm_peak_ = 0;      ///< of live bytes, as it was when the share became 0
+  bool calm_ = false;                ///< large blocks may be kept; see cache_limits.cpp
+  std::uint64_t calm_peak_ = 0;      ///< of live bytes, as it was when the count began anew
   std::uint64_t calm_requests_ = 0;  ///< since then
-  std::uint64_t calm_bytes_ = 0;     ///< handed out by the heap since the share changed
+  std::uint64_t calm_bytes_ = 0;     ///< handed out by the heap since then
   bool growing_ = false;
   bool opened_ = false;
   statistics counts_;                         // the counters; the bytes are filled in from the heap when asked

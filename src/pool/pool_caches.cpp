@@ -164,20 +164,26 @@ bool pool::keep(thread_cache& mine, claim_index place, owner_id o) {
   cache_figures& f = mine.figures;
   const std::uint64_t weight = bin_places::weight(units);
   const std::uint64_t most = may_keep(bytes);
-  if (weight != 0) {
+  bool on_condition = false;
+  if (weight == 0) {
+    if (f.held_bytes - f.weighed_bytes + bytes > most) return false;
+  } else {
     f.most_weighed_bytes = most;
-    if (weight > most) return false;
-    if (f.weighed_bytes + weight > most) shed(mine, (most - weight) / 4 * 3);
-  } else if (f.held_bytes - f.weighed_bytes + bytes > most) {
-    return false;
-  }
-  if (weight != 0 && !returning_.freed(units)) return false;
-  if (paged() && units > freely_kept_units) {
-    if (!would_return(i, o)) return false;
-    f.on_condition = true;
+    if (!returning_.freed(units)) return false;
+    if (paged() && weight > most) return false;
+    on_condition = weight > most || (paged() && units > freely_kept_units);
+    if (on_condition) {
+      if (!would_return(i, o)) return false;
+      f.on_condition = true;
+      f.most_weighed_bytes = std::max(most, f.weighed_bytes + weight);
+    } else if (f.weighed_bytes + weight > most) {
+      shed(mine, (most - weight) / 4 * 3);
+    }
   }
   stream_cache& s = stream_cache_for(mine, o);
-  hold(mine, s, bin_for(mine, s, units), place, most);
+  const std::uint32_t bin = bin_for(mine, s, units);
+  hold(mine, s, bin, place, most);
+  s.at(bin).on_condition |= on_condition;
   claims_[place].write(claim_word{bytes, bytes, o, true}.cached());
   return true;
 }

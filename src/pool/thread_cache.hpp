@@ -50,8 +50,9 @@ class stream_cache {
   struct bin {
     std::uint32_t units = 0;  ///< of 512 B; 0: of no size yet
     std::uint8_t count = 0;
-    std::uint8_t most = 0;    ///< how many it may hold now
-    std::uint8_t unused = 0;  ///< the fewest that it held since it was looked at last
+    std::uint8_t most = 0;      ///< how many it may hold now
+    std::uint8_t unused = 0;    ///< the fewest that it held since it was looked at last
+    bool on_condition = false;  ///< holds blocks that would return to their places, until the heap changes
   };
   static constexpr std::uint32_t no_bin = bin_places::all;
 
@@ -84,6 +85,7 @@ class stream_cache {
     bins_[place].units = units;
     bins_[place].unused = 0;
     bins_[place].most = most;
+    bins_[place].on_condition = false;
     in_use_[place / 64] |= std::uint64_t{1} << (place % 64);
   }
   /// Requires that it is empty.
@@ -134,7 +136,7 @@ struct cache_figures {
   std::uint64_t held_bytes = 0;  ///< when the thread was there last
   std::uint64_t filled = 0;      ///< blocks that came from the depot
   std::uint64_t emptied = 0;     ///< that went to it or to the heap
-  bool on_condition = false;     ///< bins may be open for blocks that are kept while they would return
+  bool on_condition = false;     ///< a bin may hold blocks on that condition
 };
 
 class alignas(64) thread_cache {
