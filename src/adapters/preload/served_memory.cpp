@@ -135,6 +135,7 @@ CUresult alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s) {
   if (refusal != CUDA_SUCCESS) return refusal;
   if (d == nullptr || d->own_pool.load(std::memory_order_relaxed)) return driver::call(at, bytes, s);
   if (captures(on)) return driver::of_graph(at, bytes, s);
+  take_every_device(*d);
   const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {on}});
   if (got) return *at = number_of(*got), CUDA_SUCCESS;
   const std::optional<CUresult> answer = answer_to(got.why());
@@ -169,6 +170,7 @@ CUresult free_async(CUdeviceptr p, CUstream s) {
 }  // namespace
 
 result<CUdeviceptr> allocate_for_all(served_device& d, std::size_t bytes, CUresult* answer) {
+  take_every_device(d);
   const result<void*> got = d.memory->try_allocate({.bytes = bytes, .stream = {d.home}});
   if (!got) {
     *answer = answer_to(got.why()).value_or(CUDA_ERROR_UNKNOWN);
