@@ -68,6 +68,14 @@ TEST_F(cli, refuses_bad_words) {
   expect_refused("$'--no\\nway'", "--no");
 }
 
+TEST_F(cli, refuses_what_means_nothing_to_claims) {
+  for (const char* words : {"--trace x.csv", "--workload random", "--policy growth", "--baseline cub", "--csv x.csv",
+                            "--limit 1GiB", "--shared-use 10%", "--device sim:24GiB"}) {
+    expect_refused(std::string{"claims "} + words, "claims brings its own traces, policies and simulated devices");
+  }
+  expect_refused("claims --only nothing", "--only nothing: expected one of grab-all-takes-every-device");
+}
+
 TEST_F(cli, refuses_bad_rows) {
   const std::string on = "--trace " + good_trace() + " --policy ";
   expect_refused(on + "nonsense", "policy 'nonsense' is unknown");
@@ -218,6 +226,9 @@ TEST_F(cli, refuses_gpus_that_are_not_there) {
   expect_refused("--device cuda:0", "no CUDA driver in /nowhere/libcuda.so.1",
                  "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1");
   expect_refused("fit --device cuda:0", "expected --device sim", with_driver);
+  expect_refused("claims --device cuda:1", "CUDA device 1 does not exist: expected 0 to 0", with_driver);
+  expect_refused("claims --device cuda:0", "no CUDA driver in /nowhere/libcuda.so.1",
+                 "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1");
 }
 
 TEST_F(cli, refuses_what_means_nothing_to_latency) {
