@@ -88,9 +88,9 @@ class pooled_allocator final : public allocator {
     if (asks || captures_.busy()) {
       if (status ok = captures_.follow(on, r.stream, asks); !ok) return ok;
     }
-    if (untouched_.load(std::memory_order_relaxed)) take_ahead(r.device);
     const result<address> at = p.allocate(r, *rounded, report);
     if (!at) return at.why();
+    if (untouched_.load(std::memory_order_relaxed)) take_ahead(r.device);
     for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(*at, r.bytes, r.stream);
     return to_pointer(*at);
   }
@@ -205,8 +205,7 @@ class pooled_allocator final : public allocator {
     return pools_[static_cast<std::size_t>(device)].it->check();
   }
   status flush_trace() override { return each_recorder(&allocation_recorder::flush); }
-  /// Once: each pool whose policy takes everything does so now, but for the one of the device `used`, whose own request
-  /// opens it and is told what stands in its way. What stands in the others' way is logged.
+  /// Once: each pool that takes everything does so, but that of `used`, which its own request has opened.
   void take_ahead(int used) {
     if (!untouched_.exchange(false, std::memory_order_acq_rel)) return;
     for (const std::size_t i : taking_everything_) {
@@ -333,7 +332,7 @@ class pooled_allocator final : public allocator {
   std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of what no pool knows
   std::string stats_path_;
   std::vector<std::size_t> taking_everything_;  // among pools_
-  std::atomic<bool> untouched_{false};          // there are such, and nothing was allocated yet
+  std::atomic<bool> untouched_{false};          // there are some, and nothing was allocated yet
 };
 
 void take_ahead_of_use(allocator& of) { static_cast<pooled_allocator&>(of).take_ahead(-1); }

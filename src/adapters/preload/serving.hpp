@@ -45,7 +45,7 @@ struct served_device {
 /// cannot be used: then nothing is served, and nothing is passed on past a limit that somebody asked for.
 served_device* current_device(CUresult* refusal) noexcept;
 
-/// An allocation is about to be made from `used`. At the first of the process every other visible device whose policy
+/// An allocation was made from `used`. At the first of the process every other visible device whose policy
 /// takes everything is opened and taken, as TensorFlow does. What cannot be is logged, and tried again by its own use.
 void take_every_device(const served_device& used) noexcept;
 

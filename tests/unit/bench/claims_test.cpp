@@ -229,7 +229,6 @@ TEST(claims, on_a_card_what_is_about_one_card_runs_there) {
   const json& taken = all["claims"][0]["figures"];
   ASSERT_EQ(taken.size(), 1U);
   EXPECT_EQ(number(taken[0], "total_bytes"), 12.0 * 1024 * 1024 * 1024);
-  EXPECT_EQ(number(taken[0], "free_bytes"), (12.0 * 1024 - 500) * 1024 * 1024) << "the context is there";
   EXPECT_THAT(got->table, testing::HasSubstr(" [simulated]\n"));
 }
 

@@ -65,6 +65,7 @@ TEST_F(cli, refuses_bad_words) {
   expect_refused("--seed -1", "--seed -1: expected a whole number");
   expect_refused("--jobs 0", "--jobs 0: expected a whole number");
   expect_refused("--json - --csv -", "standard output");
+  expect_refused("--html --quiet", "--html --quiet: expected a file");
   expect_refused("$'--no\\nway'", "--no");
 }
 

@@ -78,11 +78,15 @@ TEST(allocator, a_device_that_first_use_cannot_take_is_logged_and_the_one_in_use
   EXPECT_EQ(x.second.used_bytes(), gib);
 }
 
-TEST(allocator, first_use_of_a_device_that_fails_is_its_error_and_the_others_are_taken) {
+TEST(allocator, a_first_request_that_fails_is_no_use_yet) {
   two_devices x{grabbing()};
   x.second.fail_nth(device_call::alloc, 1, errc::device_error);
   x.second.fail_nth(device_call::alloc, 2, errc::device_error);
-  EXPECT_FALSE(x.a->try_allocate({.bytes = 1000, .device = 1}).ok());
+  oom_report why;
+  EXPECT_FALSE(x.a->try_allocate({.bytes = 1000, .device = 1}, &why).ok());
+  EXPECT_EQ(why.cause, oom_cause::driver_error) << "the error of the device that was asked";
+  EXPECT_EQ(x.first.used_bytes(), 0U);
+  EXPECT_TRUE(x.a->try_allocate({.bytes = 1000, .device = 1}).ok());
   EXPECT_EQ(x.first.used_bytes(), gib);
 }
 
