@@ -14,7 +14,8 @@ struct claims_report {
   std::string page_data;  ///< as page.js reads it
 };
 
-/// Runs all claims, or those that `with.only` names. Everything is simulated; the same seed gives the same text.
+/// Runs all claims, or those that `with.only` names: simulated, and then the same seed gives the same text; or on the
+/// card of `with.setup` those that can be.
 result<claims_report> run_claims(const options& with);
 
 }  // namespace gpumem::bench

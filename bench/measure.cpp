@@ -32,13 +32,15 @@ namespace {
 /// An allocator on CUDA streams: gpumem over the driver, or a baseline over the runtime.
 struct cuda_rig {
   std::unique_ptr<cuda_stage> stage;
-  std::unique_ptr<device> on;  ///< null under a baseline
+  std::unique_ptr<device> on;             ///< null under a baseline
+  std::unique_ptr<logged_device> logged;  ///< between the two, where there is a log
   std::unique_ptr<allocator> over;
 };
 
 bool simulated(const replay_setup& setup) { return !setup.cuda || setup.cuda->info.simulated; }
 
-result<cuda_rig> open_cuda_rig(const policy_row& row, const replay_setup& setup, bool checked) {
+result<cuda_rig> open_cuda_rig(const policy_row& row, const replay_setup& setup, bool checked,
+                               memory_log* log = nullptr) {
   const int ordinal = setup.cuda ? setup.cuda->info.ordinal : 0;
   const std::uint64_t bytes = setup.cuda ? setup.cuda->info.total_bytes : setup.device.capacity_bytes;
   cuda_rig out;
@@ -55,7 +57,8 @@ result<cuda_rig> open_cuda_rig(const policy_row& row, const replay_setup& setup,
   auto on = open_cuda_device({.ordinal = ordinal});
   if (!on) return on.why();
   out.on = *std::move(on);
-  const std::array<device*, 1> devices{out.on.get()};
+  if (log != nullptr) out.logged = std::make_unique<logged_device>(*out.on, *log);
+  const std::array<device*, 1> devices{log != nullptr ? out.logged.get() : out.on.get()};
   auto opened = allocator::open(devices, row.with);
   if (!opened) return opened.why();
   out.over = *std::move(opened);
@@ -121,6 +124,12 @@ result<replay_outcome> replay_timed_on_sim(const replay_plan& plan, const policy
   return replay_timed(plan, *under_test->over, *under_test->on);
 }
 
+history history_of(const memory_log& log, const replay_outcome& outcome, const allocator& over) {
+  history out = make_history(log, outcome.ops);
+  for (const logical_device& each : over.devices()) out.capacity_bytes += each.limit_bytes;
+  return out;
+}
+
 bool on_cuda(const policy_row& row, const replay_setup& setup) { return setup.cuda || !row.baseline.empty(); }
 
 }  // namespace
@@ -184,9 +193,18 @@ result<std::optional<history>> measure_history(const trace& t, const policy_row&
   plan.log = &log;
   const auto outcome = replay_checked(plan, **over, on);
   if (!outcome) return outcome.why();
-  history out = make_history(log, outcome->ops);
-  for (const logical_device& each : (*over)->devices()) out.capacity_bytes += each.limit_bytes;
-  return std::optional{std::move(out)};
+  return std::optional{history_of(log, *outcome, **over)};
+}
+
+result<history> measure_history_on_cuda(const trace& t, const policy_row& row, const replay_setup& setup) {
+  memory_log log;
+  auto under_test = open_cuda_rig(row, setup, true, &log);
+  if (!under_test) return under_test.why();
+  replay_plan plan = cuda_plan_for(t, row, setup);
+  plan.log = &log;
+  const auto outcome = replay_checked(plan, *under_test->over, *under_test->stage);
+  if (!outcome) return outcome.why();
+  return history_of(log, *outcome, *under_test->over);
 }
 
 }  // namespace gpumem::bench

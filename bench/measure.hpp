@@ -72,6 +72,8 @@ result<std::optional<double>> measure_time(const trace& t, const policy_row& row
 
 /// Memory over time, on the simulated device whatever the setup's is; none of a baseline.
 result<std::optional<history>> measure_history(const trace& t, const policy_row& row, const replay_setup& setup);
+/// The same of a policy on the setup's card.
+result<history> measure_history_on_cuda(const trace& t, const policy_row& row, const replay_setup& setup);
 
 /// When a replay first runs out of memory on a device of so many bytes.
 struct first_failure {

@@ -103,10 +103,17 @@ status read_values(const option_texts& texts, options& into) {
   }
   const bool inputs =
       !into.traces.empty() || !into.workloads.empty() || !into.policies.empty() || !into.baselines.empty();
-  if (into.what == command::claims && (inputs || !into.csv_path.empty() || into.setup.cuda)) {
+  const bool sized = texts.device != "sim" && !into.setup.cuda;
+  if (into.what == command::claims &&
+      (inputs || sized || !into.csv_path.empty() || !into.limit.empty() || into.setup.shared_use != 0)) {
     return {errc::bad_setting,
-            "claims brings its own traces, policies and simulated devices; expected --only, --seed, --lag, "
-            "--json or --html"};
+            "claims brings its own traces, policies and simulated devices; expected --only, --device cuda[:N], --seed, "
+            "--lag, --json or --html"};
+  }
+  for (const auto& [option, path] : {std::pair<std::string_view, const std::string&>{"--json", into.json_path},
+                                     {"--csv", into.csv_path},
+                                     {"--html", into.html_path}}) {
+    if (path.starts_with("--")) return refused(option, path, "a file");  // the next option, where a name was forgotten
   }
   if (into.over_time && into.what != command::compare) return {errc::bad_setting, "--over-time is of compare"};
   if ((into.json_path == "-") + (into.csv_path == "-") + (into.html_path == "-") > 1) {

@@ -5,7 +5,8 @@
 #include <iterator>
 #include <optional>
 
-#include "claim.hpp"
+#include "bits.hpp"
+#include "card.hpp"
 #include "claims_report.hpp"
 #include "gpumem/settings.hpp"
 #include "inputs.hpp"
@@ -45,8 +46,35 @@ result<std::vector<claim>> asked_for(const std::vector<std::string>& only) {
   return out;
 }
 
-std::string command_of(const claim& of, std::uint64_t seed) {
-  return fmt::format("gpumem_bench claims --only {} --seed {}", of.id, seed);
+bool on_card(const claim& of, const options& with) { return with.setup.cuda && !of.on_card.empty(); }
+
+std::string command_of(const claim& of, const options& with) {
+  return fmt::format("gpumem_bench claims --only {} --seed {}{}", of.id, with.setup.seed,
+                     on_card(of, with) ? fmt::format(" --device cuda:{}", with.setup.cuda->info.ordinal) : "");
+}
+
+std::string device_of(const claim& of, const options& with) {
+  if (!on_card(of, with)) return "simulated";
+  return fmt::format("cuda:{} ({})", with.setup.cuda->info.ordinal, with.setup.cuda->info.name);
+}
+
+/// Whether the experiments can be made on the card at all, found out before the first of them begins.
+status try_card(const claim_setup& setup) {
+  constexpr std::uint64_t least_bytes = 8 * gib;  // a tenth of it holds a context and the usual headroom
+  const auto refused = [&](const std::string& why) {
+    return status{errc::bad_setting, fmt::format("--device cuda:{}: {}", setup.replay.cuda->info.ordinal, why)};
+  };
+  const auto card = open_card(setup, {});
+  if (!card) return refused(card.why().message());
+  if (card->free_bytes < least_bytes) {
+    return refused(fmt::format("{} of {} are free on {}; expected at least {}", format_bytes(card->free_bytes),
+                               format_bytes(card->on->info().total_bytes), card->on->info().name,
+                               format_bytes(least_bytes)));
+  }
+  const auto row = plain_row("growth");
+  if (!row) return row.why();
+  const status opened = try_on_cuda(*row, setup.replay);
+  return opened.ok() ? status{} : refused(opened.message());
 }
 
 /// `peak_live_bytes` as `peak live`.
@@ -132,12 +160,19 @@ result<claims_report> run_claims(const options& with) {
     if (!t) return t.why();
     setup.bundled.push_back(*std::move(t));
   }
+  claim_setup setup_on_card = setup;
+  setup_on_card.replay.device = with.setup.device;
+  setup_on_card.replay.cuda = with.setup.cuda;
+  if (with.setup.cuda) {
+    if (status can = try_card(setup_on_card); !can) return can;
+  }
   // The experiments run into limits on purpose; what the allocator says of that is no news.
   const quiet_log no_lines;
   std::vector<findings> found(claims->size());
   progress bar{claims->size(), with.quiet};
-  status ran = run_parallel(claims->size(), with.jobs, [&](std::size_t i) -> status {
-    auto got = (*claims)[i].run(setup);
+  const unsigned jobs = with.setup.cuda ? 1 : with.jobs;  // one card, and each experiment has it to itself
+  status ran = run_parallel(claims->size(), jobs, [&](std::size_t i) -> status {
+    auto got = (*claims)[i].run(on_card((*claims)[i], with) ? setup_on_card : setup);
     if (!got) return {got.code(), fmt::format("{}: {}", (*claims)[i].id, got.why().message())};
     found[i] = *std::move(got);
     bar.step((*claims)[i].id);
@@ -147,24 +182,30 @@ result<claims_report> run_claims(const options& with) {
 
   claims_report out;
   figures_json list = figures_json::array();
+  bool all_simulated = true;
   for (std::size_t i = 0; i < claims->size(); ++i) {
     const claim& each = (*claims)[i];
+    const std::string device = device_of(each, with);
+    all_simulated &= !on_card(each, with) || with.setup.cuda->info.simulated;
+    const std::string difference = on_card(each, with) ? fmt::format(" On {}: {}", device, each.on_card) : "";
     list.push_back({{"id", each.id},
                     {"statement", each.statement},
                     {"source", each.source},
-                    {"experiment", each.experiment},
+                    {"experiment", std::string{each.experiment} + difference},
+                    {"device", device},
                     {"expected", each.expected},
                     {"measured", found[i].measured},
                     {"verdict", to_string(found[i].outcome)},
-                    {"command", command_of(each, with.setup.seed)},
+                    {"command", command_of(each, with)},
                     {"figures", found[i].figures}});
-    out.table += fmt::format("{}: {}\n{}{}\n", each.id, to_string(found[i].outcome), wrapped(each.statement, "  "),
+    out.table += fmt::format("{}: {}{}\n{}{}\n", each.id, to_string(found[i].outcome),
+                             with.setup.cuda ? fmt::format(" [{}]", device) : "", wrapped(each.statement, "  "),
                              wrapped(found[i].measured, "    "));
   }
-  out.table += fmt::format(
-      "All simulated, seed {}. --html shows figures, sources and set-ups; --only ID repeats one.\n", with.setup.seed);
+  out.table += fmt::format("{}, seed {}. --html shows figures, sources and set-ups; --only ID repeats one.\n",
+                           with.setup.cuda ? "Each on the device in brackets" : "All simulated", with.setup.seed);
   const figures_json all{
-      {"schema", 1}, {"command", "claims"}, {"simulated", true}, {"seed", with.setup.seed}, {"claims", list}};
+      {"schema", 1}, {"command", "claims"}, {"simulated", all_simulated}, {"seed", with.setup.seed}, {"claims", list}};
   out.json = all.dump(2) + "\n";
   for (figures_json& each : list) {
     each["table"] = table_of(each["figures"]);
@@ -172,7 +213,13 @@ result<claims_report> run_claims(const options& with) {
   }
   const figures_json page{
       {"title", "gpumem: what is claimed, measured"},
-      {"subtitle", fmt::format("Every experiment ran on simulated devices, seed {}.", with.setup.seed)},
+      {"subtitle",
+       fmt::format("{}, seed {}.",
+                   with.setup.cuda ? fmt::format("Experiments about one card ran on cuda:{} ({}), the others "
+                                                 "on simulated devices",
+                                                 with.setup.cuda->info.ordinal, with.setup.cuda->info.name)
+                                   : "Every experiment ran on simulated devices",
+                   with.setup.seed)},
       {"made_by", "gpumem_bench claims " GPUMEM_VERSION_TEXT},
       {"claims", list}};
   out.page_data = page.dump();

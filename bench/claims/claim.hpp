@@ -28,7 +28,7 @@ struct findings {
 
 /// The bundled traces, loaded once for all claims.
 struct claim_setup {
-  replay_setup replay;
+  replay_setup replay;  ///< with `cuda` only for an experiment that runs on the card
   std::vector<trace> bundled;
 };
 
@@ -39,6 +39,7 @@ struct claim {
   std::string_view experiment;  ///< set-up, so that it can be judged
   std::string_view expected;
   result<findings> (*run)(const claim_setup& setup);
+  std::string_view on_card{};  ///< what is different on the card that --device names; empty: it is simulated always
 };
 
 /// In the order in which they are told.

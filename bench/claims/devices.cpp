@@ -207,7 +207,8 @@ std::vector<claim> device_claims() {
            "no "
            "hazard.",
        .expected = "All run: each fits 2 GiB.",
-       .run = one_card_as_two},
+       .run = one_card_as_two,
+       .on_card = "The same on the card; no referee is there, so what counts is that none runs out of memory."},
       {.id = "splitting-costs-memory",
        .statement = "Splitting a card into pools costs memory, compared with sharing one pool.",
        .source = "What follows from pools that cannot lend to each other; measured here.",
@@ -215,7 +216,8 @@ std::vector<claim> device_claims() {
                      "(multi_pool,pools=50%+50%) and in one "
                      "(growth,tenants=2): peak of reserved. It holds where two pools reserve more on every trace.",
        .expected = "Two pools reserve more: their peaks add up, though they come at different times.",
-       .run = splitting_costs},
+       .run = splitting_costs,
+       .on_card = "The same on the card."},
       {.id = "visible-devices",
        .statement = "Exactly the visible devices are used, and by default that is every card.",
        .source = "CUDA's CUDA_VISIBLE_DEVICES; TensorFlow, set_visible_devices.",

@@ -14,13 +14,24 @@ namespace {
 
 constexpr std::uint64_t epochs = 8;
 
+result<std::vector<history_point>> memory_over(const trace& t, const policy_row& row, const claim_setup& setup) {
+  if (setup.replay.cuda) {
+    auto got = measure_history_on_cuda(t, row, setup.replay);
+    if (!got) return got.why();
+    return std::move(got->points);
+  }
+  auto got = measure_history(t, row, setup.replay);
+  if (!got) return got.why();
+  return std::move((*got)->points);
+}
+
 result<findings> starts_small(const claim_setup& setup) {
   const auto t = make_workload("epochs,ops=80000,peak=4GiB", setup.replay.seed);
   const auto row = plain_row("growth");
   if (!t || !row) return t ? row.why() : t.why();
-  const auto got = measure_history(*t, *row, setup.replay);
+  const auto got = memory_over(*t, *row, setup);
   if (!got) return got.why();
-  const std::vector<history_point>& points = (*got)->points;
+  const std::vector<history_point>& points = *got;
   findings out;
   std::uint64_t before = 0;
   std::size_t grown = 0;
@@ -154,7 +165,8 @@ std::vector<claim> growth_claims() {
            "reserved "
            "grows in at least half of the epochs, and never shrinks.",
        .expected = "All three.",
-       .run = starts_small},
+       .run = starts_small,
+       .on_card = "The same operations on the card, through its driver."},
       {.id = "releasing-fragments-worse",
        .statement = "Memory is not given back, since that would lead to even worse fragmentation.",
        .source = "TensorFlow 1.x, guide \"Using GPUs\", allow_growth: we do not release memory, since that can lead to "

@@ -300,7 +300,7 @@
     card.id = `claim-${claim.id}`;
     card.append(make("h3", claim.statement), make("span", claim.verdict, `verdict ${verdict_kind[claim.verdict]}`));
     const list = make("dl");
-    for (const name of ["measured", "expected", "experiment", "source", "command"]) {
+    for (const name of ["measured", "expected", "experiment", "device", "source", "command"]) {
       if (!claim[name]) continue;
       const item = make("div");
       const value = make("dd");

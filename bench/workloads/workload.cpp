@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "bits.hpp"
 #include "gpumem/request.hpp"
@@ -26,9 +29,19 @@ result<std::uint64_t> whole(std::string_view option, std::string_view text, std:
                 fmt::format("{}={}: expected a whole number from {} to {}", option, printable(text), least, most)};
 }
 
-status apply(std::string_view part, workload_shape& into) {
+/// What only one workload has would say nothing of another.
+std::string_view only_of(std::string_view option) {
+  return option == "streams" ? "pipeline" : option == "tenants" ? "tenants" : option == "like" ? "random" : "";
+}
+
+status apply(std::string_view workload, std::string_view part, workload_shape& into,
+             std::set<std::string, std::less<>>& named) {
   const std::size_t equals = part.find('=');
   const std::string_view option = part.substr(0, equals);
+  if (!named.emplace(option).second) return {errc::bad_setting, fmt::format("{} is named twice", printable(option))};
+  if (const std::string_view owner = only_of(option); !owner.empty() && owner != workload) {
+    return {errc::bad_setting, fmt::format("{} is an option of {} alone", option, owner)};
+  }
   const std::string_view value = equals == std::string_view::npos ? std::string_view{} : part.substr(equals + 1);
   const auto store = [&](auto& to, std::uint64_t least, std::uint64_t most) -> status {
     const auto read = whole(option, value, least, most);
@@ -91,10 +104,12 @@ result<trace> make_workload(std::string_view text, std::uint64_t seed) {
   workload_shape shape;
   shape.seed = seed;
   const std::size_t comma = text.find(',');
+  std::set<std::string, std::less<>> named;
   status went;
   for (std::size_t at = comma; at != std::string_view::npos && went.ok();) {
     const std::size_t next = text.find(',', at + 1);
-    went = apply(text.substr(at + 1, next == std::string_view::npos ? next : next - at - 1), shape);
+    const std::string_view part = text.substr(at + 1, next == std::string_view::npos ? next : next - at - 1);
+    went = apply(text.substr(0, comma), part, shape, named);
     at = next;
   }
   result<trace> made = went.ok() ? generate(text.substr(0, comma), shape) : result<trace>{went};

@@ -123,11 +123,13 @@ status register_policy(std::string name, std::string summary, policy_factory mak
 struct policy_entry {
   std::string name;
   std::string summary;
-  bool needs_limit = false;     ///< refuses to start without GPUMEM_LIMIT
-  bool needs_pools = false;     ///< refuses to start without GPUMEM_POOLS
-  bool needs_pages = false;     ///< becomes `caching` on a device that cannot map pages
-  bool records_plan = false;    ///< writes a plan (GPUMEM_PLAN) of what it served when the program ends
-  bool leaves_reserve = false;  ///< without a limit, leaves GPUMEM_RESERVE free for the context and libraries
+  bool needs_limit = false;   ///< refuses to start without GPUMEM_LIMIT
+  bool needs_pools = false;   ///< refuses to start without GPUMEM_POOLS
+  bool needs_pages = false;   ///< becomes `caching` on a device that cannot map pages
+  bool records_plan = false;  ///< writes a plan (GPUMEM_PLAN) of what it served when the program ends
+  /// Takes everything: at the first use of whatever device of the allocator and, without a limit, less GPUMEM_RESERVE,
+  /// which stays free for the context and libraries.
+  bool leaves_reserve = false;
 };
 
 /// Every policy, built in and registered, in the order of registration; `planned:record`, which only makes a plan for

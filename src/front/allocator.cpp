@@ -4,7 +4,6 @@
 #include "gpumem/allocator.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,9 +12,9 @@
 #include "bits.hpp"
 #include "captures.hpp"
 #include "exit_report.hpp"
+#include "first_use.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
-#include "plan_file.hpp"
 #include "plan_recorder.hpp"
 #include "pool_hit.hpp"
 #include "trace_recorder.hpp"
@@ -25,15 +24,6 @@ namespace {
 
 address to_address(const void* p) noexcept { return static_cast<address>(reinterpret_cast<std::uintptr_t>(p)); }
 void* to_pointer(address a) noexcept { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(a)); }
-
-/// Of files that each logical device has its own of: `runs.csv.gz` for 0, `runs.1.csv.gz` for 1.
-std::string path_of(const std::string& path, int ordinal) {
-  if (ordinal == 0) return path;
-  const std::size_t name = path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/') + 1;
-  const std::size_t dot = path.find('.', name + 1);
-  return dot == std::string::npos ? fmt::format("{}.{}", path, ordinal)
-                                  : fmt::format("{}.{}{}", path.substr(0, dot), ordinal, path.substr(dot));
-}
 
 /// Beyond this, arithmetic on sizes could overflow: such a request is looked at with care.
 constexpr std::size_t most_hit_bytes = std::size_t{1} << 40;
@@ -101,6 +91,7 @@ class pooled_allocator final : public allocator {
     }
     const result<address> at = p.allocate(r, *rounded, report);
     if (!at) return at.why();
+    if (untouched_.load(std::memory_order_relaxed)) take_ahead(r.device);
     for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(*at, r.bytes, r.stream);
     return to_pointer(*at);
   }
@@ -215,6 +206,17 @@ class pooled_allocator final : public allocator {
     return pools_[static_cast<std::size_t>(device)].it->check();
   }
   status flush_trace() override { return each_recorder(&allocation_recorder::flush); }
+  /// Once: each pool that takes everything does so, but that of `used`, which its own request has opened.
+  void take_ahead(int used) {
+    if (!untouched_.exchange(false, std::memory_order_acq_rel)) return;
+    for (const std::size_t i : taking_everything_) {
+      const pool_config& of = pools_[i].it->config();
+      if (of.ordinal == used) continue;
+      status taken = usable(*pools_[i].on);
+      if (taken.ok()) taken = pools_[i].it->open_ahead();
+      if (!taken) log_line(fmt::format("pool {} ({}) is not taken yet: {}", of.name, of.policy_name, taken.message()));
+    }
+  }
 
  private:
   [[nodiscard]] bool forked(int logical) const {
@@ -233,14 +235,16 @@ class pooled_allocator final : public allocator {
     if (with.verbose) config.say = [](const std::string& line) { log_line(line); };
     std::vector<std::unique_ptr<allocation_recorder>> recorders;
     if (!with.trace_path.empty()) {
-      result<std::unique_ptr<trace_recorder>> opened = trace_recorder::open(path_of(with.trace_path, config.ordinal));
+      result<std::unique_ptr<trace_recorder>> opened =
+          trace_recorder::open(path_of_pool(with.trace_path, config.ordinal));
       if (!opened) return opened.why();
       recorders.push_back(*std::move(opened));
     }
     const result<policy_entry> entry = find_policy(config.policy_name);
     if (entry && entry->records_plan) {
       const std::string& path = with.for_device(on.info().ordinal).plan_path;
-      auto opened = plan_recorder::open(path_of(path.empty() ? plan_recorder::default_path : path, config.ordinal));
+      auto opened =
+          plan_recorder::open(path_of_pool(path.empty() ? plan_recorder::default_path : path, config.ordinal));
       if (!opened) return opened.why();
       recorders.push_back(*std::move(opened));
     }
@@ -257,10 +261,7 @@ class pooled_allocator final : public allocator {
       config.policy_name = "caching";
     }
     if (config.policy_name == "planned") {
-      // Its own, as planned:record writes it; else the one that is named.
-      const std::string& named = with.for_device(on.info().ordinal).plan_path;
-      const std::string own = path_of(named, config.ordinal);
-      if (status ok = read_plan_of(config, ::access(own.c_str(), R_OK) == 0 ? own : named); !ok) return ok;
+      if (status ok = read_plan_of(config, with.for_device(on.info().ordinal).plan_path); !ok) return ok;
     }
     result<std::unique_ptr<policy>> decides =
         make_policy(config.policy_name, {.total_bytes = config.total_bytes,
@@ -282,20 +283,11 @@ class pooled_allocator final : public allocator {
                         .compute_major = on.info().compute_major,
                         .compute_minor = on.info().compute_minor,
                         .simulated = on.info().simulated});
-    pools_.push_back({std::make_unique<pool>(on, std::move(config), *std::move(decides)), &on});
-    return {};
-  }
-
-  /// Requests of a pool that follows a plan are counted in their order, so none may be served from a thread's cache.
-  static status read_plan_of(pool_config& config, const std::string& path) {
-    if (path.empty()) {
-      log_line(fmt::format("pool {}: policy planned has no plan (GPUMEM_PLAN); growth serves instead", config.name));
-      return {};
+    if (entry && entry->leaves_reserve) {
+      taking_everything_.push_back(pools_.size());
+      untouched_ = true;
     }
-    result<plan::step_plan> read = plan::read_plan(path);
-    if (!read) return {errc::bad_setting, fmt::format("GPUMEM_PLAN={}: {}", path, read.why().message())};
-    config.plan = std::make_shared<const plan::step_plan>(*std::move(read));
-    config.thread_cache = false;
+    pools_.push_back({std::make_unique<pool>(on, std::move(config), *std::move(decides)), &on});
     return {};
   }
 
@@ -347,7 +339,11 @@ class pooled_allocator final : public allocator {
   captures captures_{pools_};
   std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of what no pool knows
   std::string stats_path_;
+  std::vector<std::size_t> taking_everything_;  // among pools_
+  std::atomic<bool> untouched_{false};          // there are some, and nothing was allocated yet
 };
+
+void take_ahead_of_use(allocator& of) { static_cast<pooled_allocator&>(of).take_ahead(-1); }
 
 result<std::unique_ptr<allocator>> allocator::open(std::span<device* const> devices, const settings& with) {
   auto made = std::make_unique<pooled_allocator>();

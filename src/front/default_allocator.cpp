@@ -9,19 +9,25 @@
 namespace gpumem {
 namespace {
 
-result<allocator*> open_default() {
+result<settings> settings_of_environment() {
   settings with;
   std::vector<std::string> problems;
   if (status ok = with.apply(process_environment(), &problems); !ok) return ok;
   for (const std::string& line : problems) log_line(line);
-  result<opened_devices> found = open_selected_devices(with);
+  return with;
+}
+
+result<allocator*> open_default() {
+  const result<settings> with = settings_of_environment();
+  if (!with) return with.why();
+  result<opened_devices> found = open_selected_devices(*with);
   if (!found) return found.why();
   // Never closed: blocks may be freed, and streams used, until the process ends.
   static const auto* const devices = new opened_devices{*std::move(found)};
-  result<std::unique_ptr<allocator>> made = allocator::open(devices->chosen, with);
+  result<std::unique_ptr<allocator>> made = allocator::open(devices->chosen, *with);
   if (!made) return made.why();
   allocator* const only = made->release();
-  publish_until_exit([only] { return std::vector<const allocator*>{only}; }, with);
+  publish_until_exit([only] { return std::vector<const allocator*>{only}; }, *with);
   return only;
 }
 
@@ -30,6 +36,12 @@ result<allocator*> open_default() {
 result<allocator*> default_allocator() {
   static const auto* const only = new result<allocator*>{open_default()};
   return *only;
+}
+
+result<std::unique_ptr<allocator>> open_allocator(std::span<device* const> devices) {
+  const result<settings> with = settings_of_environment();
+  if (!with) return with.why();
+  return allocator::open(devices, *with);
 }
 
 }  // namespace gpumem

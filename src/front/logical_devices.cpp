@@ -1,10 +1,15 @@
 #include "logical_devices.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include "bits.hpp"
 #include "gpumem/policy.hpp"
 #include "group_ledger.hpp"
+#include "log.hpp"
+#include "plan_file.hpp"
 #include "shared_folder.hpp"
 
 namespace gpumem {
@@ -126,6 +131,38 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
                                format_bytes(*limit), with.limit ? "GPUMEM_LIMIT" : device_text(info)));
   }
   return pools;
+}
+
+std::string path_of_pool(const std::string& path, int ordinal) {
+  if (ordinal == 0) return path;
+  const std::size_t name = path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/') + 1;
+  const std::size_t dot = path.find('.', name + 1);
+  return dot == std::string::npos ? fmt::format("{}.{}", path, ordinal)
+                                  : fmt::format("{}.{}{}", path.substr(0, dot), ordinal, path.substr(dot));
+}
+
+status read_plan_of(pool_config& config, const std::string& named) {
+  if (named.empty()) {
+    log_line(fmt::format("pool {}: policy planned has no plan (GPUMEM_PLAN); growth serves instead", config.name));
+    return {};
+  }
+  const std::string own = path_of_pool(named, config.ordinal);
+  const std::string& path = ::access(own.c_str(), R_OK) == 0 ? own : named;
+  result<plan::step_plan> read = plan::read_plan(path);
+  if (!read) return {errc::bad_setting, fmt::format("GPUMEM_PLAN={}: {}", path, read.why().message())};
+  config.plan = std::make_shared<const plan::step_plan>(*std::move(read));
+  config.thread_cache = false;
+  return {};
+}
+
+bool takes_everything(const settings& with) {
+  const auto takes = [](const std::string& name) {
+    const result<policy_entry> entry = find_policy(name);
+    return entry && entry->leaves_reserve;
+  };
+  if (with.pools.empty()) return takes(with.policy);
+  return std::any_of(with.pools.begin(), with.pools.end(),
+                     [&](const pool_spec& each) { return takes(each.policy.empty() ? with.policy : each.policy); });
 }
 
 }  // namespace gpumem

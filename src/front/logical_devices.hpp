@@ -1,8 +1,10 @@
 // From settings to pools: which logical devices there are, what each may hold and which policy decides.
 //
-// Arithmetic and refusals only; takes no memory. Every refusal is `bad_setting` and names the variable and the figures.
+// Arithmetic, refusals and plan files; takes no memory. Every refusal is `bad_setting` and names the variable and the
+// figures.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "gpumem/device.hpp"
@@ -14,5 +16,16 @@ namespace gpumem {
 /// The pools of one device, numbered from `first_ordinal`. `with` already holds the device's own overrides.
 /// Asks the device how much is free: a share of what is free, and the reserve, are fixed here.
 result<std::vector<pool_config>> logical_devices(device& on, const settings& with, int first_ordinal);
+
+/// Whether a pool of this device's takes all that it is allowed at first use. `with` as above.
+[[nodiscard]] bool takes_everything(const settings& with);
+
+/// Of files that each logical device has its own of: `runs.csv.gz` for 0, `runs.1.csv.gz` for 1.
+[[nodiscard]] std::string path_of_pool(const std::string& path, int ordinal);
+
+/// The plan of a pool under `planned`: its own, as planned:record writes it, else the one that is named; with none,
+/// growth serves, which is logged. Requests of a pool with a plan are counted in their order, so none may be served
+/// from a thread's cache.
+status read_plan_of(pool_config& config, const std::string& named);
 
 }  // namespace gpumem

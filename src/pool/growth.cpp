@@ -34,6 +34,14 @@ void pool::open_first(guard& lock, want& w) {
   return_ticket();
 }
 
+status pool::open_ahead() {
+  guard lock = enter();
+  if (opened_) return {};
+  want nobodys;
+  open_first(lock, nobodys);
+  return std::move(nobodys.driver_error);
+}
+
 pool::growth pool::grow(guard& lock, want& w) {
   if (growing_) {
     ticket_returned_.wait(lock, [this] { return !growing_; });

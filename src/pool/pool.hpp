@@ -72,6 +72,9 @@ class pool {
   [[nodiscard]] bool take_back(thread_cache& mine, address at, const release& stated) noexcept;
   [[nodiscard]] bool take_back_any(address at, const release& stated) noexcept;
 
+  /// What the policy takes ahead of demand, taken now; nothing where the pool is open already. The driver's error,
+  /// where it is not that memory is short; a later request tries again.
+  status open_ahead();
   /// `r.bytes` is not 0 and `r.alignment` a power of two; `rounded` is `r.bytes` rounded up to 512.
   result<address> allocate(const request& r, std::uint64_t rounded, oom_report* report);
   /// `unknown_pointer` where no block of this pool begins there.

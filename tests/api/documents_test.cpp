@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,13 @@ TEST(readme, names_every_option_in_its_table) {
 TEST(readme, shows_the_basic_example_as_it_is) {
   EXPECT_NE(tree::text("README.md").find("```cpp\n" + tree::text("examples/basic.cpp") + "```\n"), std::string::npos)
       << "copy examples/basic.cpp into README.md";
+}
+
+TEST(readme, the_basic_example_is_twelve_lines_of_program) {
+  std::istringstream text{tree::text("examples/basic.cpp")};
+  int lines = 0;
+  for (std::string line; std::getline(text, line);) lines += line.empty() || line.starts_with("//") ? 0 : 1;
+  EXPECT_LE(lines, 12);
 }
 
 class folder : public testing::TestWithParam<const char*> {};

@@ -252,6 +252,93 @@ TEST_F(Preload, TwoDevices) {
   EXPECT_EQ(cudaFree(second), cudaSuccess);
 }
 
+/// Of each device, what nobody holds; asked of the double itself, past the shim.
+std::vector<std::size_t> free_of(int devices) {
+  auto* const retain = of_double<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain");
+  auto* const release = of_double<CUresult(CUdevice)>("cuDevicePrimaryCtxRelease_v2");
+  auto* const push = of_double<CUresult(CUcontext)>("cuCtxPushCurrent_v2");
+  auto* const pop = of_double<CUresult(CUcontext*)>("cuCtxPopCurrent_v2");
+  auto* const ask = of_double<CUresult(std::size_t*, std::size_t*)>("cuMemGetInfo_v2");
+  std::vector<std::size_t> out;
+  for (int i = 0; i < devices; ++i) {
+    CUcontext context = nullptr;
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    EXPECT_EQ(retain(&context, i), CUDA_SUCCESS);
+    EXPECT_EQ(push(context), CUDA_SUCCESS);
+    EXPECT_EQ(ask(&free_bytes, &total_bytes), CUDA_SUCCESS);
+    EXPECT_EQ(pop(&context), CUDA_SUCCESS);
+    EXPECT_EQ(release(i), CUDA_SUCCESS);
+    out.push_back(free_bytes / mib);
+  }
+  return out;
+}
+
+TEST_F(Preload, FirstUseUnderGrabAllTakesEveryVisibleDevice) {
+  setenv("SIMCUDA_DEVICES", "3", 1);
+  setenv("GPUMEM_POLICY", "grab_all", 1);
+  setenv("GPUMEM_LIMIT", "768MiB", 1);
+  setenv("GPUMEM_POLICY_2", "growth", 1);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_EQ(memory().first, 768 * mib);
+  EXPECT_THAT(free_of(3), testing::ElementsAre(1024, 1024, 1024)) << "asking is no use";
+  void* const p = malloc_of(mib);
+  EXPECT_THAT(free_of(3), testing::ElementsAre(256, 256, 1024)) << "of devices under grab_all";
+  int current = -1;
+  ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
+  EXPECT_EQ(current, 1);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  void* const q = malloc_of(700 * mib);
+  EXPECT_EQ(cudaFree(p), cudaSuccess);
+  EXPECT_EQ(cudaFree(q), cudaSuccess);
+  EXPECT_EQ(cudaDeviceReset(), cudaSuccess);
+  EXPECT_EQ(cudaFree(malloc_of(mib)), cudaSuccess) << "after a reset";
+  EXPECT_EQ(hazards(), 0U);
+}
+
+TEST_F(Preload, FirstUseThatIsStreamOrderedTakesEveryVisibleDevice) {
+  setenv("SIMCUDA_DEVICES", "2", 1);
+  setenv("GPUMEM_POLICY", "grab_all", 1);
+  setenv("GPUMEM_LIMIT", "768MiB", 1);
+  const cudaStream_t here = new_stream();
+  void* p = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&p, mib, here), cudaSuccess);
+  EXPECT_THAT(free_of(2), testing::ElementsAre(256, 256));
+  EXPECT_EQ(cudaFreeAsync(p, here), cudaSuccess);
+}
+
+TEST_F(Preload, ADeviceThatFirstUseCannotTakeIsLoggedAndTheOneInUseServes) {
+  setenv("SIMCUDA_DEVICES", "2", 1);
+  setenv("GPUMEM_POLICY", "grab_all", 1);
+  setenv("GPUMEM_LIMIT", "768MiB", 1);
+  setenv("GPUMEM_LIMIT_1", "2GiB", 1);  // more than it has
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(cudaFree(malloc_of(mib)), cudaSuccess);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("device 1 is not taken yet: GPUMEM_LIMIT=2GiB"));
+  EXPECT_THAT(free_of(2), testing::ElementsAre(256, 1024));
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  void* p = nullptr;
+  EXPECT_EQ(cudaMalloc(&p, mib), cudaErrorMemoryAllocation) << "its own use is told";
+}
+
+TEST_F(Preload, ManyThreadsThatUseDevicesFirstUnderGrabAll) {
+  setenv("SIMCUDA_DEVICES", "3", 1);
+  setenv("GPUMEM_POLICY", "grab_all", 1);
+  setenv("GPUMEM_LIMIT", "512MiB", 1);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([t] {
+      void* p = nullptr;
+      ASSERT_EQ(cudaSetDevice(t % 3), cudaSuccess);
+      ASSERT_EQ(cudaMalloc(&p, mib), cudaSuccess);
+      ASSERT_EQ(cudaFree(p), cudaSuccess);
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  EXPECT_THAT(free_of(3), testing::ElementsAre(512, 512, 512));
+}
+
 TEST_F(Preload, StreamOrderedMemoryIsOfTheStreamsDevice) {
   setenv("SIMCUDA_DEVICES", "2", 1);
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);

@@ -8,8 +8,6 @@
 // Any thread; one lock a device, held while the pool gives idle memory back.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
 #include <map>
 #include <mutex>

@@ -136,6 +136,7 @@ CUresult alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s) {
   if (d == nullptr || d->own_pool.load(std::memory_order_relaxed)) return driver::call(at, bytes, s);
   if (captures(on)) return driver::of_graph(at, bytes, s);
   const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {on}});
+  if (got) take_every_device(*d);
   if (got) return *at = number_of(*got), CUDA_SUCCESS;
   const std::optional<CUresult> answer = answer_to(got.why());
   return answer ? *answer : driver::call(at, bytes, s);
@@ -174,6 +175,7 @@ result<CUdeviceptr> allocate_for_all(served_device& d, std::size_t bytes, CUresu
     *answer = answer_to(got.why()).value_or(CUDA_ERROR_UNKNOWN);
     return got.why();
   }
+  take_every_device(d);
   *answer = settle(d);
   if (*answer == CUDA_SUCCESS) return number_of(*got);
   static_cast<void>(d.memory->try_deallocate(*got, {.stream = stream_ref{d.all_work}}));

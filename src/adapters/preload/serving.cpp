@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <utility>
@@ -9,8 +10,10 @@
 
 #include "accounts.hpp"
 #include "driver_calls.hpp"
+#include "first_use.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "log.hpp"
+#include "logical_devices.hpp"
 #include "published_figures.hpp"
 #include "sees.hpp"
 #include "served.hpp"
@@ -200,6 +203,16 @@ bool is_primary(CUcontext context, CUdevice* device) {
   return primary == context;
 }
 
+/// Requires `opening`.
+void now_open(served_device& d) {
+  tell_of_captures(d);
+  open_devices[d.ordinal].store(&d, std::memory_order_release);
+  if (open_devices_end.load(std::memory_order_relaxed) <= d.ordinal) {
+    open_devices_end.store(d.ordinal + 1, std::memory_order_release);
+  }
+  publish_once();
+}
+
 served_device* open_current(CUcontext context, CUresult* refusal) {
   const std::lock_guard lock{opening};
   const relaxed_capture relaxed;
@@ -224,15 +237,61 @@ served_device* open_current(CUcontext context, CUresult* refusal) {
     }
     return nullptr;
   }
-  tell_of_captures(**made);
-  place.store(*made, std::memory_order_release);
-  int end = open_devices_end.load(std::memory_order_relaxed);
-  if (end <= ordinal) open_devices_end.store(ordinal + 1, std::memory_order_release);
-  publish_once();
+  now_open(**made);
   return *made;
 }
 
+/// A device that the program has not used yet, if its policy takes everything. Its primary context is made, and kept
+/// until the process ends or resets it. Requires `opening`.
+status open_unused(int ordinal) {
+  if (open_devices[ordinal].load(std::memory_order_relaxed) != nullptr) return {};
+  const result<settings> with = settings_of(ordinal);
+  if (!with) return with.why();
+  if (!takes_everything(with->for_device(ordinal))) return {};
+  const CUdevice handle{ordinal};  // a CUdevice is its ordinal
+  CUcontext context = nullptr;
+  if (const CUresult e = calls()->primary_retain(&context, handle); e != CUDA_SUCCESS) {
+    return driver_failed("cuDevicePrimaryCtxRetain", e);
+  }
+  status opened;
+  if (const CUresult e = calls()->ctx_push_current(context); e == CUDA_SUCCESS) {
+    const result<served_device*> made = open_device(ordinal, handle, context);
+    if (made) now_open(**made);
+    opened = made.why();
+    CUcontext popped = nullptr;
+    calls()->ctx_pop_current(&popped);
+  } else {
+    opened = driver_failed("cuCtxPushCurrent", e);
+  }
+  if (!opened) calls()->primary_release(handle);
+  return opened;
+}
+
+/// Opens every visible device that takes everything.
+void open_unused_devices() {
+  const std::lock_guard lock{opening};
+  const relaxed_capture relaxed;
+  const result<const cuda_driver*> driver = resolve_cuda_driver(reinterpret_cast<void*>(&inner_get_proc_address));
+  const result<int> count = driver ? cuda_device_count(*driver) : driver.why();
+  if (!count) return log_line(fmt::format("the other devices are not taken yet: {}", count.why().message()));
+  for (int ordinal = 0; ordinal < std::min(*count, most_devices); ++ordinal) {
+    if (const status opened = open_unused(ordinal); !opened) {
+      log_line(fmt::format("device {} is not taken yet: {}", ordinal, opened.message()));
+    }
+  }
+}
+
 }  // namespace
+
+// The flag is the process's: what was reset afterwards is opened again by its own use, as any device is.
+void take_every_device(const served_device& used) noexcept {
+  static std::atomic<bool> untouched{true};
+  if (!untouched.load(std::memory_order_relaxed) || !untouched.exchange(false, std::memory_order_acq_rel)) return;
+  open_unused_devices();
+  for_each_device([&used](const served_device& d) {
+    if (&d != &used && !d.dedicated) take_ahead_of_use(*d.memory);
+  });
+}
 
 bool has_context_events() noexcept { return record_on_context != nullptr; }
 

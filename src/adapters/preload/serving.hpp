@@ -45,6 +45,10 @@ struct served_device {
 /// cannot be used: then nothing is served, and nothing is passed on past a limit that somebody asked for.
 served_device* current_device(CUresult* refusal) noexcept;
 
+/// An allocation was made from `used`. At the first of the process every other visible device whose policy
+/// takes everything is opened and taken, as TensorFlow does. What cannot be is logged, and tried again by its own use.
+void take_every_device(const served_device& used) noexcept;
+
 /// The device whose primary context the stream belongs to, which need not be the current one; as above.
 served_device* device_of_stream(CUstream s, CUresult* refusal) noexcept;
 /// The stream, or for null every stream, is about to end: its handle may come again elsewhere.

@@ -9,12 +9,17 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "bits.hpp"
+#include "gpumem/cuda_device.hpp"
 #include "status_socket.hpp"
 
 namespace gpumem {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::Gt;
 using ::testing::HasSubstr;
 
 class DefaultAllocator : public ::testing::Test {
@@ -64,6 +69,58 @@ TEST_F(DefaultAllocator, ACardThatDoesNotExistOpensNothing) {
   set("GPUMEM_DEVICES", "7");
   EXPECT_THAT(default_allocator().why().message(),
               HasSubstr("GPUMEM_DEVICES=7: card 7 does not exist; expected 0 to 2"));
+}
+
+// --- first use under grab_all: every visible device, as TensorFlow does ---------------------------------------------
+
+std::vector<std::uint64_t> reserved_of(const allocator& all) {
+  std::vector<std::uint64_t> out;
+  for (const logical_device& each : all.devices()) out.push_back(all.stats(each.ordinal)->reserved_bytes);
+  return out;
+}
+
+TEST_F(DefaultAllocator, FirstUseUnderGrabAllTakesEveryVisibleDevice) {
+  set("GPUMEM_POLICY", "grab_all");
+  set("GPUMEM_LIMIT", "50%");
+  const auto all = default_allocator();
+  ASSERT_TRUE(all.ok()) << all.why().message();
+  EXPECT_THAT(reserved_of(**all), ElementsAre(0, 0, 0)) << "opening it is no use yet";
+  EXPECT_FALSE((*all)->try_allocate({.bytes = 0, .device = 1}).ok());
+  EXPECT_THAT(reserved_of(**all), ElementsAre(0, 0, 0)) << "nor is a request that is none";
+  (*all)->deallocate((*all)->allocate(1000, {}, 1));
+  EXPECT_THAT(reserved_of(**all), ElementsAre(128 * mib, 128 * mib, 128 * mib));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE((*all)->check(i).ok()) << i;
+}
+
+TEST_F(DefaultAllocator, FirstUseTakesOnlyWhatGpumemDevicesSelects) {
+  set("GPUMEM_POLICY", "grab_all");
+  set("GPUMEM_DEVICES", "2,0");
+  const auto all = default_allocator();
+  ASSERT_TRUE(all.ok()) << all.why().message();
+  const auto card_1 = open_cuda_device({.ordinal = 1});
+  ASSERT_TRUE((*card_1)->synchronize().ok()) << "makes the context: then it is the driver that is asked";
+  const auto free_of_card_1 = [&] { return (*card_1)->memory()->free_bytes; };
+  const std::uint64_t before = free_of_card_1();
+  EXPECT_EQ(before, 256 * mib);
+  (*all)->deallocate((*all)->allocate(1000, {}, 0));
+  EXPECT_THAT(reserved_of(**all), ElementsAre(Gt(0), Gt(0)));
+  EXPECT_EQ(free_of_card_1(), before);
+}
+
+TEST_F(DefaultAllocator, FirstUseLeavesDevicesOfOtherPoliciesAlone) {
+  set("GPUMEM_POLICY", "grab_all");
+  set("GPUMEM_RESERVE", "64MiB");
+  set("GPUMEM_POLICY_1", "growth");
+  const auto all = default_allocator();
+  ASSERT_TRUE(all.ok()) << all.why().message();
+  (*all)->deallocate((*all)->allocate(1000, {}, 2));
+  EXPECT_THAT(reserved_of(**all), ElementsAre(Gt(0), 0, Gt(0)));
+}
+
+TEST_F(DefaultAllocator, FirstUseUnderAnotherPolicyTakesNothingElsewhere) {
+  const auto all = default_allocator();
+  (*all)->deallocate((*all)->allocate(1000, {}, 1));
+  EXPECT_THAT(reserved_of(**all), ElementsAre(0, Gt(0), 0));
 }
 
 TEST_F(DefaultAllocator, AnswersGpumemTop) {

@@ -65,6 +65,7 @@ TEST_F(cli, refuses_bad_words) {
   expect_refused("--seed -1", "--seed -1: expected a whole number");
   expect_refused("--jobs 0", "--jobs 0: expected a whole number");
   expect_refused("--json - --csv -", "standard output");
+  expect_refused("--html --quiet", "--html --quiet: expected a file");
   expect_refused("$'--no\\nway'", "--no");
 }
 
@@ -128,7 +129,9 @@ TEST_F(cli, refuses_fit_rows_in_bytes) {
 TEST_F(cli, refuses_what_means_nothing_to_claims_and_pages_of_what_has_none) {
   expect_refused("claims --trace " + good_trace(), "claims brings its own traces");
   expect_refused("claims --workload training", "claims brings its own traces");
-  expect_refused("claims --csv x.csv", "claims brings its own traces");
+  for (const char* words : {"--csv x.csv", "--limit 1GiB", "--shared-use 10%", "--device sim:24GiB", "--baseline cub"}) {
+    expect_refused(std::string{"claims "} + words, "claims brings its own traces, policies and simulated devices");
+  }
   expect_refused("claims --only nonsense", "--only nonsense: expected one of grab-all-takes-every-device");
   expect_refused("fit --html " + folder_.path("x.html") + " --trace " + good_trace(),
                  "--html is of compare and of claims");
@@ -218,6 +221,9 @@ TEST_F(cli, refuses_gpus_that_are_not_there) {
   expect_refused("--device cuda:0", "no CUDA driver in /nowhere/libcuda.so.1",
                  "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1");
   expect_refused("fit --device cuda:0", "expected --device sim", with_driver);
+  expect_refused("claims --device cuda:1", "CUDA device 1 does not exist: expected 0 to 0", with_driver);
+  expect_refused("claims --device cuda:0", "no CUDA driver in /nowhere/libcuda.so.1",
+                 "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1");
 }
 
 TEST_F(cli, refuses_what_means_nothing_to_latency) {

@@ -113,6 +113,10 @@ TEST(workload, refuses_what_it_does_not_know) {
   expect_refused("training,layers=3", "'layers' is no option of a workload");
   expect_refused("tenants,tenants=17", "tenants=17");
   expect_refused("random,like=nothing", "like: ");
+  expect_refused("training,ops=5,ops=6", "ops is named twice");
+  expect_refused("robson,streams=4", "streams is an option of pipeline alone");
+  expect_refused("training,tenants=2", "tenants is an option of tenants alone");
+  expect_refused("serving,like=moe", "like is an option of random alone");
   expect_refused("", "expected one of");
 }
 

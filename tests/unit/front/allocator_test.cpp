@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <thread>
+#include <vector>
 
 #include "bits.hpp"
 #include "gpumem/sim_device.hpp"
@@ -31,9 +33,74 @@ struct two_devices {
   static sim_config numbered(int ordinal) {
     sim_config c;
     c.ordinal = ordinal;
+    c.first_address += static_cast<address>(ordinal) << 44;  // as drivers have it: no address comes twice
     return c;
   }
 };
+
+settings grabbing(std::string_view limit = "1GiB") {
+  settings s;
+  EXPECT_TRUE(s.set("policy", "grab_all").ok() && s.set("limit", limit).ok());
+  return s;
+}
+
+TEST(allocator, first_use_under_grab_all_takes_every_device) {
+  two_devices x{grabbing()};
+  EXPECT_EQ(x.first.used_bytes() + x.second.used_bytes(), 0U);
+  x.a->deallocate(x.a->allocate(1000, {}, 1));
+  EXPECT_EQ(x.first.used_bytes(), gib);
+  EXPECT_EQ(x.second.used_bytes(), gib);
+  x.a->deallocate(x.a->allocate(1000, {}, 0));
+  EXPECT_EQ(x.first.calls()[static_cast<std::size_t>(device_call::alloc)], 1U) << "taken once";
+  EXPECT_TRUE(x.a->check(0).ok() && x.a->check(1).ok());
+}
+
+TEST(allocator, first_use_under_grab_all_takes_every_pool_of_a_device) {
+  settings s = grabbing();
+  ASSERT_TRUE(s.set("pools", "a:256MiB,b:256MiB:growth,c:512MiB").ok());
+  two_devices x{s};
+  x.a->deallocate(x.a->allocate(1000, {}, 1));  // under growth
+  EXPECT_EQ(x.a->stats(0)->reserved_bytes, 256 * mib);
+  EXPECT_LT(x.a->stats(1)->reserved_bytes, 256 * mib);
+  EXPECT_EQ(x.a->stats(2)->reserved_bytes, 512 * mib);
+  EXPECT_EQ(x.a->stats(3)->reserved_bytes, 256 * mib) << "of the second device";
+}
+
+TEST(allocator, a_device_that_first_use_cannot_take_is_logged_and_the_one_in_use_serves) {
+  two_devices x{grabbing()};
+  x.second.fail_nth(device_call::alloc, 1, errc::device_error);
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(x.a->try_allocate({.bytes = 1000, .device = 0}).ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("pool 1 (grab_all) is not taken yet: "));
+  EXPECT_EQ(x.first.used_bytes(), gib);
+  EXPECT_EQ(x.second.used_bytes(), 0U);
+  EXPECT_TRUE(x.a->try_allocate({.bytes = 1000, .device = 1}).ok()) << "its own use tries again";
+  EXPECT_EQ(x.second.used_bytes(), gib);
+}
+
+TEST(allocator, a_first_request_that_fails_is_no_use_yet) {
+  two_devices x{grabbing()};
+  x.second.fail_nth(device_call::alloc, 1, errc::device_error);
+  x.second.fail_nth(device_call::alloc, 2, errc::device_error);
+  oom_report why;
+  EXPECT_FALSE(x.a->try_allocate({.bytes = 1000, .device = 1}, &why).ok());
+  EXPECT_EQ(why.cause, oom_cause::driver_error) << "the error of the device that was asked";
+  EXPECT_EQ(x.first.used_bytes(), 0U);
+  EXPECT_TRUE(x.a->try_allocate({.bytes = 1000, .device = 1}).ok());
+  EXPECT_EQ(x.first.used_bytes(), gib);
+}
+
+TEST(allocator, first_use_by_many_threads_takes_each_device_once) {
+  two_devices x{grabbing()};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&x, t] { x.a->deallocate(x.a->allocate(1000, {}, t % 2)); });
+  }
+  for (std::thread& each : threads) each.join();
+  EXPECT_EQ(x.first.used_bytes(), gib);
+  EXPECT_EQ(x.second.used_bytes(), gib);
+  EXPECT_TRUE(x.a->check(0).ok() && x.a->check(1).ok());
+}
 
 TEST(allocator, expandable_is_caching_where_the_device_maps_no_pages_and_says_so) {
   sim_config c;

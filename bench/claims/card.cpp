@@ -1,0 +1,70 @@
+#include "card.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "bits.hpp"
+#include "gpumem/cuda_device.hpp"
+#include "gpumem/gpu_usage.hpp"
+
+namespace gpumem::bench {
+
+result<std::uint64_t> experiment_card::taken_bytes() const {
+  const result<memory_info> now = on->memory();
+  if (!now) return now.why();
+  return free_bytes > now->free_bytes ? free_bytes - now->free_bytes : 0;
+}
+
+result<std::uint64_t> experiment_card::context_bytes() const {
+  if (!on->info().simulated) {
+    if (const auto all = gpu_usage_now()) {
+      for (const gpu_usage& gpu : *all) {
+        if (gpu.uuid != on->info().uuid) continue;
+        for (const gpu_process& each : gpu.processes) {
+          if (each.pid == static_cast<std::uint32_t>(::getpid()) && each.used_bytes) return *each.used_bytes;
+        }
+      }
+    }
+  }
+  const result<memory_info> now = on->memory();
+  if (!now) return now.why();
+  return now->total_bytes - now->free_bytes;
+}
+
+result<experiment_card> open_card(const claim_setup& setup, const sim_config& simulated) {
+  experiment_card out;
+  if (setup.replay.cuda) {
+    auto opened = open_cuda_device({.ordinal = setup.replay.cuda->info.ordinal});
+    if (!opened) return opened.why();
+    out.on = *std::move(opened);
+    if (status made = out.on->synchronize(); !made) return made;  // the first call makes the context
+  } else {
+    auto made = std::make_unique<sim_device>(simulated);
+    out.simulated = made.get();
+    out.on = std::move(made);
+  }
+  const result<memory_info> now = out.on->memory();
+  if (!now) return now.why();
+  out.free_bytes = now->free_bytes;
+  return out;
+}
+
+result<process> start_process(const claim_setup& setup, const sim_config& simulated, std::string_view row_text) {
+  const auto row = plain_row(row_text);
+  if (!row) return row.why();
+  auto card = open_card(setup, simulated);
+  if (!card) return card.why();
+  const std::array<device*, 1> devices{card->on.get()};
+  auto opened = allocator::open(devices, row->with);
+  if (!opened) return opened.why();
+  return process{*std::move(card), *std::move(opened)};
+}
+
+std::uint64_t sized_for(const experiment_card& card, std::uint64_t wanted) {
+  return std::min(wanted, round_down(card.free_bytes / 8, card.on->info().granularity_bytes));
+}
+
+}  // namespace gpumem::bench
