@@ -53,7 +53,7 @@ class CachedPages : public cached_program {
 TEST_F(CachedPages, APairOfAnySizeTakesNoLock) {
   for (const char* policy : {"growth", "expandable"}) {
     open(policy);
-    for (const std::size_t bytes : {512UL, 40'000UL, 300'000UL, 2UL << 20, 8UL << 20}) {
+    for (const std::size_t bytes : {512UL, 40'000UL, 300'000UL, 2UL << 20, 8UL << 20, 30UL << 20}) {
       EXPECT_EQ(locks_of_pairs(bytes), 0U) << policy << ' ' << bytes;
     }
   }
