@@ -6,8 +6,7 @@
 // many times over). Large ones only of sizes that come back, and while they are used: what lay in a bin since the last
 // look goes to the heap (after the low-water marks of tcmalloc's and jemalloc's thread caches). Beyond a small share of
 // what is free, and on a paged pool above 32 KiB, only while that changes no placement: where the heap would place that
-// size again, and no longer than the heap itself is unchanged: a pair of any size is a hit, where pages need not be
-// moved even before the pool is calm.
+// size again, and no longer than the heap itself is unchanged: a pair of any size is a hit.
 // docs/performance.md tells what else was tried; the constants are those at which no recorded trace loses utilization.
 #include <algorithm>
 

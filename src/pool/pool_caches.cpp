@@ -169,8 +169,7 @@ bool pool::keep(thread_cache& mine, claim_index place, owner_id o) {
     if (f.held_bytes - f.weighed_bytes + bytes > most) return false;
   } else {
     f.most_weighed_bytes = most;
-    if (!returning_.freed(units)) return false;
-    if (paged() && !calm_) return false;
+    if (!calm_ || !returning_.freed(units)) return false;
     on_condition = weight > most || (paged() && units > freely_kept_units);
     if (on_condition) {
       if (!would_return(i, o)) return false;
