@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -42,23 +43,25 @@ std::vector<served_device*>& all_ever() {
 // --- what gpumem sees of the driver: the driver, and two functions that know our own streams
 // ---------------------------
 
-PFN_cuEventRecord_v2000 record_on_stream = nullptr;
-PFN_cuStreamWaitEvent_v3020 wait_on_stream = nullptr;
-CUresult(CUDAAPI* record_on_context)(CUcontext, CUevent) = nullptr;  // since CUDA 12.5
+// Each device that is opened asks for them anew, while others are in use.
+std::atomic<PFN_cuEventRecord_v2000> record_on_stream = nullptr;
+std::atomic<PFN_cuStreamWaitEvent_v3020> wait_on_stream = nullptr;
+using record_on_context_call = CUresult(CUDAAPI*)(CUcontext, CUevent);
+std::atomic<record_on_context_call> record_on_context = nullptr;  // since CUDA 12.5
 
 CUresult CUDAAPI record_event(CUevent e, CUstream s) {
   bool everything = false;
   for_each_device([&](const served_device& d) { everything = everything || d.all_work == s; });
-  if (!everything) return record_on_stream(e, s);
+  if (!everything) return record_on_stream.load()(e, s);
   if (capturing_somewhere()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (record_on_context == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   CUcontext here = nullptr;
   if (const CUresult e2 = calls()->ctx_get_current(&here); e2 != CUDA_SUCCESS) return e2;
-  return record_on_context(here, e);
+  return record_on_context.load()(here, e);
 }
 
 CUresult CUDAAPI stream_waits(CUstream s, CUevent e, unsigned int flags) {
-  const CUresult done = wait_on_stream(s, e, flags);
+  const CUresult done = wait_on_stream.load()(s, e, flags);
   for_each_device([&](served_device& d) {
     if (d.home == s) d.waits.fetch_add(1, std::memory_order_acq_rel);
   });
@@ -66,7 +69,7 @@ CUresult CUDAAPI stream_waits(CUstream s, CUevent e, unsigned int flags) {
 }
 
 template <typename Pointer>
-void put(Pointer& real, void** function, Pointer ours) {
+void put(std::atomic<Pointer>& real, void** function, Pointer ours) {
   real = reinterpret_cast<Pointer>(*function);
   *function = reinterpret_cast<void*>(ours);
 }
@@ -78,7 +81,7 @@ CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int v
   const std::string_view which = name;
   if (which == "cuEventRecord") put(record_on_stream, function, &record_event);
   if (which == "cuStreamWaitEvent") put(wait_on_stream, function, &stream_waits);
-  if (which == "cuCtxRecordEvent") record_on_context = reinterpret_cast<decltype(record_on_context)>(*function);
+  if (which == "cuCtxRecordEvent") record_on_context = reinterpret_cast<record_on_context_call>(*function);
   return e;
 }
 

@@ -129,7 +129,8 @@ TEST_F(cli, refuses_fit_rows_in_bytes) {
 TEST_F(cli, refuses_what_means_nothing_to_claims_and_pages_of_what_has_none) {
   expect_refused("claims --trace " + good_trace(), "claims brings its own traces");
   expect_refused("claims --workload training", "claims brings its own traces");
-  for (const char* words : {"--csv x.csv", "--limit 1GiB", "--shared-use 10%", "--device sim:24GiB", "--baseline cub"}) {
+  for (const char* words :
+       {"--csv x.csv", "--limit 1GiB", "--shared-use 10%", "--device sim:24GiB", "--baseline cub"}) {
     expect_refused(std::string{"claims "} + words, "claims brings its own traces, policies and simulated devices");
   }
   expect_refused("claims --only nonsense", "--only nonsense: expected one of grab-all-takes-every-device");
