@@ -53,6 +53,7 @@ std::uint64_t pool::may_keep(std::uint64_t bytes) const noexcept {
   const double empty = free / whole;
   if (bin_places::weight(bytes / block_granularity) != 0) {
     if (!calm_) return 0;
+    // A paged pool keeps freely what is small against a page, and everything else on condition.
     const bool roomy = paged() || counts_.peak_live_bytes <= heap_.totals().segment_bytes / 2;
     return static_cast<std::uint64_t>((roomy ? roomy_share : tight_share) * empty * free);
   }
