@@ -12,13 +12,15 @@ inline address pool::pop(thread_cache& mine, stream_cache& from, std::uint32_t p
                          std::uint64_t requested) noexcept {
   claim& c = claims_[from.pop(place)];
   const claim_word w{c.word.load(std::memory_order_relaxed)};
+  // Before the word says that the program has it: from then on a second free of it is taken, and the claim another's.
+  const address at = c.begin.load(std::memory_order_relaxed);
   c.write(w.handed_out(requested));
   cache_figures& f = mine.figures;
   f.requested_bytes += requested;
   f.weighed_bytes -= bin_places::weight(w.units());
   f.handed_bytes += static_cast<std::int64_t>(w.bytes());
   if (f.handed_bytes > f.most_handed_bytes) f.most_handed_bytes = f.handed_bytes;
-  return c.begin.load(std::memory_order_relaxed);
+  return at;
 }
 
 inline address pool::hit_in(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept {
@@ -54,6 +56,10 @@ inline bool pool::take_back_in(thread_cache& mine, address at, const release& st
   if (weighed > f.most_weighed_bytes && weighed != f.weighed_bytes) return false;
   if (!claims_[i].change(w, w.cached())) [[unlikely]]
     return false;
+  if (claims_[i].begin.load(std::memory_order_relaxed) != at) [[unlikely]] {  // a second free, of what was here before
+    claims_[i].write(w);
+    return false;
+  }
   s->push(place, i);
   ++f.frees;
   f.requested_bytes -= w.requested_bytes();
