@@ -78,17 +78,33 @@ class allocator {
   virtual ~allocator() = default;
 
   /// Throws `out_of_memory` or `bad_request`.
-  void* allocate(const request& r);
+  void* allocate(const request& r) {
+    if (void* const p = hit(r)) [[likely]]
+      return p;
+    return allocate_or_throw(r);
+  }
   void* allocate(std::size_t bytes, stream_ref stream = {}, int device = 0) {
     return allocate(request{.bytes = bytes, .stream = stream, .device = device});
   }
   /// As `allocate`, but returns. With `out_of_memory` the report, where one is wanted, is stored in `report`.
-  result<void*> try_allocate(const request& r, oom_report* report = nullptr);
+  result<void*> try_allocate(const request& r, oom_report* report = nullptr) {
+    if (void* const p = hit(r)) [[likely]]
+      return p;
+    return do_allocate(r, report);
+  }
 
   /// Frees; a null pointer is nothing. Misuse is logged, counted in `statistics::misuses` and otherwise ignored.
-  void deallocate(void* p, const release& stated = {}) noexcept;
+  void deallocate(void* p, const release& stated = {}) noexcept {
+    if (taken_back(p, stated)) [[likely]]
+      return;
+    deallocate_or_log(p, stated);
+  }
   /// The same, returning `unknown_pointer`, `double_free`, `wrong_size` or `wrong_device`; the block stays as it is.
-  status try_deallocate(void* p, const release& stated = {});
+  status try_deallocate(void* p, const release& stated = {}) {
+    if (taken_back(p, stated)) [[likely]]
+      return {};
+    return do_deallocate(p, stated);
+  }
 
   /// The block is also used by work on `s`: it is free only when that is done, too. `p` may be any address in it.
   virtual status record_use(void* p, stream_ref s) = 0;
@@ -125,8 +141,18 @@ class allocator {
 
  private:
   friend class pooled_allocator;
-  void* hit(const request& r) noexcept;
-  bool take_back(void* p, const release& stated) noexcept;
+  // What a hit needs goes in registers, and what is not asked for costs nothing: these are inline, what they call is not.
+  void* hit(const request& r) noexcept {
+    return r.alignment == block_granularity ? hit(r.bytes, r.stream, r.device) : nullptr;
+  }
+  bool taken_back(void* p, const release& stated) noexcept {
+    return !stated.stream && !stated.bytes && !stated.device ? take_back(p) : take_back_as_stated(p, stated);
+  }
+  /// A block from the thread's cache; null where there is none, and `do_allocate` then says what is to be said.
+  void* hit(std::size_t bytes, stream_ref stream, int device) noexcept;
+  /// True where the thread's cache took the block; else `do_deallocate` says what is to be said of it.
+  bool take_back(void* p) noexcept;
+  bool take_back_as_stated(void* p, const release& stated) noexcept;
   void* allocate_or_throw(const request& r);
   void deallocate_or_log(void* p, const release& stated) noexcept;
 

@@ -5,8 +5,8 @@
 /// A message is one line that names the thing, its value and what was expected.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,24 +30,42 @@ enum class errc : std::uint8_t {
 /// The code's name as written above, for messages and JSON.
 std::string_view to_string(errc code) noexcept;
 
-/// Ok costs a null pointer; a message is allocated only when there is something to say.
+/// Ok is a null pointer and costs what one costs; what there is to say of a failure is shared by its copies.
 class [[nodiscard]] status {
  public:
   status() noexcept = default;
+  /// `errc::ok` has no message.
   status(errc code, std::string message)
-      : code_{code}, message_{std::make_shared<const std::string>(std::move(message))} {}
-
-  [[nodiscard]] bool ok() const noexcept { return code_ == errc::ok; }
-  explicit operator bool() const noexcept { return ok(); }
-  [[nodiscard]] errc code() const noexcept { return code_; }
-  [[nodiscard]] const std::string& message() const noexcept {
-    static const std::string none;
-    return message_ ? *message_ : none;
+      : failure_{code == errc::ok ? nullptr : new failure{{1}, code, std::move(message)}} {}
+  status(const status& other) noexcept : failure_{other.failure_} {
+    if (failure_ != nullptr) [[unlikely]]
+      failure_->holders.fetch_add(1, std::memory_order_relaxed);
+  }
+  status(status&& other) noexcept : failure_{std::exchange(other.failure_, nullptr)} {}
+  status& operator=(status other) noexcept {
+    std::swap(failure_, other.failure_);
+    return *this;
+  }
+  ~status() {
+    if (failure_ != nullptr) [[unlikely]]
+      let_go();
   }
 
+  [[nodiscard]] bool ok() const noexcept { return failure_ == nullptr; }
+  explicit operator bool() const noexcept { return ok(); }
+  [[nodiscard]] errc code() const noexcept { return ok() ? errc::ok : failure_->code; }
+  /// Empty where it is ok.
+  [[nodiscard]] const std::string& message() const noexcept;
+
  private:
-  errc code_ = errc::ok;
-  std::shared_ptr<const std::string> message_;
+  struct failure {
+    std::atomic<unsigned> holders;
+    errc code;
+    std::string message;
+  };
+  void let_go() const noexcept;
+
+  failure* failure_ = nullptr;
 };
 
 /// A value, or the status that says why there is none. `T` must be default constructible.

@@ -1,7 +1,16 @@
-/// Names of the error codes.
+/// What a failure says, and the names of the error codes.
 #include "gpumem/status.hpp"
 
 namespace gpumem {
+
+const std::string& status::message() const noexcept {
+  static const std::string none;
+  return ok() ? none : failure_->message;
+}
+
+void status::let_go() const noexcept {
+  if (failure_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete failure_;
+}
 
 std::string_view to_string(errc code) noexcept {
   switch (code) {

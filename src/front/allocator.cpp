@@ -65,23 +65,19 @@ class pooled_allocator final : public allocator {
   }
 
   result<void*> do_allocate(const request& r, oom_report* report) override {
-    if (r.bytes == 0) return status{errc::invalid_argument, "0 bytes asked; expected at least 1"};
-    if (!is_power_of_two(r.alignment)) {
-      return status{errc::invalid_argument, fmt::format("alignment {}: expected a power of two", r.alignment)};
+    const bool ordinary = r.alignment == block_granularity && r.bytes - 1 < most_hit_bytes;
+    if (!ordinary) [[unlikely]] {
+      if (status ok = sound(r); !ok) return ok;
     }
     if (r.device < 0 || static_cast<std::size_t>(r.device) >= pools_.size()) return no_such_device(r.device);
     pool& p = *pools_[static_cast<std::size_t>(r.device)].it;
     device& on = *pools_[static_cast<std::size_t>(r.device)].on;
     if (on.condition() != device_condition::usable) [[unlikely]]
       return usable(on);
-    if (r.alignment > p.config().total_bytes) {
-      return status{errc::invalid_argument, fmt::format("alignment {}: larger than the device's {}", r.alignment,
-                                                        format_bytes(p.config().total_bytes))};
+    if (!ordinary) [[unlikely]] {
+      if (status ok = fits_device(r, p.config().total_bytes); !ok) return ok;
     }
-    const std::optional<std::uint64_t> rounded = checked_round_up(r.bytes, block_granularity);
-    if (!rounded || *rounded > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      return status{errc::invalid_argument, fmt::format("{} bytes asked; expected less than 2^63", r.bytes)};
-    }
+    const std::uint64_t rounded = round_up(r.bytes, block_granularity);
     if (r.alignment == block_granularity && !tried(r)) {  // a hit after all, by another pool or stream than the last
       if (const address at = p.hit_any(r.stream, r.bytes); at != 0) return to_pointer(at);
     }
@@ -89,7 +85,7 @@ class pooled_allocator final : public allocator {
     if (asks || captures_.busy()) {
       if (status ok = captures_.follow(on, r.stream, asks); !ok) return ok;
     }
-    const result<address> at = p.allocate(r, *rounded, report);
+    const result<address> at = p.allocate(r, rounded, report);
     if (!at) return at.why();
     if (untouched_.load(std::memory_order_relaxed)) take_ahead(r.device);
     for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(*at, r.bytes, r.stream);
@@ -223,6 +219,22 @@ class pooled_allocator final : public allocator {
     return pools_[static_cast<std::size_t>(logical)].on->condition() == device_condition::forked;
   }
 
+  /// What no device could serve.
+  static status sound(const request& r) {
+    if (r.bytes == 0) return {errc::invalid_argument, "0 bytes asked; expected at least 1"};
+    if (is_power_of_two(r.alignment)) return {};
+    return {errc::invalid_argument, fmt::format("alignment {}: expected a power of two", r.alignment)};
+  }
+  static status fits_device(const request& r, std::uint64_t total_bytes) {
+    if (r.alignment > total_bytes) {
+      return {errc::invalid_argument,
+              fmt::format("alignment {}: larger than the device's {}", r.alignment, format_bytes(total_bytes))};
+    }
+    const std::optional<std::uint64_t> rounded = checked_round_up(r.bytes, block_granularity);
+    if (rounded && *rounded <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return {};
+    return {errc::invalid_argument, fmt::format("{} bytes asked; expected less than 2^63", r.bytes)};
+  }
+
   /// `hit` looked into the cache that such a request is served from.
   [[nodiscard]] bool tried(const request& r) const noexcept {
     const latest_cache& latest = latest_cache_of_thread;
@@ -351,44 +363,25 @@ result<std::unique_ptr<allocator>> allocator::open(std::span<device* const> devi
   return std::unique_ptr<allocator>{std::move(made)};
 }
 
-// A block from the thread's cache, or null: then `do_allocate` says what is to be said of the request.
-inline void* allocator::hit(const request& r) noexcept {
+// The hot ones: each a leaf without a frame, and what serves elsewhere is called by the inline functions around them.
+void* allocator::hit(std::size_t bytes, stream_ref stream, int device) noexcept {
   const latest_cache& latest = latest_cache_of_thread;
-  if (latest.allocator != number_ || latest.device != r.device) [[unlikely]]
+  if (latest.allocator != number_ || latest.device != device || bytes - 1 >= most_hit_bytes) [[unlikely]]
     return nullptr;
-  if (r.bytes - 1 >= most_hit_bytes || r.alignment != block_granularity) [[unlikely]]
-    return nullptr;
-  return to_pointer(latest.of->hit(*latest.cache, r.stream, r.bytes));
+  return to_pointer(latest.of->hit(*latest.cache, stream, bytes));
 }
 
-// True where the thread's cache took the block back; else `do_deallocate` says what is to be said of it.
-inline bool allocator::take_back(void* p, const release& stated) noexcept {
+bool allocator::take_back(void* p) noexcept {
   const latest_cache& latest = latest_cache_of_thread;
-  if (latest.allocator != number_ || stated.device) [[unlikely]]
-    return false;
-  return latest.of->take_back(*latest.cache, to_address(p), stated);
+  return latest.allocator == number_ && latest.of->take_back(*latest.cache, to_address(p), {});
 }
 
-result<void*> allocator::try_allocate(const request& r, oom_report* report) {
-  if (void* const p = hit(r)) [[likely]]
-    return p;
-  return do_allocate(r, report);
+bool allocator::take_back_as_stated(void* p, const release& stated) noexcept {
+  const latest_cache& latest = latest_cache_of_thread;
+  return latest.allocator == number_ && !stated.device && latest.of->take_back(*latest.cache, to_address(p), stated);
 }
 
-status allocator::try_deallocate(void* p, const release& stated) {
-  if (take_back(p, stated)) [[likely]]
-    return {};
-  return do_deallocate(p, stated);
-}
-
-void* allocator::allocate(const request& r) {
-  if (void* const p = hit(r)) [[likely]]
-    return p;
-  return allocate_or_throw(r);
-}
-
-// Out of line, so that a hit does not pay for the frame that the report needs.
-[[gnu::noinline]] void* allocator::allocate_or_throw(const request& r) {
+void* allocator::allocate_or_throw(const request& r) {
   oom_report report;
   result<void*> p = do_allocate(r, &report);
   if (p) return *p;
@@ -396,13 +389,7 @@ void* allocator::allocate(const request& r) {
   throw bad_request{p.why()};
 }
 
-void allocator::deallocate(void* p, const release& stated) noexcept {
-  if (take_back(p, stated)) [[likely]]
-    return;
-  deallocate_or_log(p, stated);
-}
-
-[[gnu::noinline]] void allocator::deallocate_or_log(void* p, const release& stated) noexcept {
+void allocator::deallocate_or_log(void* p, const release& stated) noexcept {
   if (const status freed = do_deallocate(p, stated); !freed) log_line("refused free: " + freed.message());
 }
 

@@ -82,9 +82,9 @@ void pool::age(thread_cache& mine) {
   stream_cache::bin& bin = s->at(place);
   if (bin.units <= bin_places::small_units) return;
   if (bin.unused != 0) {
-    empty(mine, *s, place, static_cast<std::uint32_t>(bin.count - bin.unused));
+    empty(mine, *s, bin, static_cast<std::uint32_t>(bin.count - bin.unused));
     if (bin.count == 0) {
-      s->close(place);
+      s->close(bin);
       returning_.unused(bin.units);
     }
   }
@@ -104,9 +104,10 @@ void pool::return_large(thread_cache& mine) {
     if (s == nullptr) continue;
     for (std::uint32_t at = s->next_in_use(bin_places::small_units); at != stream_cache::no_bin;
          at = s->next_in_use(at + 1)) {
-      if (!s->at(at).on_condition) continue;
-      empty(mine, *s, at);
-      s->close(at);
+      stream_cache::bin& bin = s->at(at);
+      if (!bin.on_condition) continue;
+      empty(mine, *s, bin);
+      s->close(bin);
     }
   }
   mine.figures.on_condition = false;
@@ -152,10 +153,11 @@ void pool::shed(thread_cache& mine, std::uint64_t left) {
       ++rings;
       continue;
     }
-    if (s->at(place).units <= bin_places::small_units) continue;
-    empty(mine, *s, place);
-    s->close(place);
-    returning_.unused(s->at(place).units);
+    stream_cache::bin& bin = s->at(place);
+    if (bin.units <= bin_places::small_units) continue;
+    empty(mine, *s, bin);
+    s->close(bin);
+    returning_.unused(bin.units);
   }
 }
 

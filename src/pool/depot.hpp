@@ -14,14 +14,14 @@ namespace gpumem {
 
 class depot {
  public:
-  static constexpr std::uint32_t batch = 14;
+  static constexpr std::uint32_t batch = 30;
 
   struct blocks {
     std::array<claim_index, batch> held;
     std::uint32_t count = 0;
     std::uint32_t next = no_block;
   };
-  static_assert(sizeof(blocks) == 64);
+  static_assert(sizeof(blocks) == 128);
 
   /// False where the place is taken by another size, or holds as many batches as it may.
   bool put(owner_id o, std::uint32_t units, const claim_index* first, std::uint32_t count);

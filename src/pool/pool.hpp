@@ -131,10 +131,11 @@ class pool {
   [[nodiscard]] address hit_in(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
   [[nodiscard]] bool take_back_in(thread_cache& mine, address at, const release& stated,
                                   const stream_cache* only) noexcept;
-  address pop(thread_cache& mine, stream_cache& from, std::uint32_t place, std::uint64_t requested) noexcept;
+  address pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
 
   // pool_caches.cpp
   [[nodiscard]] guard enter();
+  static void wait_for(guard& lock);
   [[nodiscard]] thread_cache* fold_mine();
   void fold(thread_cache& c) noexcept;
   void note_live() noexcept;
@@ -142,11 +143,10 @@ class pool {
   void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
   address refill(thread_cache& mine, const want& w, std::uint64_t requested);
   bool keep(thread_cache& mine, claim_index place, owner_id o);
-  void hold(thread_cache& mine, stream_cache& s, std::uint32_t place, claim_index i, std::uint64_t most);
+  void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, claim_index i, std::uint64_t most);
   stream_cache& stream_cache_for(thread_cache& mine, owner_id o);
-  std::uint32_t bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units);
-  static void drop_oldest(stream_cache& s, std::uint32_t place, std::uint32_t going) noexcept;
-  void empty(thread_cache& c, stream_cache& s, std::uint32_t place, std::uint32_t keep_latest = 0);
+  stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units);
+  void empty(thread_cache& c, const stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0);
   void empty(thread_cache& c, owner_id o);
   void empty_depot(owner_id o);
   void to_heap(claim_index i, owner_id o);

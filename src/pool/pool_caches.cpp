@@ -62,11 +62,19 @@ bool pool::take_back_any(address at, const release& stated) noexcept {
 }
 
 pool::guard pool::enter() {
-  guard lock{mutex_, std::defer_lock};
-  for (unsigned i = 0; i < spins && !lock.try_lock(); ++i) __builtin_ia32_pause();
-  if (!lock.owns_lock()) lock.lock();
+  guard lock{mutex_, std::try_to_lock};
+  if (!lock.owns_lock()) [[unlikely]]
+    wait_for(lock);
   ++counts_.locks;
   return lock;
+}
+
+[[gnu::noinline]] void pool::wait_for(guard& lock) {
+  for (unsigned i = 0; i < spins; ++i) {
+    __builtin_ia32_pause();
+    if (lock.try_lock()) return;
+  }
+  lock.lock();
 }
 
 // This thread's cache, with what happened in it since it was here last taken into account; null where caches are off.
@@ -104,25 +112,24 @@ bool pool::cacheable(owner_id o) const noexcept {
 // A block from a batch of the depot, the rest of which goes to the thread's bin; 0 where there is none of that size.
 address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested) {
   const auto units = static_cast<std::uint32_t>(w.bytes / block_granularity);
-  stream_cache* s = mine.of_owner(w.owner);
-  std::uint32_t place = s != nullptr ? s->find(units) : stream_cache::no_bin;
-  if (place == stream_cache::no_bin || s->at(place).count == 0) {  // else it was claimed when the hit was tried
+  stream_cache* const s = mine.of_owner(w.owner);
+  stream_cache::bin* bin = s != nullptr ? s->find(units) : nullptr;
+  if (bin == nullptr || bin->count == 0) {  // else it was claimed when the hit was tried
     returning_.asked(units);
     if (depot_.held_blocks() == 0) return 0;
     const depot::blocks got = depot_.take(w.owner, units);
     if (got.count == 0) return 0;
-    s = &stream_cache_for(mine, w.owner);
-    place = bin_for(mine, *s, units);
+    bin = &bin_for(mine, stream_cache_for(mine, w.owner), units);
     // Another thread wrote their claims last: have them fetched before they are asked for, one after the other.
     for (std::uint32_t k = 0; k < got.count; ++k) {
       __builtin_prefetch(&claims_[got.held[k]], 1);
-      s->push(place, got.held[k]);
+      bin->push(got.held[k]);
     }
-    s->at(place).most = std::max(s->at(place).most, s->at(place).count);
+    bin->most = std::max(bin->most, bin->count);
     count_cached(mine, units, got.count);
     mine.figures.filled += got.count;
   }
-  const address at = pop(mine, *s, place, requested);
+  const address at = pop(mine, *bin, requested);
   fold(mine);
   return at;
 }
@@ -138,12 +145,12 @@ stream_cache& pool::stream_cache_for(thread_cache& mine, owner_id o) {
 }
 
 // The bin of that size, in use, emptied of another size if need be.
-std::uint32_t pool::bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) {
-  const std::uint32_t have = s.find(units);
-  const std::uint32_t place = have != stream_cache::no_bin ? have : s.bin_to_change(units);
-  if (place != have) empty(mine, s, place);
-  if (place != have || s.at(place).most == 0) s.open(place, units, first_room);
-  return place;
+stream_cache::bin& pool::bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) {
+  stream_cache::bin* const have = s.find(units);
+  stream_cache::bin& bin = have != nullptr ? *have : s.bin_to_change(units);
+  if (have == nullptr) empty(mine, s, bin);
+  if (have == nullptr || bin.most == 0) s.open(bin, units, first_room);
+  return bin;
 }
 
 // `blocks` more of that size in the cache, or fewer; neither handed out nor taken in.
@@ -180,50 +187,40 @@ bool pool::keep(thread_cache& mine, claim_index place, owner_id o) {
     }
   }
   stream_cache& s = stream_cache_for(mine, o);
-  const std::uint32_t bin = bin_for(mine, s, units);
+  stream_cache::bin& bin = bin_for(mine, s, units);
   hold(mine, s, bin, place, most);
-  s.at(bin).on_condition |= on_condition;
+  bin.on_condition |= on_condition;
   claims_[place].write(claim_word{bytes, bytes, o, true}.cached());
   return true;
 }
 
 // Into that bin, which then is the last resort of its room: a bin that is full becomes larger, hands a batch to the
 // depot, which holds at most `most` bytes, or gives half of what it has to the heap.
-void pool::hold(thread_cache& mine, stream_cache& s, std::uint32_t place, claim_index i, std::uint64_t most) {
-  stream_cache::bin& bin = s.at(place);
+void pool::hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, claim_index i, std::uint64_t most) {
   if (bin.count == bin.most) {
     const std::uint64_t batch_bytes = std::uint64_t{depot::batch} * bin.units * block_granularity;
     if (bin.most < stream_cache::room) {
       bin.most = static_cast<std::uint8_t>(std::min<unsigned>(bin.most * 2U, stream_cache::room));
-    } else if (depot_.bytes() + batch_bytes <= most && depot_.put(s.owner(), bin.units, s.held(place), depot::batch)) {
-      drop_oldest(s, place, depot::batch);
+    } else if (depot_.bytes() + batch_bytes <= most &&
+               depot_.put(s.owner(), bin.units, bin.held.data(), depot::batch)) {
+      bin.drop_oldest(depot::batch);
       count_cached(mine, bin.units, -std::int64_t{depot::batch});
       mine.figures.emptied += depot::batch;
     } else {
-      empty(mine, s, place, bin.count / 2U);
+      empty(mine, s, bin, bin.count / 2U);
     }
   }
-  s.push(place, i);
+  bin.push(i);
   count_cached(mine, bin.units, 1);
   ++mine.figures.filled;
 }
 
-// The bin without its oldest blocks, which the caller has taken.
-void pool::drop_oldest(stream_cache& s, std::uint32_t place, std::uint32_t going) noexcept {
-  claim_index* const held = s.held(place);
-  std::copy(held + going, held + s.at(place).count, held);
-  stream_cache::bin& bin = s.at(place);
-  bin.count = static_cast<std::uint8_t>(bin.count - going);
-  bin.unused = static_cast<std::uint8_t>(bin.unused - std::min<std::uint32_t>(bin.unused, going));
-}
-
 // Returns a bin's blocks to the heap, the oldest first, but for the latest few.
-void pool::empty(thread_cache& c, stream_cache& s, std::uint32_t place, std::uint32_t keep_latest) {
-  const stream_cache::bin& bin = s.at(place);
+void pool::empty(thread_cache& c, const stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest) {
   if (bin.count <= keep_latest) return;
   const std::uint32_t going = bin.count - keep_latest;
-  for (std::uint32_t k = 0; k < going; ++k) to_heap(s.held(place)[k], s.owner());
-  drop_oldest(s, place, going);
+  for (std::uint32_t k = 0; k < going; ++k) to_heap(bin.held[k], s.owner());
+  bin.drop_oldest(going);
   count_cached(c, bin.units, -std::int64_t{going});
   c.figures.emptied += going;
 }
@@ -232,8 +229,8 @@ void pool::empty(thread_cache& c, owner_id o) {
   stream_cache* const s = c.of_owner(o);
   if (s == nullptr) return;
   for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
-    empty(c, *s, at);
-    s->close(at);  // what is short is not hoarded: the bin starts anew, and small
+    empty(c, *s, s->at(at));
+    s->close(s->at(at));  // what is short is not hoarded: the bin starts anew, and small
   }
 }
 

@@ -156,7 +156,7 @@ status pool::check_caches() const {
     for (owner_id o = 0; o < c->owners(); ++o) {
       if (stream_cache* const s = c->of_owner(o)) {
         for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
-          look(o, s->at(at).units, s->held(at), s->at(at).count);
+          look(o, s->at(at).units, s->at(at).held.data(), s->at(at).count);
         }
       }
     }

@@ -4,13 +4,14 @@
 // the allocation, no call but one for the second pool that a thread uses. docs/performance.md counts the instructions.
 #pragma once
 
+#include <algorithm>
+
 #include "pool.hpp"
 
 namespace gpumem {
 
-inline address pool::pop(thread_cache& mine, stream_cache& from, std::uint32_t place,
-                         std::uint64_t requested) noexcept {
-  claim& c = claims_[from.pop(place)];
+inline address pool::pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept {
+  claim& c = claims_[from.pop()];
   const claim_word w{c.word.load(std::memory_order_relaxed)};
   // Before the word says that the program has it: from then on a second free of it is taken, and the claim another's.
   const address at = c.begin.load(std::memory_order_relaxed);
@@ -19,14 +20,14 @@ inline address pool::pop(thread_cache& mine, stream_cache& from, std::uint32_t p
   f.requested_bytes += requested;
   f.weighed_bytes -= bin_places::weight(w.units());
   f.handed_bytes += static_cast<std::int64_t>(w.bytes());
-  if (f.handed_bytes > f.most_handed_bytes) f.most_handed_bytes = f.handed_bytes;
+  f.most_handed_bytes = std::max(f.most_handed_bytes, f.handed_bytes);
   return at;
 }
 
 inline address pool::hit_in(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept {
-  const std::uint32_t place =
+  stream_cache::bin* const bin =
       s.find(static_cast<std::uint32_t>((requested + block_granularity - 1) / block_granularity));
-  return place != stream_cache::no_bin && s.at(place).count != 0 ? pop(mine, s, place, requested) : 0;
+  return bin != nullptr && bin->count != 0 ? pop(mine, *bin, requested) : 0;
 }
 
 inline address pool::hit(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept {
@@ -39,7 +40,7 @@ inline address pool::hit(thread_cache& mine, stream_ref of, std::uint64_t reques
 }
 
 // `only`: the cache of the stream that the caller named, for a block of that one's; null where none was named.
-inline bool pool::take_back_in(thread_cache& mine, address at, const release& stated,
+[[gnu::always_inline]] inline bool pool::take_back_in(thread_cache& mine, address at, const release& stated,
                                const stream_cache* only) noexcept {
   const auto [i, w] = claims_.find(at);
   if (!w.plainly_live()) [[unlikely]]
@@ -49,26 +50,27 @@ inline bool pool::take_back_in(thread_cache& mine, address at, const release& st
     return false;
   if (stated.bytes && *stated.bytes != w.requested_bytes()) [[unlikely]]
     return false;
-  const std::uint32_t place = s->find(static_cast<std::uint32_t>(w.units()));
-  if (place == stream_cache::no_bin || s->at(place).count >= s->at(place).most) return false;
+  stream_cache::bin* const bin = s->find(static_cast<std::uint32_t>(w.units()));
+  if (bin == nullptr || bin->count >= bin->most) return false;
   cache_figures& f = mine.figures;
-  const std::uint64_t weighed = f.weighed_bytes + bin_places::weight(w.units());
-  if (weighed > f.most_weighed_bytes && weighed != f.weighed_bytes) return false;
-  if (!claims_[i].change(w, w.cached())) [[unlikely]]
+  const std::uint64_t weight = bin_places::weight(w.units());
+  if (weight != 0 && f.weighed_bytes + weight > f.most_weighed_bytes) return false;
+  claim& c = claims_[i];
+  if (!c.change(w, w.cached())) [[unlikely]]
     return false;
-  if (claims_[i].begin.load(std::memory_order_relaxed) != at) [[unlikely]] {  // a second free, of what was here before
-    claims_[i].write(w);
+  if (c.begin.load(std::memory_order_relaxed) != at) [[unlikely]] {  // a second free, of what was here before
+    c.write(w);
     return false;
   }
-  s->push(place, i);
+  bin->push(i);
   ++f.frees;
   f.requested_bytes -= w.requested_bytes();
-  f.weighed_bytes = weighed;
+  if (weight != 0) f.weighed_bytes += weight;
   f.handed_bytes -= static_cast<std::int64_t>(w.bytes());
   return true;
 }
 
-inline bool pool::take_back(thread_cache& mine, address at, const release& stated) noexcept {
+[[gnu::always_inline]] inline bool pool::take_back(thread_cache& mine, address at, const release& stated) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) [[unlikely]]
     return false;
   const stream_cache* const only = stated.stream ? mine.of_handle(stated.stream->handle) : nullptr;

@@ -32,7 +32,9 @@ struct bin_places {
   static constexpr std::uint64_t small_units = 8;
 
   [[nodiscard]] static constexpr std::uint32_t of(std::uint32_t units) noexcept {
-    return units <= exact ? units - 1 : exact + (units * 0x9e37'79b1U >> 24);
+    if (units <= exact) [[likely]]
+      return units - 1;
+    return exact + (units * 0x9e37'79b1U >> 24);
   }
   /// The other choice, for a size that shares.
   [[nodiscard]] static constexpr std::uint32_t beside(std::uint32_t place) noexcept { return place ^ 1U; }
@@ -45,15 +47,36 @@ struct bin_places {
 /// A thread's blocks of one stream.
 class stream_cache {
  public:
-  static constexpr std::uint8_t room = 30;
+  static constexpr std::uint8_t room = 62;
 
-  struct bin {
+  /// Blocks of one size. The first of its lines of memory has all that a bin needs that holds little.
+  struct alignas(64) bin {
     std::uint32_t units = 0;  ///< of 512 B; 0: of no size yet
     std::uint8_t count = 0;
     std::uint8_t most = 0;      ///< how many it may hold now
     std::uint8_t unused = 0;    ///< the fewest that it held since it was looked at last
     bool on_condition = false;  ///< holds blocks that would return to their places, until the heap changes
+    std::array<claim_index, room> held;  ///< the claims of its blocks, the latest last
+
+    /// Requires that it is in use and has room.
+    void push(claim_index i) noexcept {
+      held[count] = i;
+      ++count;
+    }
+    /// Requires that it holds one.
+    [[nodiscard]] claim_index pop() noexcept {
+      const std::uint8_t left = --count;
+      unused = std::min(unused, left);
+      return held[left];
+    }
+    /// Without its oldest blocks, which the caller has taken.
+    void drop_oldest(std::uint32_t going) noexcept {
+      std::copy(held.begin() + going, held.begin() + count, held.begin());
+      count = static_cast<std::uint8_t>(count - going);
+      unused = static_cast<std::uint8_t>(unused - std::min<std::uint32_t>(unused, going));
+    }
   };
+  static_assert(sizeof(bin) == 256);
   static constexpr std::uint32_t no_bin = bin_places::all;
 
   stream_cache(owner_id owner, std::uint64_t key) : owner_{owner}, key_{key} {}
@@ -61,50 +84,34 @@ class stream_cache {
   [[nodiscard]] owner_id owner() const noexcept { return owner_; }
   [[nodiscard]] std::uint64_t key() const noexcept { return key_; }
   [[nodiscard]] bin& at(std::uint32_t place) noexcept { return bins_[place]; }
-  /// Claims of a bin's blocks, the latest last.
-  [[nodiscard]] claim_index* held(std::uint32_t place) noexcept { return held_[place].data(); }
-
-  /// The bin of that size, or `no_bin` where it has none now. Requires 1 to `bin_places::most_units`.
-  [[nodiscard]] std::uint32_t find(std::uint32_t units) const noexcept {
+  /// The bin of that size, or null where it has none now. Requires 1 to `bin_places::most_units`.
+  [[nodiscard]] bin* find(std::uint32_t units) noexcept {
     const std::uint32_t place = bin_places::of(units);
     if (bins_[place].units == units) [[likely]]
-      return place;
-    if (units <= bin_places::exact) return no_bin;
+      return &bins_[place];
+    if (units <= bin_places::exact) return nullptr;
     const std::uint32_t second = bin_places::beside(place);
-    return bins_[second].units == units ? second : no_bin;
+    return bins_[second].units == units ? &bins_[second] : nullptr;
   }
   /// The bin that is to become that size's, by the caller, once it is empty. Requires that `find` finds none.
-  [[nodiscard]] std::uint32_t bin_to_change(std::uint32_t units) const noexcept {
+  [[nodiscard]] bin& bin_to_change(std::uint32_t units) noexcept {
     const std::uint32_t place = bin_places::of(units);
-    if (units <= bin_places::exact) return place;
+    if (units <= bin_places::exact) return bins_[place];
     const std::uint32_t second = bin_places::beside(place);
-    return bins_[second].count < bins_[place].count ? second : place;
+    return bins_[second].count < bins_[place].count ? bins_[second] : bins_[place];
   }
   /// The bin may hold blocks of that size from here on: it is in use.
-  void open(std::uint32_t place, std::uint32_t units, std::uint8_t most) noexcept {
-    bins_[place].units = units;
-    bins_[place].unused = 0;
-    bins_[place].most = most;
-    bins_[place].on_condition = false;
-    in_use_[place / 64] |= std::uint64_t{1} << (place % 64);
+  void open(bin& b, std::uint32_t units, std::uint8_t most) noexcept {
+    b.units = units;
+    b.unused = 0;
+    b.most = most;
+    b.on_condition = false;
+    in_use_[place_of(b) / 64] |= bit_of(b);
   }
   /// Requires that it is empty.
-  void close(std::uint32_t place) noexcept {
-    bins_[place].most = 0;
-    in_use_[place / 64] &= ~(std::uint64_t{1} << (place % 64));
-  }
-  /// Requires that it is in use and has room.
-  void push(std::uint32_t place, claim_index i) noexcept {
-    bin& b = bins_[place];
-    held_[place][b.count] = i;
-    ++b.count;
-  }
-  /// Requires that it holds one.
-  [[nodiscard]] claim_index pop(std::uint32_t place) noexcept {
-    bin& b = bins_[place];
-    const std::uint8_t left = --b.count;
-    b.unused = std::min(b.unused, left);
-    return held_[place][left];
+  void close(bin& b) noexcept {
+    b.most = 0;
+    in_use_[place_of(b) / 64] &= ~bit_of(b);
   }
 
   /// The first bin from `place` on that is in use, or `no_bin`.
@@ -117,11 +124,15 @@ class stream_cache {
   }
 
  private:
+  [[nodiscard]] std::uint32_t place_of(const bin& b) const noexcept {
+    return static_cast<std::uint32_t>(&b - bins_.data());
+  }
+  [[nodiscard]] std::uint64_t bit_of(const bin& b) const noexcept { return std::uint64_t{1} << (place_of(b) % 64); }
+
   owner_id owner_;
   std::uint64_t key_;
   std::array<std::uint64_t, bin_places::all / 64> in_use_{};
-  std::array<bin, bin_places::all> bins_{};
-  std::array<std::array<claim_index, room>, bin_places::all> held_;
+  std::array<bin, bin_places::all> bins_;
 };
 
 /// What happened in a cache since its thread held the pool's lock last (the first two), and since ever.
@@ -141,8 +152,8 @@ struct cache_figures {
 
 class alignas(64) thread_cache {
  public:
-  /// A stream's cache takes some 50 KiB, and streams may end without a word.
-  static constexpr std::uint32_t most_streams = 128;
+  /// A stream's cache takes some 100 KiB, and streams may end without a word.
+  static constexpr std::uint32_t most_streams = 64;
 
   thread_cache() noexcept : free_fence_{asymmetric_fences()} {}
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <utility>
 
 namespace gpumem {
 namespace {
@@ -22,6 +23,24 @@ TEST(Status, OkHasNoMessage) {
   const status fine;
   EXPECT_TRUE(fine.ok());
   EXPECT_EQ(fine.message(), "");
+}
+
+TEST(Status, CopiesShareWhatIsSaidAndOutliveEachOther) {
+  status kept;
+  {
+    const status first{errc::wrong_size, "4 bytes: expected 8"};
+    const status second = first;
+    kept = second;
+    EXPECT_EQ(&first.message(), &second.message());
+  }
+  EXPECT_EQ(kept.code(), errc::wrong_size);
+  EXPECT_EQ(kept.message(), "4 bytes: expected 8");
+  status moved = std::move(kept);
+  moved = moved;  // NOLINT: on purpose
+  EXPECT_EQ(moved.message(), "4 bytes: expected 8");
+  moved = {};
+  EXPECT_TRUE(moved.ok());
+  EXPECT_TRUE(status(errc::ok, "").ok());
 }
 
 TEST(Status, ResultIsAValueOrTheReason) {

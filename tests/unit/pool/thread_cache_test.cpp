@@ -33,18 +33,20 @@ TEST(stream_cache, a_bin_is_of_one_size_and_last_in_first_out) {
   stream_cache s{3, 77};
   EXPECT_EQ(s.owner(), 3U);
   EXPECT_EQ(s.key(), 77U);
-  EXPECT_EQ(s.find(4), stream_cache::no_bin) << "of no size yet";
-  const std::uint32_t place = s.bin_to_change(4);
-  s.open(place, 4, 8);
-  ASSERT_EQ(s.find(4), place);
-  EXPECT_EQ(s.find(5), stream_cache::no_bin);
-  EXPECT_EQ(s.at(place).count, 0U);
-  EXPECT_EQ(s.at(place).most, 8U);
-  for (block_index i = 10; i < 18; ++i) s.push(place, i);
-  EXPECT_EQ(s.at(place).count, 8U);
-  EXPECT_EQ(s.held(place)[0], 10U);
-  for (block_index i = 18; i-- > 10;) EXPECT_EQ(s.pop(place), i);
-  EXPECT_EQ(s.at(place).count, 0U);
+  EXPECT_EQ(s.find(4), nullptr) << "of no size yet";
+  stream_cache::bin& bin = s.bin_to_change(4);
+  s.open(bin, 4, 8);
+  ASSERT_EQ(s.find(4), &bin);
+  EXPECT_EQ(s.find(5), nullptr);
+  EXPECT_EQ(bin.count, 0U);
+  EXPECT_EQ(bin.most, 8U);
+  for (claim_index i = 10; i < 18; ++i) bin.push(i);
+  EXPECT_EQ(bin.count, 8U);
+  EXPECT_EQ(bin.held[0], 10U);
+  bin.drop_oldest(3);
+  EXPECT_EQ(bin.count, 5U);
+  for (claim_index i = 18; i-- > 13;) EXPECT_EQ(bin.pop(), i);
+  EXPECT_EQ(bin.count, 0U);
 }
 
 // Above 64 KiB a size may be in either of two bins; a third size takes the one that holds less.
@@ -59,38 +61,38 @@ TEST(stream_cache, sizes_that_share_have_a_choice_of_two) {
   while (!shares(c)) ++c;
 
   stream_cache s{1, 0};
-  const std::uint32_t of_a = s.bin_to_change(a);
+  stream_cache::bin& of_a = s.bin_to_change(a);
   s.open(of_a, a, 8);
-  s.push(of_a, 1);
-  s.push(of_a, 2);
-  const std::uint32_t of_b = s.bin_to_change(b);
-  ASSERT_EQ(of_b, bin_places::beside(of_a)) << "the other of the two: the first holds something";
+  of_a.push(1);
+  of_a.push(2);
+  stream_cache::bin& of_b = s.bin_to_change(b);
+  ASSERT_NE(&of_b, &of_a) << "the other of the two: the first holds something";
   s.open(of_b, b, 8);
-  s.push(of_b, 3);
-  EXPECT_EQ(s.find(a), of_a);
-  EXPECT_EQ(s.find(b), of_b);
-  EXPECT_EQ(s.find(c), stream_cache::no_bin);
-  EXPECT_EQ(s.bin_to_change(c), of_b) << "it holds less";
-  EXPECT_EQ(s.pop(of_b), 3U);
+  of_b.push(3);
+  EXPECT_EQ(s.find(a), &of_a);
+  EXPECT_EQ(s.find(b), &of_b);
+  EXPECT_EQ(s.find(c), nullptr);
+  EXPECT_EQ(&s.bin_to_change(c), &of_b) << "it holds less";
+  EXPECT_EQ(of_b.pop(), 3U);
   s.open(of_b, c, 8);
-  EXPECT_EQ(s.find(c), of_b);
-  EXPECT_EQ(s.find(b), stream_cache::no_bin);
+  EXPECT_EQ(s.find(c), &of_b);
+  EXPECT_EQ(s.find(b), nullptr);
 }
 
 TEST(stream_cache, lists_the_bins_in_use_in_order) {
   stream_cache s{1, 0};
   EXPECT_EQ(s.next_in_use(0), stream_cache::no_bin);
   const std::set<std::uint32_t> places{0, 63, 64, 127, 200, bin_places::all - 1};
-  for (const std::uint32_t p : places) s.open(p, p + 1, 4);
+  for (const std::uint32_t p : places) s.open(s.at(p), p + 1, 4);
   std::set<std::uint32_t> seen;
   for (std::uint32_t at = s.next_in_use(0); at != stream_cache::no_bin; at = s.next_in_use(at + 1)) {
     EXPECT_TRUE(seen.insert(at).second);
   }
   EXPECT_EQ(seen, places);
-  s.close(64);
+  s.close(s.at(64));
   EXPECT_EQ(s.next_in_use(64), 127U);
   EXPECT_EQ(s.at(64).most, 0U) << "takes nothing in until it is opened again";
-  s.close(bin_places::all - 1);
+  s.close(s.at(bin_places::all - 1));
   EXPECT_EQ(s.next_in_use(201), stream_cache::no_bin);
 }
 
@@ -126,12 +128,12 @@ TEST(thread_cache, counts_what_it_holds_and_what_it_served) {
   EXPECT_GE(c.metadata_bytes(), empty + sizeof(stream_cache));
   s.open(s.bin_to_change(1), 1, 8);
   s.open(s.bin_to_change(700), 700, 8);
-  for (block_index i = 0; i < 5; ++i) s.push(s.find(1), i);
-  for (block_index i = 5; i < 7; ++i) s.push(s.find(700), i);
+  for (claim_index i = 0; i < 5; ++i) s.find(1)->push(i);
+  for (claim_index i = 5; i < 7; ++i) s.find(700)->push(i);
   c.figures.filled = 7;
   EXPECT_EQ(c.blocks(), 7U);
   EXPECT_EQ(c.allocations(), 0U);
-  static_cast<void>(s.pop(s.find(700)));
+  static_cast<void>(s.find(700)->pop());
   EXPECT_EQ(c.blocks(), 6U);
   EXPECT_EQ(c.allocations(), 1U);
 }
