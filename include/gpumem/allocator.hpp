@@ -141,7 +141,8 @@ class allocator {
 
  private:
   friend class pooled_allocator;
-  // What a hit needs goes in registers, and what is not asked for costs nothing: these are inline, what they call is not.
+  // What a hit needs goes in registers, and what is not asked for costs nothing: these are inline, what they call is
+  // not.
   void* hit(const request& r) noexcept {
     return r.alignment == block_granularity ? hit(r.bytes, r.stream, r.device) : nullptr;
   }

@@ -53,9 +53,9 @@ class stream_cache {
   struct alignas(64) bin {
     std::uint32_t units = 0;  ///< of 512 B; 0: of no size yet
     std::uint8_t count = 0;
-    std::uint8_t most = 0;      ///< how many it may hold now
-    std::uint8_t unused = 0;    ///< the fewest that it held since it was looked at last
-    bool on_condition = false;  ///< holds blocks that would return to their places, until the heap changes
+    std::uint8_t most = 0;               ///< how many it may hold now
+    std::uint8_t unused = 0;             ///< the fewest that it held since it was looked at last
+    bool on_condition = false;           ///< holds blocks that would return to their places, until the heap changes
     std::array<claim_index, room> held;  ///< the claims of its blocks, the latest last
 
     /// Requires that it is in use and has room.

@@ -36,7 +36,8 @@ TEST(Status, CopiesShareWhatIsSaidAndOutliveEachOther) {
   EXPECT_EQ(kept.code(), errc::wrong_size);
   EXPECT_EQ(kept.message(), "4 bytes: expected 8");
   status moved = std::move(kept);
-  moved = moved;  // NOLINT: on purpose
+  const status& itself = moved;
+  moved = itself;
   EXPECT_EQ(moved.message(), "4 bytes: expected 8");
   moved = {};
   EXPECT_TRUE(moved.ok());
