@@ -40,6 +40,7 @@ inline address pool::hit(thread_cache& mine, stream_ref of, std::uint64_t reques
 }
 
 // `only`: the cache of the stream that the caller named, for a block of that one's; null where none was named.
+// Always inline, so that a free which states nothing has no test left of what it may state.
 [[gnu::always_inline]] inline bool pool::take_back_in(thread_cache& mine, address at, const release& stated,
                                                       const stream_cache* only) noexcept {
   const auto [i, w] = claims_.find(at);
