@@ -26,8 +26,8 @@ std::uint64_t mixed(std::uint64_t value) {  // the finalizer of splitmix64
 
 }  // namespace
 
-packing_search::packing_search(const problem& buffers, const sections& cut, std::uint64_t capacity)
-    : section_count_{cut.load.size()}, dead_(dead_places) {
+packing_search::packing_search(const problem& buffers, const sections& cut, std::uint64_t capacity, pruning how)
+    : pruning_{how}, section_count_{cut.load.size()}, dead_(dead_places) {
   std::uint64_t unit = 0;
   for (const buffer& each : buffers) unit = std::gcd(unit, each.size);
   for (const buffer& each : buffers) unit = std::gcd(unit, unit % each.alignment == 0 ? unit : each.alignment);
@@ -81,7 +81,8 @@ packing_search::outcome packing_search::run(const std::vector<std::uint32_t>& ra
   all.items.resize(items_.size());
   std::iota(all.items.begin(), all.items.end(), index{0});
   if (descend(all)) return outcome::found;
-  return stopped_ ? outcome::gave_up : outcome::impossible;
+  if (stopped_) return outcome::gave_up;
+  return pruning_ == pruning::exact ? outcome::impossible : outcome::exhausted;
 }
 
 placement packing_search::offsets() const {
@@ -180,7 +181,9 @@ bool packing_search::tighten(const part& open) {
 }
 
 /// An item may be next (all open items around it will lie above it) only if none of those would fit below it, and if it
-/// does not waste more than the slack of any of its sections. Any other rests, in the end, on one that may be next.
+/// does not waste more than the slack of any of its sections. Any other rests, in the end, on one that may be next. But
+/// what would fit below it may be kept out of there, by one that it does not meet: bold pruning does without the few
+/// placements where that is so, exact pruning leaves such an item its resting place.
 bool packing_search::weigh(const part& open) {
   for (index s = open.range.first; s < open.range.last; ++s) {
     lowest_[s] = first_top_[s] = second_top_[s] = none;
@@ -210,8 +213,9 @@ bool packing_search::weigh(const part& open) {
     }
     slips_below_[i] = lift <= rest(i) ? 1 : 0;
     may_be_next_[i] = rest(i) < lift && rest(i) + most_load <= capacity_ ? 1 : 0;
-    least_[i] = may_be_next_[i] != 0 ? rest(i) : none;
-    if (may_be_next_[i] == 0) waiting_.push_back(i);
+    const bool may_rest = may_be_next_[i] != 0 || (pruning_ == pruning::exact && slips_below_[i] != 0);
+    least_[i] = may_rest ? rest(i) : none;
+    if (least_[i] == none) waiting_.push_back(i);
   }
   return settle_waiting(open);
 }
@@ -221,11 +225,11 @@ bool packing_search::settle_waiting(const part& open) {
   std::vector<units>& least_top = second_top_;  // has served its purpose
   std::fill(least_top.begin() + open.range.first, least_top.begin() + open.range.last, none);
   for (const index i : open.items) {
-    if (may_be_next_[i] == 0) continue;
+    if (least_[i] == none) continue;
     for (index s = items_[i].range.first; s < items_[i].range.last; ++s) {
       least_top[s] = std::min(least_top[s], rest(i) + items_[i].size);
       lowest_[s] = std::min(lowest_[s], rest(i));
-      ++choices_[s];
+      if (may_be_next_[i] != 0) ++choices_[s];
     }
   }
   for (bool again = !waiting_.empty(); again;) {
@@ -333,8 +337,11 @@ packing_search::index packing_search::choose(const part& open) const {
 /// Every way to go on in `section`: each item that may be next in it, then that none of them is.
 bool packing_search::descend_choices(const part& open, index section) {
   std::vector<index> next;
+  units slipping = none;
   for (const index i : covering_[section]) {
-    if (placed_[i] == 0 && may_be_next_[i] != 0) next.push_back(i);
+    if (placed_[i] != 0) continue;
+    if (may_be_next_[i] != 0) next.push_back(i);
+    if (pruning_ == pruning::exact && slips_below_[i] != 0) slipping = std::min(slipping, rest(i));
   }
   std::sort(next.begin(), next.end(),
             [&](index a, index b) { return rest(a) != rest(b) ? rest(a) < rest(b) : rank_[a] < rank_[b]; });
@@ -350,7 +357,7 @@ bool packing_search::descend_choices(const part& open, index section) {
     if (place(open, next[k])) return true;
     if (stopped_) return false;
   }
-  return raise(open, section);
+  return raise(open, section, slipping);
 }
 
 bool packing_search::place(const part& open, index i) {
@@ -398,8 +405,9 @@ packing_search::units packing_search::next_level(index section) const {
   return level;
 }
 
-bool packing_search::raise(const part& open, index section) {
-  const units level = next_level(section);
+/// `slipping` is where the lowest of those rests that may not be next since another would fit below it.
+bool packing_search::raise(const part& open, index section, units slipping) {
+  const units level = std::min(next_level(section), slipping);
   if (level == none || level + open_load(section) > capacity_) {
     failures_[section] += 1;
     return false;

@@ -1,4 +1,5 @@
 /// Exhaustive search for a placement below a given capacity, with pruning; for problems of some hundred buffers.
+/// Bold pruning finds most; exact pruning searches more nodes, and where it finds nothing there is nothing.
 ///
 /// Only canonical placements are looked at: each buffer rests on the floor or on another one, as if it had fallen. A
 /// node of the search picks a section of time and asks which buffer comes next in it; all that is known about a node is
@@ -18,7 +19,9 @@ namespace gpumem::plan {
 
 class packing_search {
  public:
-  enum class outcome : std::uint8_t { found, impossible, gave_up };
+  enum class pruning : std::uint8_t { bold, exact };
+  /// `exhausted`: nothing in all that bold pruning leaves; `impossible`: nothing at all.
+  enum class outcome : std::uint8_t { found, exhausted, impossible, gave_up };
   /// Which section is branched on: the one with the fewest choices; these weighed by its slack; and by its failures,
   /// too; the one with the lowest floor; one that the first item lies in, by resting place and rank.
   enum class rule : std::uint8_t { fewest_choices, least_slack, most_failures, lowest_floor, first_item };
@@ -26,7 +29,7 @@ class packing_search {
   using clock = std::chrono::steady_clock;
 
   /// Requires a checked problem with `may_fit(buffers, capacity)`; keeps references to neither.
-  packing_search(const problem& buffers, const sections& cut, std::uint64_t capacity);
+  packing_search(const problem& buffers, const sections& cut, std::uint64_t capacity, pruning how);
 
   /// Tries for `most_nodes` nodes; buffers with a lower `rank` (by buffer) come first where there is a choice. What one
   /// run learns serves the next.
@@ -60,7 +63,7 @@ class packing_search {
   bool descend_parts(std::vector<part>& parts);
   bool descend_choices(const part& open, index section);
   bool place(const part& open, index i);
-  bool raise(const part& open, index section);
+  bool raise(const part& open, index section, units slipping);
   [[nodiscard]] index choose(const part& open) const;
   [[nodiscard]] units next_level(index section) const;
   [[nodiscard]] std::uint64_t key_of(const part& open) const;
@@ -75,6 +78,7 @@ class packing_search {
   void set(units& value, units to);
   void rewind(std::size_t mark);
 
+  pruning pruning_;
   units unit_bytes_ = 1;
   units capacity_ = 0;
   std::size_t section_count_ = 0;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "bits.hpp"
@@ -15,6 +16,32 @@ constexpr std::uint64_t largest_sum = std::uint64_t{1} << 62;
 
 status bad(const buffer& which, std::string_view reason) {
   return {errc::invalid_argument, fmt::format("buffer {}: {}", which.id, reason)};
+}
+
+/// Calls `seen` with each stretch of time between the first and the last moment, in order, and the bytes alive in it.
+template <typename Seen>
+void for_each_load(const problem& buffers, Seen seen) {
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> starts;
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> ends;
+  for (std::uint32_t i = 0; i < buffers.size(); ++i) {
+    starts.emplace_back(buffers[i].lower, i);
+    ends.emplace_back(buffers[i].upper, i);
+  }
+  std::sort(starts.begin(), starts.end());
+  std::sort(ends.begin(), ends.end());
+  std::uint64_t alive = 0;
+  std::size_t started = 0;
+  for (std::size_t ended = 0; ended < ends.size();) {
+    const std::uint64_t now =
+        started < starts.size() ? std::min(starts[started].first, ends[ended].first) : ends[ended].first;
+    for (; ended < ends.size() && ends[ended].first == now; ++ended) alive -= buffers[ends[ended].second].size;
+    for (; started < starts.size() && starts[started].first == now; ++started)
+      alive += buffers[starts[started].second].size;
+    if (ended == ends.size()) return;
+    const std::uint64_t next =
+        started < starts.size() ? std::min(starts[started].first, ends[ended].first) : ends[ended].first;
+    seen(window{now, next}, alive);
+  }
 }
 
 }  // namespace
@@ -43,23 +70,30 @@ status check(const problem& buffers) {
 }
 
 load peak_load(const problem& buffers) {
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> starts;
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> ends;
-  for (std::uint32_t i = 0; i < buffers.size(); ++i) {
-    starts.emplace_back(buffers[i].lower, i);
-    ends.emplace_back(buffers[i].upper, i);
-  }
-  std::sort(starts.begin(), starts.end());
-  std::sort(ends.begin(), ends.end());
   load peak;
-  std::uint64_t alive = 0;
-  std::size_t ended = 0;
-  for (const auto& [time, i] : starts) {
-    while (ends[ended].first <= time) alive -= buffers[ends[ended++].second].size;
-    alive += buffers[i].size;
-    if (alive > peak.bytes) peak = {alive, time};
-  }
+  for_each_load(buffers, [&](const window& when, std::uint64_t alive) {
+    if (alive > peak.bytes) peak = {alive, when.lower};
+  });
   return peak;
+}
+
+window busy_window(const problem& buffers, std::uint64_t bytes) {
+  window busy{.lower = UINT64_MAX, .upper = 0};
+  for_each_load(buffers, [&](const window& when, std::uint64_t alive) {
+    if (alive < bytes) return;
+    busy.lower = std::min(busy.lower, when.lower);
+    busy.upper = when.upper;
+  });
+  return busy;
+}
+
+std::uint64_t height_unit(const problem& buffers) {
+  std::uint64_t unit = 0;
+  for (const buffer& each : buffers) {
+    unit = std::gcd(unit, each.size);
+    if (each.alignment > 1) unit = std::gcd(unit, each.alignment);
+  }
+  return unit;
 }
 
 status may_fit(const problem& buffers, std::uint64_t capacity) {

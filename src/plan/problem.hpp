@@ -37,6 +37,20 @@ struct load {
 /// The most bytes alive at once: no placement can be lower. Requires a checked problem.
 [[nodiscard]] load peak_load(const problem& buffers);
 
+/// Moments from `lower` to before `upper`.
+struct window {
+  std::uint64_t lower = 0;
+  std::uint64_t upper = 0;
+};
+
+/// From the first moment to the last at which so many bytes are alive. Requires a checked problem that has such a
+/// moment.
+[[nodiscard]] window busy_window(const problem& buffers, std::uint64_t bytes);
+
+/// Every placement can be let fall until each buffer rests on another one, so heights are sums of sizes and paddings:
+/// multiples of this.
+[[nodiscard]] std::uint64_t height_unit(const problem& buffers);
+
 /// Ok where nothing speaks against `capacity`; `out_of_memory` names the buffer that alone is too large, or the moment
 /// at which more is alive.
 [[nodiscard]] status may_fit(const problem& buffers, std::uint64_t capacity);

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "bits.hpp"
 #include "ejection_search.hpp"
 #include "gap_fill.hpp"
+#include "height_bound.hpp"
 #include "orders.hpp"
 #include "packing_search.hpp"
 #include "sections.hpp"
@@ -39,7 +39,7 @@ class solver {
         cut_{cut_into_sections(buffers)},
         filler_{buffers, cut_},
         peak_{peak_load(buffers)},
-        unit_{unit_of(buffers)},
+        unit_{height_unit(buffers)},
         bound_{peak_.bytes} {}
 
   void run() {
@@ -100,47 +100,11 @@ class solver {
       if (now != outcome::found) too_low = std::max(too_low, target);
       if (now == outcome::impossible && !raised) {
         raised = true;
-        for (const double share : size_levels) raise_bound(share, effort);
+        bound_ = raised_bound(buffers_, {bound_, height_}, effort, deadline_);
         too_low = std::max(too_low, bound_ - unit_);
       }
     }
     return height_ > bound_;
-  }
-
-  /// Looks for the greatest height that is impossible for the large buffers and those alive at the peak.
-  void raise_bound(double share, unsigned effort) {
-    problem some;
-    const auto least = static_cast<std::uint64_t>(share * static_cast<double>(peak_.bytes));
-    for (const buffer& each : buffers_) {
-      if (each.size >= least || (each.lower <= peak_.time && peak_.time < each.upper)) some.push_back(each);
-    }
-    if (some.size() > few) return;
-    const sections cut = cut_into_sections(some);
-    std::uint64_t possible = height_;
-    while (!done() && possible - bound_ > 0) {
-      const std::uint64_t target = bound_ + round_down((possible - bound_) / 2, unit_);
-      packing_search search{some, cut, target};
-      packing_search::outcome now = packing_search::outcome::gave_up;
-      for (int rule = 0; rule < packing_search::rule_count && now == packing_search::outcome::gave_up; ++rule) {
-        const std::vector<std::uint32_t> rank = rank_of(ordered(some, cut, order_by::failures, search.failures()));
-        now = search.run(rank, static_cast<packing_search::rule>(rule), std::uint64_t{1000} << effort, deadline_);
-      }
-      if (now == packing_search::outcome::impossible) {
-        bound_ = target + unit_;
-      } else {
-        possible = target;
-      }
-    }
-  }
-
-  /// Every placement can be let fall until each buffer rests on another one, so heights are sums of sizes and paddings.
-  [[nodiscard]] static std::uint64_t unit_of(const problem& buffers) {
-    std::uint64_t unit = 0;
-    for (const buffer& each : buffers) {
-      unit = std::gcd(unit, each.size);
-      if (each.alignment > 1) unit = std::gcd(unit, each.alignment);
-    }
-    return unit;
   }
 
   outcome attempt(std::uint64_t target, unsigned effort) {
@@ -182,25 +146,35 @@ class solver {
   outcome exhaust(const problem& large, const sections& cut, const std::vector<std::uint32_t>& which,
                   const std::vector<std::uint32_t>& rest, std::uint64_t target, unsigned effort) {
     if (!may_fit(large, target)) return outcome::impossible;
-    packing_search search{large, cut, target};
+    for (const auto how : {packing_search::pruning::bold, packing_search::pruning::exact}) {
+      packing_search search{large, cut, target, how};
+      switch (exhaust(search, large, cut, effort)) {
+        case packing_search::outcome::found:
+          // What is left over did not fit: the level below takes more in.
+          return complete(search.offsets(), which, rest, target) ? outcome::found : outcome::open;
+        case packing_search::outcome::exhausted:
+          break;  // a proof, or what bold pruning lost
+        case packing_search::outcome::impossible:
+          return outcome::impossible;
+        case packing_search::outcome::gave_up:
+          return outcome::open;
+      }
+    }
+    return outcome::open;
+  }
+
+  packing_search::outcome exhaust(packing_search& search, const problem& large, const sections& cut, unsigned effort) {
     const bool all = large.size() <= few || effort > 1;
     const std::uint64_t nodes = (large.size() <= few ? 1000 : 2 * large.size()) << effort;
     for (int by = 0; by < (all ? order_count : 1); ++by) {
       for (int rule = 0; rule < packing_search::rule_count; ++rule) {
         const std::vector<std::uint32_t> rank =
             rank_of(ordered(large, cut, static_cast<order_by>(by), search.failures()));
-        switch (search.run(rank, static_cast<packing_search::rule>(rule), nodes, deadline_)) {
-          case packing_search::outcome::impossible:
-            return outcome::impossible;
-          case packing_search::outcome::found:
-            // What is left over did not fit: the level below takes more in.
-            return complete(search.offsets(), which, rest, target) ? outcome::found : outcome::open;
-          case packing_search::outcome::gave_up:
-            if (clock::now() >= deadline_) return outcome::open;
-        }
+        const auto now = search.run(rank, static_cast<packing_search::rule>(rule), nodes, deadline_);
+        if (now != packing_search::outcome::gave_up || clock::now() >= deadline_) return now;
       }
     }
-    return outcome::open;
+    return packing_search::outcome::gave_up;
   }
 
   /// Fills the small buffers in around the large ones; true where all of it ends at or below `target`.

@@ -3,8 +3,8 @@
 /// 1 gap filling in several orders   2 for a given height, from the large buffers to all: ejection search, and
 /// exhaustive search where there are few enough   3 the height halved between what was reached and what is known to be
 /// too low. At any moment there is a whole placement; the lower bound rises from the peak load where the exhaustive
-/// search proves that the large buffers alone need more. The same problem gives the same answer unless the time limit
-/// cut it short.
+/// search proves that some of the buffers need more (height_bound.hpp). The same problem gives the same answer unless
+/// the time limit cut it short.
 #pragma once
 
 #include <chrono>

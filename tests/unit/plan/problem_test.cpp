@@ -69,6 +69,27 @@ TEST(may_fit, says_which_moment_proves_that_it_cannot) {
   EXPECT_EQ(may_fit(buffers, 59).message(), "buffer 0 of 60 bytes is larger than the capacity of 59");
 }
 
+TEST(busy_window, is_from_the_first_moment_with_so_much_to_the_last) {
+  const problem buffers{{.id = 0, .lower = 0, .upper = 20, .size = 10},
+                        {.id = 1, .lower = 4, .upper = 6, .size = 30},
+                        {.id = 2, .lower = 6, .upper = 9, .size = 20},
+                        {.id = 3, .lower = 12, .upper = 15, .size = 30}};
+  const auto is = [&](std::uint64_t bytes, std::uint64_t lower, std::uint64_t upper) {
+    const window busy = busy_window(buffers, bytes);
+    return busy.lower == lower && busy.upper == upper;
+  };
+  EXPECT_TRUE(is(40, 4, 15));
+  EXPECT_TRUE(is(31, 4, 15));
+  EXPECT_TRUE(is(10, 0, 20));
+  EXPECT_TRUE(is(0, 0, 20));
+}
+
+TEST(height_unit, divides_sizes_and_alignments) {
+  EXPECT_EQ(height_unit({{.id = 0, .lower = 0, .upper = 1, .size = 48}, {.id = 1, .lower = 0, .upper = 1, .size = 72}}),
+            24U);
+  EXPECT_EQ(height_unit({{.id = 0, .lower = 0, .upper = 1, .size = 48, .alignment = 16}}), 16U);
+}
+
 TEST(sections, overlap_exactly_where_lives_do) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     const problem buffers = random_problem(seed, 30);

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <numeric>
+#include <utility>
 
 #include "ejection_search.hpp"
 #include "gap_fill.hpp"
@@ -43,18 +44,44 @@ TEST(packing_search, finds_the_optimum_and_proves_it_whatever_the_rule) {
     const sections cut = cut_into_sections(buffers);
     const std::uint64_t lowest = lowest_height(buffers);
     const std::vector<std::uint32_t> rank = rank_of(ordered(buffers, cut, order_by::size));
+    for (const auto& [how, nothing] :
+         {std::pair{packing_search::pruning::bold, packing_search::outcome::exhausted},
+          std::pair{packing_search::pruning::exact, packing_search::outcome::impossible}}) {
+      for (int rule = 0; rule < packing_search::rule_count; ++rule) {
+        packing_search search{buffers, cut, lowest, how};
+        ASSERT_EQ(search.run(rank, static_cast<packing_search::rule>(rule), 1'000'000, never),
+                  packing_search::outcome::found)
+            << "seed " << seed << " rule " << rule;
+        const status ok = validate(buffers, search.offsets(), lowest);
+        EXPECT_TRUE(ok) << ok.message();
+        if (!may_fit(buffers, lowest - 1)) continue;
+        packing_search below{buffers, cut, lowest - 1, how};
+        EXPECT_EQ(below.run(rank, static_cast<packing_search::rule>(rule), 1'000'000, never), nothing)
+            << "seed " << seed << " rule " << rule;
+      }
+    }
+  }
+}
+
+// What fits below another item (3 below 4) is kept out of there by one that this other does not meet (6).
+TEST(packing_search, loses_nothing_with_exact_pruning) {
+  const problem buffers{{.id = 1, .lower = 0, .upper = 4, .size = 9, .alignment = 4},
+                        {.id = 2, .lower = 5, .upper = 7, .size = 7, .alignment = 4},
+                        {.id = 3, .lower = 2, .upper = 6, .size = 1, .alignment = 1},
+                        {.id = 4, .lower = 1, .upper = 4, .size = 3, .alignment = 2},
+                        {.id = 5, .lower = 4, .upper = 5, .size = 3, .alignment = 1},
+                        {.id = 6, .lower = 5, .upper = 6, .size = 5, .alignment = 4}};
+  const placement fits{0, 0, 13, 10, 0, 8};
+  ASSERT_TRUE(validate(buffers, fits, 14));
+  const sections cut = cut_into_sections(buffers);
+  for (int by = 0; by < plain_order_count; ++by) {
+    const std::vector<std::uint32_t> rank = rank_of(ordered(buffers, cut, static_cast<order_by>(by)));
     for (int rule = 0; rule < packing_search::rule_count; ++rule) {
-      packing_search search{buffers, cut, lowest};
+      packing_search search{buffers, cut, 14, packing_search::pruning::exact};
       ASSERT_EQ(search.run(rank, static_cast<packing_search::rule>(rule), 1'000'000, never),
                 packing_search::outcome::found)
-          << "seed " << seed << " rule " << rule;
-      const status ok = validate(buffers, search.offsets(), lowest);
-      EXPECT_TRUE(ok) << ok.message();
-      if (!may_fit(buffers, lowest - 1)) continue;
-      packing_search below{buffers, cut, lowest - 1};
-      EXPECT_EQ(below.run(rank, static_cast<packing_search::rule>(rule), 1'000'000, never),
-                packing_search::outcome::impossible)
-          << "seed " << seed << " rule " << rule;
+          << by << ", " << rule;
+      EXPECT_TRUE(validate(buffers, search.offsets(), 14));
     }
   }
 }
@@ -62,7 +89,7 @@ TEST(packing_search, finds_the_optimum_and_proves_it_whatever_the_rule) {
 TEST(packing_search, gives_up_when_its_nodes_are_used_up) {
   const problem buffers = cut_rectangle(3, 200, 1000, 1000);
   const sections cut = cut_into_sections(buffers);
-  packing_search search{buffers, cut, 1000};
+  packing_search search{buffers, cut, 1000, packing_search::pruning::bold};
   EXPECT_EQ(search.run(rank_of(ordered(buffers, cut, order_by::size)), packing_search::rule::first_item, 3, never),
             packing_search::outcome::gave_up);
 }

@@ -1,0 +1,104 @@
+#include "height_bound.hpp"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "bits.hpp"
+#include "orders.hpp"
+#include "packing_search.hpp"
+#include "sections.hpp"
+
+namespace gpumem::plan {
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+/// Windows: from the first moment to the last at which this share of the peak load is alive. The shortest first, whose
+/// problems are the smallest; the last is all of the time.
+constexpr std::array<double, 5> busy_shares{0.95, 0.9, 0.75, 0.5, 0};
+/// Buffers below these shares of the peak load are left out, but for those alive at the peak.
+constexpr std::array<double, 6> size_shares{0.02, 0.005, 0.002, 0.0005, 0.0001, 0};
+constexpr std::size_t most_searched = 600;  // buffers
+
+std::uint64_t share_of(std::uint64_t bytes, double share) {
+  return static_cast<std::uint64_t>(share * static_cast<double>(bytes));
+}
+
+/// Some of the buffers, none longer than the window, and the bytes of those that were alive all through it.
+struct relaxed {
+  problem rest;
+  std::uint64_t on_the_floor = 0;
+};
+
+relaxed cut_to(const problem& buffers, const window& of, const load& peak, std::uint64_t least_size) {
+  std::uint64_t alignment = 1;
+  for (const buffer& each : buffers) alignment = std::max(alignment, each.alignment);
+  relaxed out;
+  for (buffer each : buffers) {
+    const bool at_peak = each.lower <= peak.time && peak.time < each.upper;
+    each.lower = std::max(each.lower, of.lower);
+    each.upper = std::min(each.upper, of.upper);
+    if (each.lower >= each.upper) continue;
+    // What lies above must be able to fall by its size.
+    if (each.lower == of.lower && each.upper == of.upper && each.size % alignment == 0) {
+      out.on_the_floor += each.size;
+    } else if (each.size >= least_size || at_peak) {
+      out.rest.push_back(each);
+    }
+  }
+  return out;
+}
+
+/// What is proven of those buffers, 0 where that is nothing above `known.bound`: bisects between that, which need not
+/// be a bound of these, and what is possible, or seems to be.
+std::uint64_t proven_of(const problem& buffers, height_range known, unsigned effort, clock::time_point deadline) {
+  const std::uint64_t unit = height_unit(buffers);
+  const sections cut = cut_into_sections(buffers);
+  const std::uint64_t peak = round_up(peak_load(buffers).bytes, unit);
+  std::uint64_t proven = peak > known.bound ? peak : 0;
+  std::uint64_t low = std::max(round_down(known.bound, unit), peak);  // impossible: then a unit above it is proven
+  std::uint64_t possible = round_down(known.height, unit);
+  while (low < possible && clock::now() < deadline) {
+    const std::uint64_t target = low + round_down((possible - low) / 2, unit);
+    packing_search search{buffers, cut, target, packing_search::pruning::exact};
+    packing_search::outcome now = packing_search::outcome::gave_up;
+    for (int rule = 0; rule < packing_search::rule_count && now == packing_search::outcome::gave_up; ++rule) {
+      const std::vector<std::uint32_t> rank = rank_of(ordered(buffers, cut, order_by::failures, search.failures()));
+      now = search.run(rank, static_cast<packing_search::rule>(rule), std::uint64_t{1000} << effort, deadline);
+    }
+    if (now == packing_search::outcome::impossible) {
+      proven = low = target + unit;
+    } else {
+      possible = target;
+    }
+  }
+  return proven;
+}
+
+}  // namespace
+
+std::uint64_t raised_bound(const problem& buffers, height_range known, unsigned effort, clock::time_point deadline) {
+  const load peak = peak_load(buffers);
+  window before;
+  for (const double busy : busy_shares) {
+    const window now = busy_window(buffers, share_of(peak.bytes, busy));
+    if (now.lower == before.lower && now.upper == before.upper) continue;
+    before = now;
+    std::size_t searched = 0;
+    for (const double share : size_shares) {
+      if (known.bound >= known.height || clock::now() >= deadline) return known.bound;
+      const relaxed some = cut_to(buffers, now, peak, share_of(peak.bytes, share));
+      if (some.rest.size() > most_searched) break;
+      if (some.rest.size() == searched) continue;  // nothing, or nothing that the level above did not have
+      searched = some.rest.size();
+      const std::uint64_t floor = some.on_the_floor;
+      const std::uint64_t below = known.bound > floor ? known.bound - floor : 0;
+      const std::uint64_t rest = proven_of(some.rest, {below, known.height - floor}, effort, deadline);
+      if (rest != 0) known.bound = std::max(known.bound, rest + floor);
+    }
+  }
+  return known.bound;
+}
+
+}  // namespace gpumem::plan
