@@ -34,10 +34,11 @@ class expandable final : public policy {
     const std::uint64_t most = peak + (slack_ || rises ? slack : slack + slack / 2);
     const std::uint64_t room = most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;
     if (slack_) return {.make_bytes = std::min(room, missing_bytes), .run_bytes = page_};
-    if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run_bytes(peak)};
-    const std::uint64_t for_gaps = round_up(share(peak, gap_share), page_);
-    return {.make_bytes = rises ? std::max(missing_bytes, ahead_bytes(peak)) : missing_bytes + for_gaps,
-            .run_bytes = run_bytes(peak)};
+    const std::uint64_t for_gaps = share(peak, gap_share);
+    if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run_bytes(peak), .over_bytes = for_gaps};
+    return {
+        .make_bytes = rises ? std::max(missing_bytes, ahead_bytes(peak)) : missing_bytes + round_up(for_gaps, page_),
+        .run_bytes = run_bytes(peak)};
   }
 
   /// Whole segments are not taken.

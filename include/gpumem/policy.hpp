@@ -56,6 +56,9 @@ struct page_rules {
 struct page_request {
   std::uint64_t make_bytes = 0;  ///< made new, at most; what is missing beyond them is taken from idle memory
   std::uint64_t run_bytes = 0;   ///< made in pieces of at most this, each of which can only be moved as a whole
+  /// What cannot be moved is made new as well, up to so much; before more is, idle pieces that are too long to be moved
+  /// go back to the device.
+  std::uint64_t over_bytes = UINT64_MAX;
 };
 
 /// Why a pool considers giving segments back.

@@ -61,14 +61,18 @@ bool pool::add_range(guard& lock, want& w) {
   }
 }
 
+pool::page_span pool::pages_of(const page_place& at, std::uint64_t bytes) const {
+  const std::uint64_t page = device_.info().page_bytes;
+  return {round_down(at.begin, page), round_up(at.begin + bytes, page)};
+}
+
 // Idle runs for the pieces, `bytes` at most: the shortest stretches first, which serve nothing else. What is used of
 // each piece, from its beginning, comes back in `filled`.
 std::vector<page_step::run> pool::runs_to_move(const std::vector<hollow_piece>& pieces, const page_place& at,
                                                std::uint64_t need_bytes, std::uint64_t bytes,
                                                std::vector<std::uint64_t>* filled) const {
-  const std::uint64_t page = device_.info().page_bytes;
-  std::vector<idle_stretch> stretches =
-      pages_.idle(heap_, round_down(at.begin, page), round_up(at.begin + need_bytes, page));
+  const page_span keep = pages_of(at, need_bytes);
+  std::vector<idle_stretch> stretches = pages_.idle(heap_, keep.begin, keep.end);
   std::stable_sort(stretches.begin(), stretches.end(),
                    [](const idle_stretch& a, const idle_stretch& b) { return a.bytes < b.bytes; });
   std::vector<page_step::run> moving;
@@ -92,8 +96,9 @@ std::vector<page_step::run> pool::runs_to_move(const std::vector<hollow_piece>& 
   return moving;
 }
 
-// What is done about the pages that are missing there.
-pool::page_plan pool::plan_pages(const want& w, const page_place& at, new_pages_at_most most, bool may_wait,
+// What is done about the pages that are missing there. Where runs have to be given back first, `out->new_bytes` says
+// how much of them.
+pool::page_plan pool::plan_pages(const want& w, const page_place& at, new_pages_at_most most, page_means left,
                                  page_step* out) const {
   const std::uint64_t page = device_.info().page_bytes;
   const std::uint64_t mapped = heap_.totals().segment_bytes;
@@ -110,12 +115,16 @@ pool::page_plan pool::plan_pages(const want& w, const page_place& at, new_pages_
   }
   std::uint64_t make = at.missing_bytes;
   for (const std::uint64_t bytes : filled) make -= bytes;
-  if (make > fresh && may_wait && may_settle()) return page_plan::wait_first;
+  if (make > fresh && left.wait && may_settle()) return page_plan::wait_first;
+  if (left.give_back && streams_.captures() == 0 && (make > room || (make > fresh && make - fresh > ask.over_bytes))) {
+    out->new_bytes = make - fresh;
+    return page_plan::give_back_first;
+  }
   if (make > room) return page_plan::impossible;
   for (std::size_t p = 0; p < out->pieces.size(); ++p) {
     add_new(*out, out->pieces[p].begin + filled[p], out->pieces[p].bytes - filled[p], run_bytes);
   }
-  if (fresh > at.missing_bytes) make += plan_ahead(fresh - at.missing_bytes, run_bytes, out);
+  if (fresh > at.missing_bytes && left.give_back) make += plan_ahead(fresh - at.missing_bytes, run_bytes, out);
   out->new_bytes = make;
   return page_plan::ready;
 }
@@ -225,8 +234,7 @@ block_index pool::carve_place(const want& w, const page_place& at, address withi
 // Requires the ticket. Where the request was placed, `w.placed` says so.
 pool::growth pool::page_in(guard& lock, want& w) {
   new_pages_at_most most;
-  bool may_wait = true;
-  bool may_return = true;
+  page_means left;
   for (unsigned round = 0; round < most_rounds; ++round) {
     const std::optional<page_place> at =
         cheapest_place(heap_, w.klass, w.owner, w.bytes, w.alignment, device_.info().page_bytes);
@@ -239,19 +247,19 @@ pool::growth pool::page_in(guard& lock, want& w) {
       return growth::grew;
     }
     page_step step;
-    switch (plan_pages(w, *at, most, may_wait, &step)) {
+    switch (plan_pages(w, *at, most, left, &step)) {
       case page_plan::wait_first:
-        may_wait = false;
+        left.wait = false;
         if (wait_for_fences(lock)) poll();
         continue;
-      case page_plan::impossible: {
+      case page_plan::give_back_first:
         // Idle runs may be too long for the pieces: given back, they make room for others.
-        const bool helped = may_return && streams_.captures() == 0 && return_stretches(lock, at->missing_bytes) != 0;
-        may_return = false;
-        if (helped) continue;
+        left.give_back = false;
+        static_cast<void>(return_stretches(lock, step.new_bytes, pages_of(*at, w.bytes)));
+        continue;
+      case page_plan::impossible:
         (budget_.left() < at->missing_bytes ? w.limit_refused : w.device_refused) = true;
         return growth::refused;
-      }
       case page_plan::ready:
         break;
     }
@@ -284,11 +292,11 @@ pool::growth pool::page_in(guard& lock, want& w) {
 }
 
 // Requires the ticket. Gives idle runs back, the longest stretches first, until so many bytes went.
-std::uint64_t pool::return_stretches(guard& lock, std::uint64_t bytes) {
+std::uint64_t pool::return_stretches(guard& lock, std::uint64_t bytes, page_span keep) {
   const std::uint64_t page = device_.info().page_bytes;
   std::uint64_t returned = 0;
   while (returned < bytes && streams_.captures() == 0) {
-    const std::vector<idle_stretch> idle = pages_.idle(heap_, 0, 0);
+    const std::vector<idle_stretch> idle = pages_.idle(heap_, keep.begin, keep.end);
     const auto longest = std::max_element(
         idle.begin(), idle.end(), [](const idle_stretch& a, const idle_stretch& b) { return a.bytes < b.bytes; });
     if (longest == idle.end()) break;
@@ -320,7 +328,7 @@ std::uint64_t pool::return_stretches(guard& lock, std::uint64_t bytes) {
 std::uint64_t pool::return_pages(guard& lock, std::uint64_t bytes) {
   while (growing_) ticket_returned_.wait(lock);
   growing_ = true;
-  const std::uint64_t returned = return_stretches(lock, bytes);
+  const std::uint64_t returned = return_stretches(lock, bytes, {});
   return_ticket();
   return returned;
 }

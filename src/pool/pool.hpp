@@ -122,7 +122,7 @@ class pool {
     std::uint32_t next = no_block;
   };
   enum class growth : std::uint8_t { grew, waited, refused };
-  enum class page_plan : std::uint8_t { ready, wait_first, impossible };
+  enum class page_plan : std::uint8_t { ready, wait_first, give_back_first, impossible };
 
   // pool_hit.hpp
   [[nodiscard]] thread_cache* mine_without_lock() const noexcept;
@@ -218,7 +218,12 @@ class pool {
     std::uint64_t bytes = UINT64_MAX;
     std::uint64_t run_bytes = UINT64_MAX;
   };
-  [[nodiscard]] page_plan plan_pages(const want& w, const page_place& at, new_pages_at_most most, bool may_wait,
+  /// What may still be tried before more is made than the policy wants.
+  struct page_means {
+    bool wait = true;       ///< for fences
+    bool give_back = true;  ///< runs that are too long to move
+  };
+  [[nodiscard]] page_plan plan_pages(const want& w, const page_place& at, new_pages_at_most most, page_means left,
                                      page_step* out) const;
   std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, page_step* out) const;
   [[nodiscard]] std::vector<page_step::run> runs_to_move(const std::vector<hollow_piece>& pieces, const page_place& at,
@@ -231,7 +236,13 @@ class pool {
   void take_moving(const page_step& step);
   void settle_step(const page_step& step, std::uint64_t reserved_bytes);
   block_index carve_place(const want& w, const page_place& at, address within);
-  std::uint64_t return_stretches(guard& lock, std::uint64_t bytes);
+  /// Where no page may go from.
+  struct page_span {
+    address begin = 0;
+    address end = 0;
+  };
+  [[nodiscard]] page_span pages_of(const page_place& at, std::uint64_t bytes) const;
+  std::uint64_t return_stretches(guard& lock, std::uint64_t bytes, page_span keep);
   std::uint64_t return_pages(guard& lock, std::uint64_t bytes);
   void return_everything_paged();
   [[nodiscard]] status check_pages() const;

@@ -132,6 +132,16 @@ TEST_P(expandable_default, costs_less_device_time_than_caching) {
   EXPECT_GT(expandable.utilization(), caching.utilization() - 0.05);
 }
 
+TEST_P(expandable_default, loses_no_utilization_to_thread_caches_and_nor_do_others) {
+  const std::string path = file_of(GetParam());
+  if (path.empty()) GTEST_SKIP() << "needs the recorded trace " << recorded << GetParam() << ".csv.gz";
+  const trace t = load(path);
+  for (const char* policy : {"expandable", "growth", "caching"}) {
+    const double with = figures_of(t, policy).utilization();
+    EXPECT_GE(with, figures_of(t, fmt::format("{},thread_cache=0", policy)).utilization() - 0.005) << policy;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(traces, expandable_default,
                          testing::Values("gpt2_varlen", "lstm", "moe", "serve", "unet_diffusion", "churn-few-live",
                                          "expandable-recorded", "large-tensors-a", "large-tensors-b",

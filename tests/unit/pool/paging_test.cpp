@@ -17,12 +17,14 @@ struct page_by_page final : policy {
   std::uint64_t most;
   std::uint64_t range;
   std::uint64_t run;
-  page_by_page(std::uint64_t most_bytes, std::uint64_t range_bytes, std::uint64_t run_bytes)
-      : most{most_bytes}, range{range_bytes}, run{run_bytes} {}
+  std::uint64_t over;
+  page_by_page(std::uint64_t most_bytes, std::uint64_t range_bytes, std::uint64_t run_bytes, std::uint64_t over_bytes)
+      : most{most_bytes}, range{range_bytes}, run{run_bytes}, over{over_bytes} {}
   [[nodiscard]] page_rules pages(const pool_view&) const override { return {.range_bytes = range}; }
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t, std::uint64_t missing) const override {
     return {.make_bytes = std::min(missing, most > view.reserved_bytes ? most - view.reserved_bytes : 0),
-            .run_bytes = run};
+            .run_bytes = run,
+            .over_bytes = over};
   }
   segment_request grow(const pool_view&, std::uint64_t need) override { return {.bytes = need, .least_bytes = need}; }
 };
@@ -31,8 +33,8 @@ struct paged_pool {
   sim_device device;
   pool tested;
   explicit paged_pool(std::uint64_t most = 16 * page, std::uint64_t range = 1 * gib, std::uint64_t run = page,
-                      std::uint64_t limit = 4 * gib)
-      : tested{device, config(limit), std::make_unique<page_by_page>(most, range, run)} {}
+                      std::uint64_t limit = 4 * gib, std::uint64_t over = UINT64_MAX)
+      : tested{device, config(limit), std::make_unique<page_by_page>(most, range, run, over)} {}
   ~paged_pool() {
     EXPECT_TRUE(tested.check().ok()) << tested.check().message();
     EXPECT_EQ(device.hazard_count(), 0U);
@@ -123,6 +125,28 @@ TEST(paging, runs_that_are_too_long_to_move_go_back_and_make_room) {
   p.give(b);
   EXPECT_NE(p.take(3 * page), 0U);
   EXPECT_EQ(p.tested.stats().reserved_bytes, 8 * page);
+}
+
+// Three runs of four pages, the middle one in use: five pages in a row lack one, and no run is as short as that.
+TEST(paging, runs_that_are_too_long_to_move_go_back_before_too_much_is_made) {
+  const auto reserved_after = [](std::uint64_t over) {
+    paged_pool p{12 * page, 1 * gib, 4 * page, 4 * gib, over};
+    const address low = p.take(4 * page);
+    const address middle = p.take(4 * page);
+    const address high = p.take(4 * page);
+    p.give(low);
+    p.give(high);
+    EXPECT_NE(p.take(5 * page), 0U);
+    EXPECT_TRUE(p.tested.describe(middle).ok());
+    const statistics s = p.tested.stats();
+    EXPECT_EQ(s.remapped_pages, 0U);
+    EXPECT_EQ(s.mapped_pages, 13U);
+    EXPECT_EQ(s.returned_pages * page + s.reserved_bytes, 13 * page);
+    EXPECT_EQ(s.peak_reserved_bytes, s.returned_pages != 0 ? 12 * page : 13 * page);
+    return s.reserved_bytes;
+  };
+  EXPECT_EQ(reserved_after(page), 13 * page) << "so much over is allowed";
+  EXPECT_EQ(reserved_after(page - 512), 9 * page);
 }
 
 TEST(paging, another_range_is_reserved_where_the_addresses_run_out) {
