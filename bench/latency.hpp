@@ -5,6 +5,8 @@
 /// are plain values and need no Google Benchmark.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,12 +28,43 @@ struct tail_times {
   double p99_9_us = 0;
   double p99_999_us = 0;
   double max_us = 0;
+  /// Of the median time of each operation over the repetitions, which are the same walk.
+  double p99_999_of_medians_us = 0;
+  double max_of_medians_us = 0;
   std::uint64_t ops = 0;                    ///< timed and in the figures above
   std::optional<std::uint64_t> device_ops;  ///< left out of them, since they called the device; none: not known
   std::uint64_t preemptions = 0;  ///< how often the thread lost its processor meanwhile: each is in the figures
 };
-/// Sorts `ns` in part. A percentile is the least time that so many of the operations did not exceed.
-tail_times tail_of(std::vector<std::uint32_t>& ns, std::optional<std::uint64_t> device_ops);
+
+/// How long each operation took in each repetition; memory that was written to before, so that no page is missing.
+class operation_times {
+ public:
+  operation_times(std::size_t operations, std::size_t repetitions)
+      : operations_{operations}, ns_(operations * repetitions, unknown) {}
+  /// What is added next is the first operation's. What exceeds the repetitions or the operations is not kept.
+  void begin_repetition() noexcept { next_ = begun_++ * operations_; }
+  void add(std::chrono::nanoseconds took) noexcept {
+    const auto ns = std::clamp<std::int64_t>(took.count(), 1, UINT32_MAX);
+    if (next_ < std::min(ns_.size(), begun_ * operations_)) ns_[next_++] = static_cast<std::uint32_t>(ns);
+  }
+  void add_unknown() noexcept {
+    if (next_ < std::min(ns_.size(), begun_ * operations_)) ++next_;
+  }
+  /// Of all repetitions, in no order.
+  [[nodiscard]] std::vector<std::uint32_t> all() const;
+  /// Of each operation over the repetitions that were begun, where all of them have it.
+  [[nodiscard]] std::vector<std::uint32_t> medians() const;
+
+ private:
+  static constexpr std::uint32_t unknown = 0;
+  std::size_t operations_;
+  std::size_t begun_ = 0;
+  std::size_t next_ = 0;
+  std::vector<std::uint32_t> ns_;
+};
+
+/// A percentile is the least time that so many of the operations did not exceed.
+tail_times tail_of(const operation_times& times, std::optional<std::uint64_t> device_ops);
 
 enum class turn_kind : std::uint8_t {
   pair,       ///< an allocate and a free

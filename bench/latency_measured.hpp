@@ -126,9 +126,8 @@ class measured_subject final : public measured_row {
 
   status add_worst(case_list& cases, const row_context& in) {
     if (!cases.wants("worst")) return {};
-    const auto opened = open(in, 1);
-    if (!opened) return opened.why();
-    worst_ = std::make_unique<worst_case<subject>>(**opened, latency_repetitions);
+    worst_ = std::make_unique<worst_case<subject>>([in] { return subject::open(*in.row, in.with->setup, in.stage, 1); },
+                                                   latency_repetitions);
     cases.add(in.name, "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); });
     return {};
   }

@@ -27,12 +27,14 @@ std::string tails_table(const std::vector<latency_row>& rows, std::size_t width)
     if (!r.tail) continue;
     const tail_times& t = *r.tail;
     if (out.empty()) {
-      out = fmt::format("\n{:<{}}{:>10}{:>10}{:>10}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "worst, us", width, "p50", "p99",
-                        "p99.9", "p99.999", "max", "operations", "on device", "preempted");
+      out = fmt::format("\n{:<{}}{:>10}{:>10}{:>10}{:>10}{:>12}{:>12}{:>12}{:>12}{:>24}{:>12}\n", "worst, us", width,
+                        "p50", "p99", "p99.9", "p99.999", "max", "operations", "on device", "preempted",
+                        "of medians: p99.999", "max");
     }
-    out += fmt::format("{:<{}}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>12.3f}{:>12}{:>12}{:>12}\n", r.allocator, width,
-                       t.p50_us, t.p99_us, t.p99_9_us, t.p99_999_us, t.max_us, t.ops,
-                       t.device_ops ? fmt::format("{}", *t.device_ops) : "-", t.preemptions);
+    out += fmt::format("{:<{}}{:>10.3f}{:>10.3f}{:>10.3f}{:>10.3f}{:>12.3f}{:>12}{:>12}{:>12}{:>24.3f}{:>12.3f}\n",
+                       r.allocator, width, t.p50_us, t.p99_us, t.p99_9_us, t.p99_999_us, t.max_us, t.ops,
+                       t.device_ops ? fmt::format("{}", *t.device_ops) : "-", t.preemptions, t.p99_999_of_medians_us,
+                       t.max_of_medians_us);
   }
   return out;
 }
@@ -55,6 +57,8 @@ nlohmann::ordered_json json_of(const tail_times& t) {
           {"p99_9_us", t.p99_9_us},
           {"p99_999_us", t.p99_999_us},
           {"max_us", t.max_us},
+          {"p99_999_of_medians_us", t.p99_999_of_medians_us},
+          {"max_of_medians_us", t.max_of_medians_us},
           {"ops", t.ops},
           {"device_ops", t.device_ops ? json(*t.device_ops) : json(nullptr)},
           {"preemptions", t.preemptions}};

@@ -1,14 +1,20 @@
 /// The case `worst`: how long the slowest operations of a random walk take, each of them timed by itself.
 ///
 /// 10,000 blocks of 512 B to 64 KiB live. Times include two readings of the clock. An operation that called the device
-/// is counted and left out where that is known: growing is not what a cached operation costs.
+/// is counted and left out where that is known: growing is not what a cached operation costs. Every repetition is the
+/// same walk, of gpumem on an allocator that is new. So an operation that is slow by itself is slow in all of them, and
+/// what the machine does meanwhile meets another one each time: the median that one operation takes over the
+/// repetitions is the allocator's own.
 #pragma once
 
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "latency.hpp"
@@ -23,25 +29,36 @@ inline constexpr std::size_t worst_pairs = 200'000;  ///< in a repetition
 template <typename subject>
 class worst_case {
  public:
-  worst_case(subject& of, int repetitions)
-      : blocks_{of}, ns_(2 * worst_pairs * static_cast<std::size_t>(repetitions)) {}
+  using opener = std::function<result<std::unique_ptr<subject>>()>;
+
+  worst_case(opener opens, std::size_t repetitions) : opens_{std::move(opens)}, times_{2 * worst_pairs, repetitions} {}
 
   void run(benchmark::State& state) {
-    if (!blocks_.fill(worst_live, worst_sizes)) {
+    if (subject::counts_device_calls || of_ == nullptr) {
+      of_.reset();
+      result<std::unique_ptr<subject>> opened = opens_();
+      if (!opened) {
+        state.SkipWithError(opened.why().message().c_str());
+        return;
+      }
+      of_ = *std::move(opened);
+    }
+    live_blocks<subject> blocks{*of_};
+    if (!blocks.fill(worst_live, worst_sizes)) {
       state.SkipWithError("out of memory");
       return;
     }
-    subject& of = blocks_.of();
-    const stream_ref s = of.stream(0);
-    if constexpr (subject::counts_device_calls) calls_ = of.device_calls();
+    const stream_ref s = of_->stream(0);
+    if constexpr (subject::counts_device_calls) calls_ = of_->device_calls();
+    times_.begin_repetition();
     const std::uint64_t preempted = preemptions();
     for (auto turn : state) {
       static_cast<void>(turn);
-      const std::uint64_t number = blocks_.random.next();
-      void*& p = blocks_.data()[cheap_random::below(number, worst_live)];
+      const std::uint64_t number = blocks.random.next();
+      void*& p = blocks.data()[cheap_random::below(number, worst_live)];
       const std::size_t bytes = cheap_random::bytes(number, worst_sizes);
-      timed([&] { of.release(p, s); });
-      timed([&] { p = of.allocate(bytes, s); });
+      timed([&] { of_->release(p, s); });
+      timed([&] { p = of_->allocate(bytes, s); });
       if (p == nullptr) {
         state.SkipWithError("out of memory");
         break;
@@ -51,8 +68,7 @@ class worst_case {
   }
   /// Once, after the last repetition.
   [[nodiscard]] tail_times tail() {
-    ns_.resize(used_);
-    tail_times out = tail_of(ns_, subject::counts_device_calls ? std::optional{device_ops_} : std::nullopt);
+    tail_times out = tail_of(times_, subject::counts_device_calls ? std::optional{device_ops_} : std::nullopt);
     out.preemptions = preempted_;
     return out;
   }
@@ -70,20 +86,19 @@ class worst_case {
     operation();
     const clock::time_point end = clock::now();
     if constexpr (subject::counts_device_calls) {
-      const std::uint64_t calls = blocks_.of().device_calls();
+      const std::uint64_t calls = of_->device_calls();
       if (calls != std::exchange(calls_, calls)) {
         ++device_ops_;
+        times_.add_unknown();
         return;
       }
     }
-    if (used_ == ns_.size()) return;
-    const auto ns = std::chrono::nanoseconds{end - begin}.count();
-    ns_[used_++] = static_cast<std::uint32_t>(std::min<std::int64_t>(ns, UINT32_MAX));
+    times_.add(std::chrono::nanoseconds{end - begin});
   }
 
-  live_blocks<subject> blocks_;
-  std::vector<std::uint32_t> ns_;  ///< written once before it is used, so that no page is missing
-  std::size_t used_ = 0;
+  opener opens_;
+  std::unique_ptr<subject> of_;
+  operation_times times_;
   std::uint64_t calls_ = 0;
   std::uint64_t device_ops_ = 0;
   std::uint64_t preempted_ = 0;

@@ -45,6 +45,8 @@ latency_row worst(std::string allocator, double p99_999_us) {
                         .p99_9_us = 0.3,
                         .p99_999_us = p99_999_us,
                         .max_us = 90,
+                        .p99_999_of_medians_us = p99_999_us / 5,
+                        .max_of_medians_us = 8,
                         .ops = 4'000'000,
                         .device_ops = 3,
                         .preemptions = 9};
@@ -76,6 +78,8 @@ TEST(latency, json_has_the_agreed_keys) {
   EXPECT_EQ(results[2]["ns_per_op"], 15);
   EXPECT_TRUE(results[3]["ns_per_pair"].is_null());
   EXPECT_EQ(results[3]["tail"]["p99_999_us"], 12.5);
+  EXPECT_EQ(results[3]["tail"]["p99_999_of_medians_us"], 2.5);
+  EXPECT_EQ(results[3]["tail"]["max_of_medians_us"], 8);
   EXPECT_EQ(results[3]["tail"]["ops"], 4'000'000);
   EXPECT_EQ(results[3]["tail"]["device_ops"], 3);
   EXPECT_EQ(results[3]["tail"]["preemptions"], 9);
@@ -137,6 +141,8 @@ TEST(latency, a_hand_off_a_million_blocks_and_the_worst_have_their_bounds) {
   EXPECT_EQ(only(all, "worst p99.999 us").bound, "< 50");
   EXPECT_FALSE(only(all, "worst p99.999 us").of_least.has_value());
   EXPECT_EQ(only(all, "worst p99.999 us").from, "an empty operation: 4.5 us; preempted 9 times");
+  EXPECT_DOUBLE_EQ(only(all, "worst p99.999 us, each operation's median").value, 2.5);
+  EXPECT_EQ(only(all, "worst p99.999 us, each operation's median").from, "of 11 times each; at most 8.0 us");
 }
 
 TEST(latency, a_replay_has_a_mean_and_a_ratio_for_each_trace_and_row) {
@@ -168,18 +174,37 @@ TEST(latency, ratios_stand_in_the_table_and_in_the_json) {
 }
 
 TEST(latency, a_percentile_is_the_least_time_that_so_many_did_not_exceed) {
-  std::vector<std::uint32_t> ns(1'000'000);
-  std::iota(ns.rbegin(), ns.rend(), 1);  // 1 ns to 1 ms, the slowest first
-  const tail_times t = tail_of(ns, 7);
+  operation_times times{1'000'000, 1};
+  times.begin_repetition();
+  for (int ns = 1'000'000; ns > 0; --ns) times.add(std::chrono::nanoseconds{ns});  // 1 ns to 1 ms, the slowest first
+  const tail_times t = tail_of(times, 7);
   EXPECT_DOUBLE_EQ(t.p50_us, 500);
   EXPECT_DOUBLE_EQ(t.p99_us, 990);
   EXPECT_DOUBLE_EQ(t.p99_9_us, 999);
   EXPECT_DOUBLE_EQ(t.p99_999_us, 999.99);
   EXPECT_DOUBLE_EQ(t.max_us, 1000);
+  EXPECT_DOUBLE_EQ(t.p99_999_of_medians_us, 999.99);
   EXPECT_EQ(t.ops, 1'000'000U);
   EXPECT_EQ(t.device_ops, 7U);
-  std::vector<std::uint32_t> none;
-  EXPECT_EQ(tail_of(none, {}).ops, 0U);
+  EXPECT_EQ(tail_of(operation_times{10, 3}, {}).ops, 0U);
+}
+
+// The second operation is slow by itself, the machine disturbs another one each time, the fourth called the device.
+TEST(latency, the_median_of_an_operation_is_its_own) {
+  operation_times times{4, 3};
+  for (const int disturbed : {0, 2, 1}) {
+    times.begin_repetition();
+    for (int k = 0; k < 3; ++k) times.add(std::chrono::microseconds{k == disturbed ? 900 : k == 1 ? 7 : 2});
+    times.add_unknown();
+  }
+  times.begin_repetition();  // more than were announced
+  times.add(std::chrono::microseconds{5000});
+  EXPECT_EQ(times.medians(), (std::vector<std::uint32_t>{2000, 7000, 2000}));
+  EXPECT_EQ(times.all().size(), 9U);
+  const tail_times t = tail_of(times, 3);
+  EXPECT_DOUBLE_EQ(t.max_us, 900);
+  EXPECT_DOUBLE_EQ(t.max_of_medians_us, 7);
+  EXPECT_EQ(t.ops, 9U);
 }
 
 }  // namespace
