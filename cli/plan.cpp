@@ -59,6 +59,12 @@ void show(const plan_options& with, const std::string& name, const plan::problem
 status proven(const plan::problem& buffers, const plan::solution& found, std::uint64_t capacity) {
   if (status ok = plan::validate(buffers, found.offsets, found.height); !ok) return ok;
   if (capacity == 0 || found.height <= capacity) return {};
+  if (found.lower_bound > capacity) {
+    return {errc::out_of_memory,
+            fmt::format("the buffers alive from time {} to before {} need at least {} bytes, however they "
+                        "are placed, more than the capacity of {}",
+                        found.proof.lower, found.proof.upper, found.lower_bound, capacity)};
+  }
   return {errc::out_of_memory,
           fmt::format("no placement within {} bytes was found in time, the lowest needs {}; nothing "
                       "proves that there is none above {}",

@@ -78,8 +78,9 @@ std::uint64_t proven_of(const problem& buffers, height_range known, unsigned eff
 
 }  // namespace
 
-std::uint64_t raised_bound(const problem& buffers, height_range known, unsigned effort, clock::time_point deadline) {
+proven_height raised_bound(const problem& buffers, height_range known, unsigned effort, clock::time_point deadline) {
   const load peak = peak_load(buffers);
+  proven_height best{known.bound, {}};
   window before;
   for (const double busy : busy_shares) {
     const window now = busy_window(buffers, share_of(peak.bytes, busy));
@@ -87,18 +88,18 @@ std::uint64_t raised_bound(const problem& buffers, height_range known, unsigned 
     before = now;
     std::size_t searched = 0;
     for (const double share : size_shares) {
-      if (known.bound >= known.height || clock::now() >= deadline) return known.bound;
+      if (best.bytes >= known.height || clock::now() >= deadline) return best;
       const relaxed some = cut_to(buffers, now, peak, share_of(peak.bytes, share));
       if (some.rest.size() > most_searched) break;
       if (some.rest.size() == searched) continue;  // nothing, or nothing that the level above did not have
       searched = some.rest.size();
       const std::uint64_t floor = some.on_the_floor;
-      const std::uint64_t below = known.bound > floor ? known.bound - floor : 0;
+      const std::uint64_t below = best.bytes > floor ? best.bytes - floor : 0;
       const std::uint64_t rest = proven_of(some.rest, {below, known.height - floor}, effort, deadline);
-      if (rest != 0) known.bound = std::max(known.bound, rest + floor);
+      if (rest != 0 && rest + floor > best.bytes) best = {rest + floor, now};
     }
   }
-  return known.bound;
+  return best;
 }
 
 }  // namespace gpumem::plan

@@ -19,9 +19,14 @@ struct height_range {
   std::uint64_t height = 0;  ///< there is one as low as this
 };
 
+struct proven_height {
+  std::uint64_t bytes = 0;
+  window during;  ///< the buffers alive in it are the proof; empty where nothing was proven beyond what was known
+};
+
 /// `known.bound`, or more. Searches longer with each `effort`; the same call gives the same answer unless the deadline
 /// cuts it short. Requires a checked problem.
-[[nodiscard]] std::uint64_t raised_bound(const problem& buffers, height_range known, unsigned effort,
+[[nodiscard]] proven_height raised_bound(const problem& buffers, height_range known, unsigned effort,
                                          std::chrono::steady_clock::time_point deadline);
 
 }  // namespace gpumem::plan

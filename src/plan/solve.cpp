@@ -40,20 +40,23 @@ class solver {
         filler_{buffers, cut_},
         peak_{peak_load(buffers)},
         unit_{height_unit(buffers)},
-        bound_{peak_.bytes} {}
+        bound_{peak_.bytes},
+        proof_{peak_.time, peak_.time + 1} {}
 
   void run() {
     fill_in_orders();
     for (unsigned effort = 0; !done(); ++effort) {
       if (with_.capacity != 0) {
-        if (attempt(with_.capacity, effort) == outcome::impossible) return;
+        if (attempt(with_.capacity, effort) == outcome::impossible) return prove_above(with_.capacity, effort);
+        // Not at first, for most that fit are found then.
+        if (effort != 0 && !done() && proves_too_small(with_.capacity, effort)) return;
       } else if (!halve(effort)) {
         return;
       }
     }
   }
 
-  [[nodiscard]] solution take() && { return {std::move(best_), height_, peak_, bound_, {}}; }
+  [[nodiscard]] solution take() && { return {std::move(best_), height_, peak_, bound_, proof_, {}}; }
 
  private:
   [[nodiscard]] bool good() const {
@@ -96,15 +99,35 @@ class solver {
       const std::uint64_t target = round_down(first ? bound_ + slack() : too_low + (height_ - too_low) / 2, unit_);
       first = false;
       const outcome now = attempt(target, effort);
-      if (now == outcome::impossible) bound_ = std::max(bound_, target + unit_);
       if (now != outcome::found) too_low = std::max(too_low, target);
-      if (now == outcome::impossible && !raised) {
+      if (now != outcome::impossible) continue;
+      if (raised) {
+        raise_bound({target + unit_, proof_});
+      } else {
         raised = true;
-        bound_ = raised_bound(buffers_, {bound_, height_}, effort, deadline_);
+        prove_above(target, effort);
         too_low = std::max(too_low, bound_ - unit_);
       }
     }
     return height_ > bound_;
+  }
+
+  /// What was found to be impossible is a bound. Which moments prove that, and how much more than that?
+  void prove_above(std::uint64_t impossible, unsigned effort) {
+    raise_bound(raised_bound(buffers_, {bound_, height_}, effort, deadline_));
+    raise_bound({round_down(impossible, unit_) + unit_, busy_window(buffers_, 0)});
+  }
+  bool proves_too_small(std::uint64_t capacity, unsigned effort) {
+    const std::uint64_t next = round_down(capacity, unit_) + unit_;
+    const proven_height above = raised_bound(buffers_, {capacity, next}, effort, deadline_);
+    if (above.bytes <= capacity) return false;
+    raise_bound(above);
+    return true;
+  }
+  void raise_bound(const proven_height& to) {
+    if (to.bytes <= bound_) return;
+    bound_ = to.bytes;
+    proof_ = to.during;
   }
 
   outcome attempt(std::uint64_t target, unsigned effort) {
@@ -205,6 +228,7 @@ class solver {
   load peak_;
   std::uint64_t unit_;
   std::uint64_t bound_;
+  window proof_;
   placement best_;
   std::uint64_t height_ = 0;
 };

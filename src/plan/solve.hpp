@@ -27,11 +27,12 @@ struct solution {
   std::uint64_t height = 0;
   load peak;
   std::uint64_t lower_bound = 0;  ///< no placement is lower
+  window proof;                   ///< the buffers alive in it prove that
   std::chrono::microseconds took{0};
 };
 
 /// `invalid_argument` where `check` says so, `out_of_memory` where the capacity is proven to be too small. Otherwise a
-/// placement, which may end above the capacity when the time is up: look at `height`.
+/// placement, which may end above the capacity when the time is up, or where `lower_bound` does: look at `height`.
 [[nodiscard]] result<solution> solve(const problem& buffers, const solve_options& with = {});
 
 }  // namespace gpumem::plan

@@ -1,4 +1,6 @@
 // `gpumem plan`: a static problem placed, a recording planned, and what is refused.
+#include <fmt/format.h>
+
 #include "program.hpp"
 
 namespace gpumem::cli {
@@ -21,6 +23,19 @@ TEST_F(Plan, PlacesAStaticProblem) {
 TEST_F(Plan, SaysWhereAProblemCannotFit) {
   write("small.csv", "id,lower,upper,size\n0,0,2,4\n1,1,3,4\n");
   expect_refused("plan --static '" + path("small.csv") + "' --capacity 7", 1, "at time 1 buffers of 8 bytes are alive");
+}
+
+// Blocks of 14 and 11 take turns: 39 are alive at most, but each of the three places must be as large as 14.
+TEST_F(Plan, SaysWhichMomentsProveThatItCannotFit) {
+  std::string turns = "id,lower,upper,size\n20,0,90,3\n";
+  for (int i = 0; i < 20; ++i) turns += fmt::format("{},{},{},{}\n", i, 20 + 2 * i, 25 + 2 * i, i % 2 == 0 ? 14 : 11);
+  write("turns.csv", turns);
+  const std::string plan = "plan --static '" + path("turns.csv") + "' --capacity ";
+  EXPECT_EQ(run(plan + "45").exit_status, 0);
+  const outcome got = run(plan + "44");
+  EXPECT_EQ(got.exit_status, 1);
+  EXPECT_THAT(got.err, HasSubstr("the buffers alive from time 2"));
+  EXPECT_THAT(got.err, HasSubstr("need at least 45 bytes, however they are placed, more than the capacity of 44\n"));
 }
 
 TEST_F(Plan, PlansARecording) {

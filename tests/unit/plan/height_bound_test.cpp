@@ -30,7 +30,7 @@ std::uint64_t least_height(const problem& buffers) {
 }
 
 std::uint64_t bound_of(const problem& buffers, std::uint64_t reached) {
-  return raised_bound(buffers, {peak_load(buffers).bytes, reached}, 0, std::chrono::steady_clock::now() + 10s);
+  return raised_bound(buffers, {peak_load(buffers).bytes, reached}, 0, std::chrono::steady_clock::now() + 10s).bytes;
 }
 
 // Each overlaps the next ones; some stay all the time, or from some moment on. Of so few, hardly any need more than the
@@ -98,10 +98,27 @@ TEST(height_bound, ends_a_search_that_has_nothing_left_to_find) {
   EXPECT_LT(found->took, 10s);
 }
 
+// The turns begin at 60 and end at 105; what comes before and after proves nothing.
+TEST(height_bound, says_which_moments_prove_that_a_capacity_is_too_small) {
+  const problem buffers = turns(60, 20, 14'000, 11'000);
+  std::uint64_t stays = 0;
+  for (const buffer& each : buffers) stays += each.size < 100 ? each.size : 0;
+  const auto found = solve(buffers, {.capacity = stays + 41'999, .time_limit = 20s});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->lower_bound, stays + 42'000);
+  EXPECT_GE(found->height, found->lower_bound);
+  EXPECT_GE(found->proof.lower, 60U);
+  EXPECT_LE(found->proof.upper, 105U);
+  EXPECT_LT(found->proof.lower, found->proof.upper);
+  EXPECT_LT(found->took, 10s);
+}
+
 TEST(height_bound, is_what_is_known_where_there_is_no_time) {
   const problem buffers = turns(60, 20, 14'000, 11'000);
-  EXPECT_EQ(raised_bound(buffers, {peak_load(buffers).bytes, 100'000}, 0, std::chrono::steady_clock::now()),
-            peak_load(buffers).bytes);
+  const proven_height got =
+      raised_bound(buffers, {peak_load(buffers).bytes, 100'000}, 0, std::chrono::steady_clock::now());
+  EXPECT_EQ(got.bytes, peak_load(buffers).bytes);
+  EXPECT_EQ(got.during.lower, got.during.upper);
 }
 
 }  // namespace
