@@ -58,7 +58,8 @@ std::uint64_t proven_of(const problem& buffers, height_range known, unsigned eff
   const std::uint64_t peak = round_up(peak_load(buffers).bytes, unit);
   std::uint64_t proven = peak > known.bound ? peak : 0;
   std::uint64_t low = std::max(round_down(known.bound, unit), peak);  // impossible: then a unit above it is proven
-  std::uint64_t possible = round_down(known.height, unit);
+  // Where nothing is left between the two, that height is looked at all the same: a proof leads a whole unit further.
+  std::uint64_t possible = std::max(round_down(known.height, unit), low + unit);
   while (low < possible && clock::now() < deadline) {
     const std::uint64_t target = low + round_down((possible - low) / 2, unit);
     packing_search search{buffers, cut, target, packing_search::pruning::exact};

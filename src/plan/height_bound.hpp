@@ -16,7 +16,7 @@ namespace gpumem::plan {
 /// What is proven already, and how far a proof could lead.
 struct height_range {
   std::uint64_t bound = 0;   ///< no placement is lower
-  std::uint64_t height = 0;  ///< there is one as low as this
+  std::uint64_t height = 0;  ///< there is one as low as this, or no more is asked
 };
 
 struct proven_height {

@@ -103,6 +103,11 @@ TEST(height_bound, says_which_moments_prove_that_a_capacity_is_too_small) {
   const problem buffers = turns(60, 20, 14'000, 11'000);
   std::uint64_t stays = 0;
   for (const buffer& each : buffers) stays += each.size < 100 ? each.size : 0;
+  // One byte less, and less by no multiple of what all sizes are multiples of.
+  for (const std::uint64_t less : {1U, 500U, 1700U}) {
+    const std::uint64_t next = stays + 42'000 - less;
+    EXPECT_GT(raised_bound(buffers, {next, next + 1}, 0, std::chrono::steady_clock::now() + 10s).bytes, next) << less;
+  }
   const auto found = solve(buffers, {.capacity = stays + 41'999, .time_limit = 20s});
   ASSERT_TRUE(found);
   EXPECT_EQ(found->lower_bound, stays + 42'000);
