@@ -282,8 +282,11 @@ TEST_F(cli, latency_times_the_worst_of_millions_of_operations) {
     EXPECT_LE(tail["p99_us"], tail["p99_9_us"]) << row;
     EXPECT_LE(tail["p99_9_us"], tail["p99_999_us"]) << row;
     EXPECT_LE(tail["p99_999_us"], tail["max_us"]) << row;
+    EXPECT_GT(tail["p99_999_of_medians_us"], 0) << row;
+    EXPECT_LE(tail["p99_999_of_medians_us"], tail["max_of_medians_us"]) << row;
+    EXPECT_LE(tail["max_of_medians_us"], tail["max_us"]) << row;
   }
-  EXPECT_EQ(all["ratios"].size(), 1U);
+  EXPECT_EQ(all["ratios"].size(), 2U) << "of all times, and of each operation's median";
 }
 #endif
 
