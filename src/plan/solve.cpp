@@ -102,7 +102,7 @@ class solver {
       if (now != outcome::found) too_low = std::max(too_low, target);
       if (now != outcome::impossible) continue;
       if (raised) {
-        raise_bound({target + unit_, proof_});
+        raise_bound({target + unit_, busy_window(buffers_, 0)});
       } else {
         raised = true;
         prove_above(target, effort);
