@@ -1,0 +1,166 @@
+#include "light_mutex.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "meeting.hpp"
+
+namespace gpumem {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int scale = 1;
+#elif defined(__has_feature)
+constexpr int scale = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ? 1 : 10;
+#else
+constexpr int scale = 10;
+#endif
+
+void pass_time(int turns) {
+  for (; turns > 0; --turns) std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+/// What two that are inside at once would spoil.
+class guarded_counter {
+ public:
+  void add(light_mutex& by, int stay = 0) {
+    const std::lock_guard lock{by};
+    together_ |= inside_.exchange(true, std::memory_order_relaxed);
+    ++count_;
+    pass_time(stay);
+    inside_.store(false, std::memory_order_relaxed);
+  }
+  [[nodiscard]] int count() const { return count_; }
+  [[nodiscard]] bool together() const { return together_; }
+
+ private:
+  std::atomic<bool> inside_{false};
+  bool together_ = false;
+  int count_ = 0;
+};
+
+TEST(LightMutex, StaysItsFirstThreadsWhileNoOtherComes) {
+  light_mutex m;
+  guarded_counter c;
+  for (int i = 0; i < 1000; ++i) {
+    c.add(m);
+    EXPECT_EQ(m.alone(), asymmetric_fences());
+  }
+  EXPECT_EQ(c.count(), 1000);
+}
+
+TEST(LightMutex, ASecondThreadEndsThatForGood) {
+  light_mutex m;
+  guarded_counter c;
+  c.add(m);
+  std::thread{[&] { c.add(m); }}.join();
+  EXPECT_FALSE(m.alone());
+  c.add(m);
+  EXPECT_FALSE(m.alone());
+  EXPECT_EQ(c.count(), 3);
+}
+
+// A mutex of its own for each round, since what is tried is how the second thread meets the first.
+TEST(LightMutex, LetsOneInWhileASecondThreadComes) {
+  constexpr int rounds = 200 * scale;
+  constexpr int turns = 300;
+  std::unique_ptr<light_mutex> m;
+  std::unique_ptr<guarded_counter> c;
+  meeting step;
+  std::thread other{[&] {
+    for (int round = 0; round < rounds; ++round) {
+      step.wait();
+      pass_time(round % turns * 4);
+      for (int i = 0; i < turns / 4; ++i) c->add(*m);
+      step.wait();
+    }
+  }};
+  for (int round = 0; round < rounds; ++round) {
+    m = std::make_unique<light_mutex>();
+    c = std::make_unique<guarded_counter>();
+    c->add(*m);  // this thread is the first
+    step.wait();
+    for (int i = 0; i < turns; ++i) c->add(*m, i % 16 == 0 ? 20'000 : 0);  // seldom, longer than a heavy fence
+    step.wait();
+    EXPECT_EQ(c->count(), 1 + turns + turns / 4) << round;
+    EXPECT_FALSE(c->together()) << round;
+  }
+  other.join();
+}
+
+TEST(LightMutex, LetsOneInOfMany) {
+  constexpr int turns = 2'000 * scale;
+  light_mutex m;
+  guarded_counter c;
+  std::vector<std::thread> all;
+  for (int k = 0; k < 4; ++k) {
+    all.emplace_back([&] {
+      for (int i = 0; i < turns; ++i) c.add(m);
+    });
+  }
+  for (std::thread& each : all) each.join();
+  EXPECT_EQ(c.count(), 4 * turns);
+  EXPECT_FALSE(c.together());
+}
+
+// Longer than anybody spins: they sleep, and each is woken.
+TEST(LightMutex, WakesWhoSleepsForIt) {
+  for (const bool shared_before : {false, true}) {
+    light_mutex m;
+    m.lock();
+    m.unlock();  // this thread is the first
+    if (shared_before) std::thread{[&] { const std::lock_guard lock{m}; }}.join();
+    std::atomic<int> in{0};
+    m.lock();
+    std::vector<std::thread> all;
+    for (int k = 0; k < 3; ++k) {
+      all.emplace_back([&] {
+        const std::lock_guard lock{m};
+        ++in;
+      });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    EXPECT_EQ(in.load(), 0) << "it is locked";
+    m.unlock();
+    for (std::thread& each : all) each.join();
+    EXPECT_EQ(in.load(), 3);
+  }
+}
+
+TEST(LightMutex, ServesAConditionVariable) {
+  light_mutex m;
+  std::condition_variable_any changed;
+  int turn = 0;
+  const auto play = [&](int mine) {
+    for (int i = 0; i < 200; ++i) {
+      std::unique_lock lock{m};
+      changed.wait(lock, [&] { return turn % 2 == mine; });
+      ++turn;
+      changed.notify_all();
+    }
+  };
+  std::thread other{play, 1};
+  play(0);
+  other.join();
+  EXPECT_EQ(turn, 400);
+}
+
+// The next thread may get the mark of one that has ended: then it is as good as the same.
+TEST(LightMutex, OutlivesItsFirstThread) {
+  light_mutex m;
+  guarded_counter c;
+  for (int k = 0; k < 20; ++k) std::thread{[&] { c.add(m); }}.join();
+  c.add(m);
+  EXPECT_EQ(c.count(), 21);
+  EXPECT_FALSE(c.together());
+}
+
+}  // namespace
+}  // namespace gpumem
