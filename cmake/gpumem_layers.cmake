@@ -27,8 +27,11 @@ function(gpumem_layer name)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET default
                                              CXX_EXTENSIONS OFF)
   # Nobody replaces a function inside the library: without this, position-independent code calls its own functions as
-  # if somebody could, and inlines none.
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)
+  # if somebody could, and inlines none. Aligned, since a hit is so short that the places of its jumps decide a tenth of
+  # its time, and any change elsewhere would move them.
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition;-falign-functions=64>"
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-falign-jumps=32>)
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}>
            $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)

@@ -3,15 +3,13 @@
 // Positions are plain numbers: nothing here knows what stands at them. A record is one cache line; a table never
 // moves one, so an index or a reference stays good for the record's life. The owner of the heap locks.
 // Ceiling: records are kept for reuse, so the table holds 64 B for each block of the busiest moment (rounded up
-// to chunks of 64 KiB).
+// to 64 KiB), and at most 67 million of them; one more is refused as memory that the host lacks.
 #pragma once
 
 #include <cassert>
 #include <cstdint>
-#include <memory>
-#include <vector>
 
-#include "host_array.hpp"
+#include "host_range.hpp"
 
 namespace gpumem {
 
@@ -78,11 +76,10 @@ class block_table {
       spare_ = b.below;
       b = block{};
     } else {
-      if (made_ % chunk_blocks == 0) {
-        storage_.push_back(std::make_unique<block[]>(chunk_blocks));
-        chunks_[made_ / chunk_blocks] = storage_.back().get();
-      }
+      if (made_ == records_.size()) [[unlikely]]
+        records_.grow();
       i = made_++;
+      (*this)[i] = block{};
     }
     ++used_;
     return i;
@@ -98,21 +95,17 @@ class block_table {
   [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
   /// Records from 0 to here have been handed out at some time.
   [[nodiscard]] std::uint32_t made() const noexcept { return made_; }
-  [[nodiscard]] std::uint64_t bytes() const noexcept {
-    return storage_.size() * chunk_blocks * sizeof(block) + storage_.capacity() * sizeof(storage_[0]);
-  }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return records_.bytes(); }
 
  private:
-  static constexpr std::uint32_t chunk_blocks = 1024;
-  static constexpr std::size_t most_chunks = std::size_t{no_block} / chunk_blocks;
+  static constexpr std::size_t most_records = std::size_t{1} << 26;  // 4 GiB of them
 
   [[nodiscard]] block* locate(block_index i) const noexcept {
     assert(i < made_);
-    return &chunks_[i / chunk_blocks][i % chunk_blocks];
+    return &records_[i];
   }
 
-  host_array<block*> chunks_{most_chunks};  // untouched pages of it are not taken from the system
-  std::vector<std::unique_ptr<block[]>> storage_;
+  host_range<block> records_{most_records};
   std::uint32_t made_ = 0;
   std::uint32_t used_ = 0;
   block_index spare_ = no_block;

@@ -1,35 +1,7 @@
 #include "free_index.hpp"
 
-#include <bit>
-
 namespace gpumem {
 namespace {
-
-// A treap's priorities need to be unrelated to its keys; a record's index, mixed, is.
-std::uint32_t priority(block_index i) noexcept {
-  std::uint32_t x = i * 0x9e37'79b9U;
-  x ^= x >> 15;
-  x *= 0x85eb'ca6bU;
-  return x ^ (x >> 13);
-}
-
-bool before(const block& a, const block& b) noexcept {
-  return a.bytes != b.bytes ? a.bytes < b.bytes : a.begin < b.begin;
-}
-
-bool subtree_valid(const block_table& blocks, block_index root, const block* low, const block* high,
-                   std::uint32_t* seen) {
-  if (root == no_block) return true;
-  const block& b = blocks[root];
-  ++*seen;
-  if (b.state != block_state::free) return false;
-  if ((low != nullptr && !before(*low, b)) || (high != nullptr && !before(b, *high))) return false;
-  for (const block_index child : {b.in_index.left, b.in_index.right}) {
-    if (child != no_block && priority(child) > priority(root)) return false;
-  }
-  return subtree_valid(blocks, b.in_index.left, low, &b, seen) &&
-         subtree_valid(blocks, b.in_index.right, &b, high, seen);
-}
 
 void lowest_in(const block_table& blocks, block_index root, std::uint64_t bytes, block_index* found) noexcept {
   while (root != no_block) {
@@ -43,96 +15,6 @@ void lowest_in(const block_table& blocks, block_index root, std::uint64_t bytes,
 }
 
 }  // namespace
-
-unsigned free_index::next_bin(unsigned from) const noexcept {
-  unsigned word = from / 64;
-  if (word >= words) return bins;
-  std::uint64_t bits = filled_[word] & (~std::uint64_t{0} << (from % 64));
-  while (bits == 0) {
-    if (++word == words) return bins;
-    bits = filled_[word];
-  }
-  return word * 64 + static_cast<unsigned>(std::countr_zero(bits));
-}
-
-void free_index::insert(block_table& blocks, block_index i) noexcept {
-  block& b = blocks[i];
-  const unsigned bin = bin_of(b.bytes);
-  block_index* link = &roots_[bin];
-  const std::uint32_t rank = priority(i);
-  while (*link != no_block && priority(*link) >= rank) {
-    block& at = blocks[*link];
-    link = before(b, at) ? &at.in_index.left : &at.in_index.right;
-  }
-  // Split what hangs here into what comes before b and what comes after it, and put b on top.
-  block_index rest = *link;
-  block_index* smaller = &b.in_index.left;
-  block_index* larger = &b.in_index.right;
-  while (rest != no_block) {
-    block& at = blocks[rest];
-    if (before(at, b)) {
-      *smaller = rest;
-      smaller = &at.in_index.right;
-      rest = *smaller;
-    } else {
-      *larger = rest;
-      larger = &at.in_index.left;
-      rest = *larger;
-    }
-  }
-  *smaller = no_block;
-  *larger = no_block;
-  *link = i;
-  filled_[bin / 64] |= std::uint64_t{1} << (bin % 64);
-  ++count_;
-}
-
-void free_index::erase(block_table& blocks, block_index i) noexcept {
-  block& b = blocks[i];
-  const unsigned bin = bin_of(b.bytes);
-  block_index* link = &roots_[bin];
-  while (*link != i) {
-    block& at = blocks[*link];
-    link = before(b, at) ? &at.in_index.left : &at.in_index.right;
-  }
-  // Merge the two subtrees in its place.
-  block_index left = b.in_index.left;
-  block_index right = b.in_index.right;
-  while (left != no_block && right != no_block) {
-    if (priority(left) >= priority(right)) {
-      *link = left;
-      link = &blocks[left].in_index.right;
-      left = *link;
-    } else {
-      *link = right;
-      link = &blocks[right].in_index.left;
-      right = *link;
-    }
-  }
-  *link = left != no_block ? left : right;
-  if (roots_[bin] == no_block) filled_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
-  --count_;
-}
-
-block_index free_index::best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {
-  const unsigned own = bin_of(bytes);
-  block_index found = no_block;
-  for (block_index at = own < bins ? roots_[own] : no_block; at != no_block;) {
-    const block& b = blocks[at];
-    if (b.bytes >= bytes) {
-      found = at;
-      at = b.in_index.left;
-    } else {
-      at = b.in_index.right;
-    }
-  }
-  if (found != no_block) return found;
-  const unsigned bin = next_bin(own + 1);
-  if (bin >= bins) return no_block;
-  found = roots_[bin];
-  while (blocks[found].in_index.left != no_block) found = blocks[found].in_index.left;
-  return found;
-}
 
 block_index free_index::lowest_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {
   block_index found = no_block;
@@ -151,6 +33,20 @@ block_index free_index::largest(const block_table& blocks) const noexcept {
     return at;
   }
   return no_block;
+}
+
+bool free_index::subtree_valid(const block_table& blocks, block_index root, const block* low, const block* high,
+                               std::uint32_t* seen) {
+  if (root == no_block) return true;
+  const block& b = blocks[root];
+  ++*seen;
+  if (b.state != block_state::free) return false;
+  if ((low != nullptr && !before(*low, b)) || (high != nullptr && !before(b, *high))) return false;
+  for (const block_index child : {b.in_index.left, b.in_index.right}) {
+    if (child != no_block && priority(child) > priority(root)) return false;
+  }
+  return subtree_valid(blocks, b.in_index.left, low, &b, seen) &&
+         subtree_valid(blocks, b.in_index.right, &b, high, seen);
 }
 
 bool free_index::valid(const block_table& blocks) const {

@@ -3,7 +3,8 @@
 // Bins by size: one for each multiple of 512 B up to 64 KiB, from there eight to a power of two. A bitmap finds the
 // next bin that holds anything; within a bin stands a treap (Seidel and Aragon 1996) whose nodes are the block records
 // themselves, so nothing is allocated. Best fit is the smallest block that fits and, of equals, the lowest.
-// Costs O(1) to find the bin and O(log n) expected in the bin's own blocks. The owner of the heap locks.
+// Costs O(1) to find the bin and O(log n) expected in the bin's own blocks. The owner of the heap locks. What a miss
+// runs through is inline, like the heap's (heap_miss.hpp).
 #pragma once
 
 #include <array>
@@ -46,11 +47,113 @@ class free_index {
     const auto eighth = static_cast<unsigned>(units >> (high - 3)) & 7U;
     return exact_bins + (high - 7) * 8 + eighth;
   }
+  // A treap's priorities need to be unrelated to its keys; a record's index, mixed, is.
+  static std::uint32_t priority(block_index i) noexcept {
+    std::uint32_t x = i * 0x9e37'79b9U;
+    x ^= x >> 15;
+    x *= 0x85eb'ca6bU;
+    return x ^ (x >> 13);
+  }
+  static bool before(const block& a, const block& b) noexcept {
+    return a.bytes != b.bytes ? a.bytes < b.bytes : a.begin < b.begin;
+  }
   [[nodiscard]] unsigned next_bin(unsigned from) const noexcept;  // `bins` where none holds anything
+  static bool subtree_valid(const block_table& blocks, block_index root, const block* low, const block* high,
+                            std::uint32_t* seen);
 
   std::array<std::uint64_t, words> filled_{};
   std::array<block_index, bins> roots_;
   std::uint32_t count_ = 0;
 };
+
+inline unsigned free_index::next_bin(unsigned from) const noexcept {
+  unsigned word = from / 64;
+  if (word >= words) return bins;
+  std::uint64_t bits = filled_[word] & (~std::uint64_t{0} << (from % 64));
+  while (bits == 0) {
+    if (++word == words) return bins;
+    bits = filled_[word];
+  }
+  return word * 64 + static_cast<unsigned>(std::countr_zero(bits));
+}
+
+inline void free_index::insert(block_table& blocks, block_index i) noexcept {
+  block& b = blocks[i];
+  const unsigned bin = bin_of(b.bytes);
+  block_index* link = &roots_[bin];
+  const std::uint32_t rank = priority(i);
+  while (*link != no_block && priority(*link) >= rank) {
+    block& at = blocks[*link];
+    link = before(b, at) ? &at.in_index.left : &at.in_index.right;
+  }
+  // Split what hangs here into what comes before b and what comes after it, and put b on top.
+  block_index rest = *link;
+  block_index* smaller = &b.in_index.left;
+  block_index* larger = &b.in_index.right;
+  while (rest != no_block) {
+    block& at = blocks[rest];
+    if (before(at, b)) {
+      *smaller = rest;
+      smaller = &at.in_index.right;
+      rest = *smaller;
+    } else {
+      *larger = rest;
+      larger = &at.in_index.left;
+      rest = *larger;
+    }
+  }
+  *smaller = no_block;
+  *larger = no_block;
+  *link = i;
+  filled_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+  ++count_;
+}
+
+inline void free_index::erase(block_table& blocks, block_index i) noexcept {
+  block& b = blocks[i];
+  const unsigned bin = bin_of(b.bytes);
+  block_index* link = &roots_[bin];
+  while (*link != i) {
+    block& at = blocks[*link];
+    link = before(b, at) ? &at.in_index.left : &at.in_index.right;
+  }
+  // Merge the two subtrees in its place.
+  block_index left = b.in_index.left;
+  block_index right = b.in_index.right;
+  while (left != no_block && right != no_block) {
+    if (priority(left) >= priority(right)) {
+      *link = left;
+      link = &blocks[left].in_index.right;
+      left = *link;
+    } else {
+      *link = right;
+      link = &blocks[right].in_index.left;
+      right = *link;
+    }
+  }
+  *link = left != no_block ? left : right;
+  if (roots_[bin] == no_block) filled_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
+  --count_;
+}
+
+inline block_index free_index::best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {
+  const unsigned own = bin_of(bytes);
+  block_index found = no_block;
+  for (block_index at = own < bins ? roots_[own] : no_block; at != no_block;) {
+    const block& b = blocks[at];
+    if (b.bytes >= bytes) {
+      found = at;
+      at = b.in_index.left;
+    } else {
+      at = b.in_index.right;
+    }
+  }
+  if (found != no_block) return found;
+  const unsigned bin = next_bin(own + 1);
+  if (bin >= bins) return no_block;
+  found = roots_[bin];
+  while (blocks[found].in_index.left != no_block) found = blocks[found].in_index.left;
+  return found;
+}
 
 }  // namespace gpumem

@@ -117,6 +117,8 @@ class heap {
   [[nodiscard]] status validate() const;
 
  private:
+  static constexpr std::uint64_t granularity = 512;
+
   struct owner {
     std::vector<free_index> by_class;
     block_index oldest = no_block;  // by epoch, which never decreases towards `newest`
@@ -124,6 +126,10 @@ class heap {
     bool in_use = false;
   };
 
+  /// How far into a block at `begin` the first aligned position lies.
+  static std::uint64_t lead(std::uint64_t begin, std::uint64_t alignment) noexcept {
+    return (alignment - begin % alignment) % alignment;
+  }
   void make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
   [[nodiscard]] segment_index take_segment();
   [[nodiscard]] block_index cut_out(block_index i, std::uint64_t begin, std::uint64_t bytes);
@@ -157,3 +163,5 @@ class heap {
 };
 
 }  // namespace gpumem
+
+#include "heap_miss.hpp"
