@@ -113,6 +113,12 @@ class pooled_allocator final : public allocator {
         if (candidate.it->take_back_any(at, stated)) return {};
       }
     }
+    const placed_pool& first = pools_.front();
+    if (pools_.size() == 1 && first.on->condition() == device_condition::usable) [[likely]] {
+      status freed = first.it->release_block(at, stated);
+      if (!freed && freed.code() == errc::unknown_pointer) ++foreign_misuses_;
+      return freed;
+    }
     status unknown;
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       const placed_pool& candidate = pools_[i];

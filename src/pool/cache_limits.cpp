@@ -18,8 +18,9 @@ namespace {
 constexpr unsigned calm_before = 128;       // times the peak of live bytes, before large blocks are kept
 constexpr std::uint64_t small_calm = 512;   // requests, before small blocks are
 constexpr std::uint64_t risen = 64;         // a peak that is higher by that part: the program still grows
+constexpr unsigned misses_a_look = 4;       // at bins that may hold what is not used any more
 constexpr double roomy_share = 0.5;         // of what is free, where there is twice of what was ever live
-constexpr double tight_share = 0.015;       // and where there is less
+constexpr double tight_share = 0.02;        // and where there is less
 constexpr double small_share = 1.0 / 1024;  // of what is out, in small blocks, however full the segments are
 
 }  // namespace
@@ -61,11 +62,13 @@ std::uint64_t pool::may_keep(std::uint64_t bytes) const noexcept {
   return static_cast<std::uint64_t>(std::max(empty * empty * empty * free, small_share * (whole - free)));
 }
 
-// The next bin in use behind the hand, over all streams in a ring; null where the ring is through.
+// The next bin in use behind the hand, over all streams in a ring; null where the ring is through. Small blocks' bins
+// are no part of it.
 stream_cache* pool::next_bin(thread_cache& mine, std::uint32_t* place) noexcept {
   for (owner_id o = mine.hand / bin_places::all; o < mine.owners(); o = mine.hand / bin_places::all) {
     stream_cache* const s = mine.of_owner(o);
-    *place = s != nullptr ? s->next_in_use(mine.hand % bin_places::all) : stream_cache::no_bin;
+    const std::uint32_t from = std::max(mine.hand % bin_places::all, bin_places::small_bins);
+    *place = s != nullptr ? s->next_in_use(from) : stream_cache::no_bin;
     mine.hand = o * bin_places::all + std::min(*place + 1, bin_places::all);
     if (*place != stream_cache::no_bin) return s;
   }
@@ -73,14 +76,13 @@ stream_cache* pool::next_bin(thread_cache& mine, std::uint32_t* place) noexcept 
   return nullptr;
 }
 
-// Looks at one bin: what lay there unused since it was looked at last goes to the heap.
+// Looks at one bin, each fourth time: what lay there unused since it was looked at last goes to the heap.
 void pool::age(thread_cache& mine) {
-  if (mine.figures.weighed_bytes == 0) return;
+  if (mine.figures.weighed_bytes == 0 || ++mine.misses % misses_a_look != 0) return;
   std::uint32_t place = 0;
   stream_cache* const s = next_bin(mine, &place);
   if (s == nullptr) return;
   stream_cache::bin& bin = s->at(place);
-  if (bin.units <= bin_places::small_units) return;
   if (bin.unused != 0) {
     empty(mine, *s, bin, static_cast<std::uint32_t>(bin.count - bin.unused));
     if (bin.count == 0) {
@@ -98,14 +100,12 @@ void pool::look_after(thread_cache& mine) {
 }
 
 // What was kept because it would return to its place lies in the heap again when the heap changes.
-void pool::return_large(thread_cache& mine) {
+[[gnu::noinline]] void pool::return_large(thread_cache& mine) {
   for (owner_id o = 0; o < mine.owners(); ++o) {
     stream_cache* const s = mine.of_owner(o);
     if (s == nullptr) continue;
-    for (std::uint32_t at = s->next_in_use(bin_places::small_units); at != stream_cache::no_bin;
-         at = s->next_in_use(at + 1)) {
+    for (std::uint32_t at = s->next_on_condition(0); at != stream_cache::no_bin; at = s->next_on_condition(at + 1)) {
       stream_cache::bin& bin = s->at(at);
-      if (!bin.on_condition) continue;
       empty(mine, *s, bin);
       s->close(bin);
     }
@@ -115,7 +115,7 @@ void pool::return_large(thread_cache& mine) {
 
 // True where the next request of that size would be placed where the block lies, were it free, unless there
 // are two holes of one size.
-bool pool::would_return(block_index i, owner_id o) const noexcept {
+[[gnu::noinline]] bool pool::would_return(block_index i, owner_id o) const noexcept {
   const block& b = heap_.at(i);
   const bool lowest = b.bytes >= page_rules_.lowest_fit_bytes;
   const auto joins = [&](block_index n) {
@@ -145,7 +145,7 @@ bool pool::would_return(block_index i, owner_id o) const noexcept {
 }
 
 // Returns all but small blocks to the heap, bin by bin, until so much is left.
-void pool::shed(thread_cache& mine, std::uint64_t left) {
+[[gnu::noinline]] void pool::shed(thread_cache& mine, std::uint64_t left) {
   for (unsigned rings = 0; mine.figures.weighed_bytes > left && rings < 2;) {
     std::uint32_t place = 0;
     stream_cache* const s = next_bin(mine, &place);
@@ -154,7 +154,6 @@ void pool::shed(thread_cache& mine, std::uint64_t left) {
       continue;
     }
     stream_cache::bin& bin = s->at(place);
-    if (bin.units <= bin_places::small_units) continue;
     empty(mine, *s, bin);
     s->close(bin);
     returning_.unused(bin.units);

@@ -7,25 +7,16 @@ namespace gpumem {
 
 claim_table::claim_table(std::uint32_t places) : mask_{places - 1}, claims_{places}, blocks_{places} {}
 
-// What was taken out is used again, first the same address: it may stand only once.
+// A place that was taken out is as good as one that was never used: nothing in it is looked for.
 claim_index claim_table::insert(address at, block_index block, claim_word w) noexcept {
   assert(has_room());
-  constexpr claim_index none = 0xffff'ffff;
-  claim_index free = none;
   claim_index i = home_of(at);
-  for (;; i = next(i)) {
-    const address begin = claims_[i].begin.load(std::memory_order_relaxed);
-    if (begin == at) break;
-    if (begin == 0) {
-      if (free != none) {
-        i = free;
-      } else {
-        ++used_;
-      }
-      break;
-    }
-    if (free == none && claims_[i].read().held_by() == holder::nobody) free = i;
+  address begin = claims_[i].begin.load(std::memory_order_relaxed);
+  while (begin > taken_out) {
+    i = next(i);
+    begin = claims_[i].begin.load(std::memory_order_relaxed);
   }
+  used_ += begin == 0 ? 1U : 0U;
   blocks_[i] = block;
   claims_[i].begin.store(at, std::memory_order_relaxed);
   claims_[i].write(w);
@@ -33,16 +24,19 @@ claim_index claim_table::insert(address at, block_index block, claim_word w) noe
   return i;
 }
 
-// The address stays, so that a search goes on behind it, but at the end of a run, where nothing is behind it.
+// A search goes on behind it, but at the end of a run, where nothing is behind it.
 void claim_table::erase(claim_index i) noexcept {
   claims_[i].write(claim_word{});
   --count_;
-  if (claims_[next(i)].begin.load(std::memory_order_relaxed) != 0) return;
-  while (claims_[i].begin.load(std::memory_order_relaxed) != 0 && claims_[i].read().held_by() == holder::nobody) {
+  if (claims_[next(i)].begin.load(std::memory_order_relaxed) != 0) {
+    claims_[i].begin.store(taken_out, std::memory_order_relaxed);
+    return;
+  }
+  do {
     claims_[i].begin.store(0, std::memory_order_relaxed);
     --used_;
     i = (i - 1) & mask_;
-  }
+  } while (claims_[i].begin.load(std::memory_order_relaxed) == taken_out);
 }
 
 void claim_table::grow() {

@@ -1,11 +1,11 @@
 // Who holds a block, for the paths that take no lock: the program, a thread's cache, or nobody but the heap.
 //
 // A claim is one word a block. The program's claim becomes a cache's by one compare-and-swap, which is all that a free
-// costs and what catches a second free, however many threads try. Claims stand in a hash table by address, address
-// and word side by side, so that a free at random meets one line of memory and not three. A claim stays where it is
-// from `insert` to `erase`, so a thread inside its cache reads the table without a lock; everything but `find` and the
-// words is done under the pool's lock, and `grow` only while no thread is inside a cache. At most half full: 40 to 80 B
-// for each block that was out of the heap in the busiest moment.
+// costs and what catches a second free, however many threads try; while only one can, by a store. Claims stand in a
+// hash table by address, address and word side by side, so that a free at random meets one line of memory and not
+// three. A claim stays where it is from `insert` to `erase`, so a thread inside its cache reads the table without a
+// lock; everything but `find` and the words is done under the pool's lock, and `grow` only while no thread is inside a
+// cache. At most half full: 40 to 80 B for each block that was out of the heap in the busiest moment.
 #pragma once
 
 #include <atomic>
@@ -70,7 +70,7 @@ class claim_word {
 using claim_index = std::uint32_t;
 
 struct claim {
-  std::atomic<address> begin;  // 0: never used, a search ends here
+  std::atomic<address> begin;  // 0: never used, a search ends here; 1: nobody's any more, a search goes on
   std::atomic<std::uint64_t> word;
 
   [[nodiscard]] claim_word read() const noexcept { return claim_word{word.load(std::memory_order_acquire)}; }
@@ -96,12 +96,17 @@ class claim_table {
   /// The claim of the block that begins there; its word is nobody's where there is none. A thread inside its cache, or
   /// under the lock.
   [[nodiscard]] sight find(address at) const noexcept {
-    for (claim_index i = home_of(at);; i = next(i)) {
+    const claim* const table = claims_.data();
+    const claim_index mask = mask_;
+    claim_index i = home_of(at);
+    for (;;) {
       // The word first: where it is a later block's, then so is the address that is read after it.
-      const claim_word word = claims_[i].read();
-      const address begin = claims_[i].begin.load(std::memory_order_relaxed);
-      if (begin == at) return {i, word};
+      const claim_word word = table[i].read();
+      const address begin = table[i].begin.load(std::memory_order_relaxed);
+      if (begin == at) [[likely]]
+        return {i, word};
       if (begin == 0) return {};
+      i = (i + 1) & mask;
     }
   }
   [[nodiscard]] block_index block_of(claim_index i) const noexcept { return blocks_[i]; }
@@ -122,7 +127,8 @@ class claim_table {
   }
 
  private:
-  static constexpr std::uint32_t first_places = 4096;  // room for 2048 claims: growing empties the caches
+  static constexpr address taken_out = 1;              // no block begins there
+  static constexpr std::uint32_t first_places = 8192;  // room for 4096 claims: growing empties the caches
 
   explicit claim_table(std::uint32_t places);
 
@@ -133,9 +139,9 @@ class claim_table {
 
   std::uint32_t mask_;
   host_array<claim> claims_;
-  host_array<block_index> blocks_;  // by claim_index
-  std::uint32_t count_ = 0;         // that somebody holds
-  std::uint32_t used_ = 0;          // places with an address: a search goes on behind them
+  host_array<block_index> blocks_;       // by claim_index
+  alignas(64) std::uint32_t count_ = 0;  // that somebody holds; not beside what `find` reads
+  std::uint32_t used_ = 0;               // places with an address: a search goes on behind them
 };
 
 }  // namespace gpumem

@@ -25,6 +25,7 @@ bool depot::put(owner_id o, std::uint32_t units, const claim_index* first, std::
   p.first = b;
   p.units = units;
   ++p.batches;
+  ++batches_by_size_[units % sizes];
   blocks_ += count;
   bytes_ += std::uint64_t{count} * units * block_granularity;
   return true;
@@ -35,6 +36,7 @@ depot::blocks depot::take_from(place& p) noexcept {
   const blocks taken = batches_[b];
   p.first = taken.next;
   --p.batches;
+  --batches_by_size_[p.units % sizes];
   batches_[b].next = spare_;
   spare_ = b;
   blocks_ -= taken.count;

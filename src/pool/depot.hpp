@@ -33,6 +33,8 @@ class depot {
   [[nodiscard]] owner_id owners() const noexcept { return static_cast<owner_id>(by_owner_.size()); }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::uint64_t held_blocks() const noexcept { return blocks_; }
+  /// False: it holds none of that size. True may be wrong.
+  [[nodiscard]] bool may_hold(std::uint32_t units) const noexcept { return batches_by_size_[units % sizes] != 0; }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
 
   /// Calls `each(owner, units, blocks)` for every batch.
@@ -47,6 +49,7 @@ class depot {
 
  private:
   static constexpr std::uint32_t most_batches = 64;  // of one size
+  static constexpr std::uint32_t sizes = 256;
   struct place {
     std::uint32_t units = 0;
     std::uint32_t first = no_block;
@@ -59,6 +62,7 @@ class depot {
   std::uint32_t spare_ = no_block;
   std::uint64_t bytes_ = 0;
   std::uint64_t blocks_ = 0;
+  std::array<std::uint32_t, sizes> batches_by_size_{};  // of all sizes that share a place, and all owners
 };
 
 }  // namespace gpumem

@@ -39,7 +39,7 @@ pool::~pool() {
   }
 }
 
-result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_report* report) {
+[[gnu::flatten]] result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_report* report) {
   const result<std::uint64_t> key = streams_.key_of(r.stream);
   if (!key) return key.why();
   const bool plain = r.alignment <= block_granularity;
@@ -116,7 +116,7 @@ address pool::hand_out(block_index i, const want& w, std::uint64_t requested_byt
 }
 
 // What an address that is no live block's is; `i` is what its claim, if it has one, belongs to.
-status pool::why_not_live(address at, block_index i) const {
+[[gnu::cold]] status pool::why_not_live(address at, block_index i) const {
   const block_index in = i != no_block ? i : heap_.containing(at);
   if (in == no_block) {
     return {errc::unknown_pointer, fmt::format("{:#x} is not a block of pool {}", at, config_.name)};
@@ -134,7 +134,7 @@ claim_word pool::held_as(block_index i) const noexcept {
   return i != no_block && heap_.at(i).state == block_state::live ? claims_.find(heap_.at(i).begin).word : claim_word{};
 }
 
-status pool::release_block(address at, const release& stated) {
+[[gnu::flatten]] status pool::release_block(address at, const release& stated) {
   std::uint64_t key = 0;
   if (stated.stream) {
     const result<std::uint64_t> k = streams_.key_of(*stated.stream);
@@ -154,7 +154,9 @@ status pool::release_block(address at, const release& stated) {
     return {errc::wrong_size, fmt::format("{:#x} was allocated with {} bytes and is freed with {}", at,
                                           held.requested_bytes(), *stated.bytes)};
   }
-  if (!claims_[place].change(held, held.cached())) {  // another thread frees it at this moment
+  if (alone_) {
+    claims_[place].write(held.cached());
+  } else if (!claims_[place].change(held, held.cached())) {  // another thread frees it at this moment
     ++counts_.misuses;
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
@@ -210,7 +212,7 @@ std::uint32_t pool::take_node(const use_node& n) {
   return i;
 }
 
-void pool::drop_uses(block_index i) {
+[[gnu::noinline]] void pool::drop_uses(block_index i) {
   block& b = heap_.at(i);
   while (b.in_use.uses != no_block) {
     const std::uint32_t n = b.in_use.uses;
@@ -223,7 +225,7 @@ void pool::drop_uses(block_index i) {
 }
 
 // Record the fences first, publish the block later: until each use has one that is done, nobody gets it.
-void pool::fence_uses(block_index i, owner_id o) {
+[[gnu::noinline]] void pool::fence_uses(block_index i, owner_id o) {
   block& b = heap_.at(i);
   heap_.fence(i);
   bool wait = false;

@@ -26,6 +26,7 @@
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
 #include "heap.hpp"
+#include "light_mutex.hpp"
 #include "page_map.hpp"
 #include "page_place.hpp"
 #include "page_step.hpp"
@@ -101,7 +102,7 @@ class pool {
   [[nodiscard]] std::uint64_t limit() const noexcept { return budget_.limit(); }
 
  private:
-  using guard = std::unique_lock<std::mutex>;
+  using guard = std::unique_lock<light_mutex>;
 
   /// A request on its way: what to look for, and what stood in its way.
   struct want {
@@ -135,8 +136,8 @@ class pool {
 
   // pool_caches.cpp
   [[nodiscard]] guard enter();
-  static void wait_for(guard& lock);
   [[nodiscard]] thread_cache* fold_mine();
+  thread_cache* new_cache();
   void fold(thread_cache& c) noexcept;
   void note_live() noexcept;
   [[nodiscard]] bool cacheable(owner_id o) const noexcept;
@@ -145,6 +146,7 @@ class pool {
   bool keep(thread_cache& mine, claim_index place, owner_id o);
   void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, claim_index i, std::uint64_t most);
   stream_cache& stream_cache_for(thread_cache& mine, owner_id o);
+  stream_cache& new_stream_cache(thread_cache& mine, owner_id o);
   stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units);
   void empty(thread_cache& c, const stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0);
   void empty(thread_cache& c, owner_id o);
@@ -273,14 +275,16 @@ class pool {
   [[nodiscard]] bool nothing_behind(segment_index s) const;
 
   pool_config config_;
-  device& device_;
+  // What hits read without the lock. Nothing else lies in these lines, so that nobody's miss takes them away.
+  alignas(64) device& device_;
+  claim_table claims_;
+
   std::unique_ptr<policy> policy_;
   unsigned classes_;
   budget budget_;
 
-  mutable std::mutex mutex_;
+  mutable light_mutex mutex_;
   heap heap_;
-  claim_table claims_;
   depot depot_;
   returning_sizes returning_;
   stream_table streams_;
@@ -293,9 +297,10 @@ class pool {
   std::uint32_t spare_node_ = no_block;
   std::vector<block_index> fenced_;  // blocks that wait for other streams' fences
   std::vector<oom_callback> callbacks_;
-  std::condition_variable ticket_returned_;
+  std::condition_variable_any ticket_returned_;
   std::uint32_t unlocked_calls_ = 0;  ///< that no capture survives: one begins when they are done
-  std::condition_variable unlocked_calls_done_;
+  std::condition_variable_any unlocked_calls_done_;
+  bool alone_ = mutex_.alone();      ///< one thread alone has used the pool so far
   bool calm_ = false;                ///< large blocks may be kept; see cache_limits.cpp
   std::uint64_t calm_peak_ = 0;      ///< of live bytes, as it was when the count began anew
   std::uint64_t calm_requests_ = 0;  ///< since then

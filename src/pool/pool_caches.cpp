@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::uint8_t first_room = 8;  // of a bin; it doubles each time that this is too little
 
-constexpr unsigned spins = 100;  // before a thread sleeps for the lock, which is held for less than that
-
 }  // namespace
 
 // Who is told of every free (a trace) is told under the lock, and in order: caches then serve under it, too.
@@ -62,29 +60,29 @@ bool pool::take_back_any(address at, const release& stated) noexcept {
 }
 
 pool::guard pool::enter() {
-  guard lock{mutex_, std::try_to_lock};
-  if (!lock.owns_lock()) [[unlikely]]
-    wait_for(lock);
+  guard lock{mutex_};
+  if (alone_ && !mutex_.alone()) [[unlikely]] {
+    alone_ = false;
+    caches_.end_alone();
+  }
   ++counts_.locks;
   return lock;
-}
-
-[[gnu::noinline]] void pool::wait_for(guard& lock) {
-  for (unsigned i = 0; i < spins; ++i) {
-    __builtin_ia32_pause();
-    if (lock.try_lock()) return;
-  }
-  lock.lock();
 }
 
 // This thread's cache, with what happened in it since it was here last taken into account; null where caches are off.
 thread_cache* pool::fold_mine() {
   if (!config_.thread_cache) return nullptr;
   thread_cache* mine = caches_.mine();
-  if (mine == nullptr) mine = caches_.make_mine();
+  if (mine == nullptr) mine = new_cache();
   if (mine == nullptr) return nullptr;
   fold(*mine);
   return mine;
+}
+
+[[gnu::cold]] thread_cache* pool::new_cache() {
+  thread_cache* const made = caches_.make_mine();
+  if (made != nullptr) made->set_alone(alone_);
+  return made;
 }
 
 // With one thread the peak is exact: what is out of the heap changes only here, and the cache has noted how much of it
@@ -116,7 +114,7 @@ address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested)
   stream_cache::bin* bin = s != nullptr ? s->find(units) : nullptr;
   if (bin == nullptr || bin->count == 0) {  // else it was claimed when the hit was tried
     returning_.asked(units);
-    if (depot_.held_blocks() == 0) return 0;
+    if (!depot_.may_hold(units)) return 0;
     const depot::blocks got = depot_.take(w.owner, units);
     if (got.count == 0) return 0;
     bin = &bin_for(mine, stream_cache_for(mine, w.owner), units);
@@ -135,7 +133,11 @@ address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested)
 }
 
 stream_cache& pool::stream_cache_for(thread_cache& mine, owner_id o) {
-  if (stream_cache* const have = mine.of_owner(o)) return *have;
+  stream_cache* const have = mine.of_owner(o);
+  return have != nullptr ? *have : new_stream_cache(mine, o);
+}
+
+[[gnu::cold]] stream_cache& pool::new_stream_cache(thread_cache& mine, owner_id o) {
   if (mine.full()) {
     const owner_id going = mine.next_to_go();
     empty(mine, going);
@@ -189,7 +191,7 @@ bool pool::keep(thread_cache& mine, claim_index place, owner_id o) {
   stream_cache& s = stream_cache_for(mine, o);
   stream_cache::bin& bin = bin_for(mine, s, units);
   hold(mine, s, bin, place, most);
-  bin.on_condition |= on_condition;
+  if (on_condition) s.put_on_condition(bin);
   claims_[place].write(claim_word{bytes, bytes, o, true}.cached());
   return true;
 }
@@ -216,7 +218,8 @@ void pool::hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, cla
 }
 
 // Returns a bin's blocks to the heap, the oldest first, but for the latest few.
-void pool::empty(thread_cache& c, const stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest) {
+[[gnu::noinline, gnu::flatten]] void pool::empty(thread_cache& c, const stream_cache& s, stream_cache::bin& bin,
+                                                 std::uint32_t keep_latest) {
   if (bin.count <= keep_latest) return;
   const std::uint32_t going = bin.count - keep_latest;
   for (std::uint32_t k = 0; k < going; ++k) to_heap(bin.held[k], s.owner());
@@ -225,7 +228,7 @@ void pool::empty(thread_cache& c, const stream_cache& s, stream_cache::bin& bin,
   c.figures.emptied += going;
 }
 
-void pool::empty(thread_cache& c, owner_id o) {
+[[gnu::noinline]] void pool::empty(thread_cache& c, owner_id o) {
   stream_cache* const s = c.of_owner(o);
   if (s == nullptr) return;
   for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
@@ -234,7 +237,7 @@ void pool::empty(thread_cache& c, owner_id o) {
   }
 }
 
-void pool::empty_depot(owner_id o) {
+[[gnu::cold]] void pool::empty_depot(owner_id o) {
   for (depot::blocks b = depot_.take_any(o); b.count != 0; b = depot_.take_any(o)) {
     for (std::uint32_t k = 0; k < b.count; ++k) to_heap(b.held[k], o);
   }
@@ -263,7 +266,7 @@ void pool::flush_claimed() {
 }
 
 // Caches know blocks by where their claims stand, so they are emptied first. Seldom: the table doubles.
-void pool::make_room_for_claim() {
+[[gnu::cold]] void pool::make_room_for_claim() {
   const thread_caches::claim all{caches_};
   flush_claimed();
   claims_.grow();

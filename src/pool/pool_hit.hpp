@@ -1,7 +1,8 @@
 // The paths of a pool that take no lock: a hit in the thread's cache, and a free into it.
 //
-// Inline, so that the allocator's two functions hold the whole of it. Costs: one compare-and-swap in the free, none in
-// the allocation, no call but one for the second pool that a thread uses. docs/performance.md counts the instructions.
+// Inline, so that the allocator's two functions hold the whole of it. Costs: one compare-and-swap in the free (a
+// plain store while one thread alone uses the pool), none in the allocation, no call but one for the second pool that a
+// thread uses. docs/performance.md counts the instructions.
 #pragma once
 
 #include <algorithm>
@@ -57,11 +58,15 @@ inline address pool::hit(thread_cache& mine, stream_ref of, std::uint64_t reques
   const std::uint64_t weight = bin_places::weight(w.units());
   if (weight != 0 && f.weighed_bytes + weight > f.most_weighed_bytes) return false;
   claim& c = claims_[i];
-  if (!c.change(w, w.cached())) [[unlikely]]
-    return false;
-  if (c.begin.load(std::memory_order_relaxed) != at) [[unlikely]] {  // a second free, of what was here before
-    c.write(w);
-    return false;
+  if (mine.alone()) {
+    c.write(w.cached());
+  } else {
+    if (!c.change(w, w.cached())) [[unlikely]]
+      return false;
+    if (c.begin.load(std::memory_order_relaxed) != at) [[unlikely]] {  // a second free, of what was here before
+      c.write(w);
+      return false;
+    }
   }
   bin->push(i);
   ++f.frees;

@@ -39,7 +39,7 @@ std::optional<owner_id> stream_table::find(std::uint64_t key) const {
   return found;
 }
 
-owner_id stream_table::add_slot(stream_ref s, std::uint64_t key) {
+[[gnu::cold]] owner_id stream_table::add_slot(stream_ref s, std::uint64_t key) {
   const owner_id o = heap_.add_owner();
   if (o >= slots_.size()) slots_.resize(o + 1);
   slots_[o] = stream_slot{};

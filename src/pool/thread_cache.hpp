@@ -30,6 +30,7 @@ struct bin_places {
   static constexpr std::uint64_t most_units = UINT32_MAX;
   /// Blocks of up to 4 KiB, of which full bins are little, are held without a limit in bytes.
   static constexpr std::uint64_t small_units = 8;
+  static constexpr std::uint32_t small_bins = small_units;  ///< the first ones
 
   [[nodiscard]] static constexpr std::uint32_t of(std::uint32_t units) noexcept {
     if (units <= exact) [[likely]]
@@ -55,7 +56,6 @@ class stream_cache {
     std::uint8_t count = 0;
     std::uint8_t most = 0;               ///< how many it may hold now
     std::uint8_t unused = 0;             ///< the fewest that it held since it was looked at last
-    bool on_condition = false;           ///< holds blocks that would return to their places, until the heap changes
     std::array<claim_index, room> held;  ///< the claims of its blocks, the latest last
 
     /// Requires that it is in use and has room.
@@ -105,33 +105,51 @@ class stream_cache {
     b.units = units;
     b.unused = 0;
     b.most = most;
-    b.on_condition = false;
-    in_use_[place_of(b) / 64] |= bit_of(b);
+    in_use_.add(place_of(b));
+    on_condition_.remove(place_of(b));
   }
   /// Requires that it is empty.
   void close(bin& b) noexcept {
     b.most = 0;
-    in_use_[place_of(b) / 64] &= ~bit_of(b);
+    in_use_.remove(place_of(b));
+    on_condition_.remove(place_of(b));
   }
+  /// It holds blocks that would return to their places, until the heap changes. Requires that it is in use.
+  void put_on_condition(const bin& b) noexcept { on_condition_.add(place_of(b)); }
 
   /// The first bin from `place` on that is in use, or `no_bin`.
-  [[nodiscard]] std::uint32_t next_in_use(std::uint32_t place) const noexcept {
-    for (; place < bin_places::all; place = (place | 63U) + 1) {
-      const std::uint64_t word = in_use_[place / 64] >> (place % 64);
-      if (word != 0) return place + static_cast<std::uint32_t>(std::countr_zero(word));
-    }
-    return no_bin;
+  [[nodiscard]] std::uint32_t next_in_use(std::uint32_t place) const noexcept { return in_use_.next(place); }
+  /// The same of those on that condition.
+  [[nodiscard]] std::uint32_t next_on_condition(std::uint32_t place) const noexcept {
+    return on_condition_.next(place);
   }
 
  private:
+  /// Some of the bins.
+  class bin_set {
+   public:
+    void add(std::uint32_t place) noexcept { words_[place / 64] |= std::uint64_t{1} << (place % 64); }
+    void remove(std::uint32_t place) noexcept { words_[place / 64] &= ~(std::uint64_t{1} << (place % 64)); }
+    [[nodiscard]] std::uint32_t next(std::uint32_t place) const noexcept {
+      for (; place < bin_places::all; place = (place | 63U) + 1) {
+        const std::uint64_t word = words_[place / 64] >> (place % 64);
+        if (word != 0) return place + static_cast<std::uint32_t>(std::countr_zero(word));
+      }
+      return no_bin;
+    }
+
+   private:
+    std::array<std::uint64_t, bin_places::all / 64> words_{};
+  };
+
   [[nodiscard]] std::uint32_t place_of(const bin& b) const noexcept {
     return static_cast<std::uint32_t>(&b - bins_.data());
   }
-  [[nodiscard]] std::uint64_t bit_of(const bin& b) const noexcept { return std::uint64_t{1} << (place_of(b) % 64); }
 
   owner_id owner_;
   std::uint64_t key_;
-  std::array<std::uint64_t, bin_places::all / 64> in_use_{};
+  bin_set in_use_;
+  bin_set on_condition_;
   std::array<bin, bin_places::all> bins_;
 };
 
@@ -172,6 +190,10 @@ class alignas(64) thread_cache {
     return false;
   }
   void leave() noexcept { inside_.store(false, std::memory_order_release); }
+
+  /// While no other thread uses the pool: what is the program's is this thread's alone to change. Asked inside.
+  [[nodiscard]] bool alone() const noexcept { return alone_.load(std::memory_order_relaxed); }
+  void set_alone(bool yes) noexcept { alone_.store(yes, std::memory_order_seq_cst); }
 
   /// Another thread's, under the pool's lock: announce, then `heavy_fence` once for all, then wait until it is out.
   void announce_claim() noexcept { claimed_.store(true, std::memory_order_seq_cst); }
@@ -243,13 +265,15 @@ class alignas(64) thread_cache {
  private:
   std::atomic<bool> inside_{false};
   std::atomic<bool> claimed_{false};
+  std::atomic<bool> alone_{false};
   const bool free_fence_;
   const void* latest_handle_ = nullptr;
   stream_cache* latest_ = nullptr;
 
  public:
   cache_figures figures;
-  std::uint32_t hand = 0;  ///< the bin behind the one looked at last, over all streams
+  std::uint32_t hand = 0;    ///< the bin behind the one looked at last, over all streams
+  std::uint32_t misses = 0;  ///< while large blocks were held
 
  private:
   std::vector<std::unique_ptr<stream_cache>> by_owner_;

@@ -90,6 +90,14 @@ thread_cache* thread_caches::make_mine() {
   return all_.back().get();
 }
 
+void thread_caches::end_alone() const noexcept {
+  for (const auto& each : all_) each->set_alone(false);
+  heavy_fence();
+  for (const auto& each : all_) {
+    while (each->inside()) ::sched_yield();
+  }
+}
+
 void thread_caches::remove(thread_cache& of) noexcept {
   std::erase_if(all_, [&of](const auto& each) { return each.get() == &of; });
 }

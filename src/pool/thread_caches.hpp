@@ -54,6 +54,8 @@ class thread_caches {
   }
   /// The pool's lock: the same, made where there is none; null in a thread that has begun to end.
   thread_cache* make_mine();
+  /// The pool's lock: a thread's cache is not alone any more, whose ever it is; it knows when this returns.
+  void end_alone() const noexcept;
   void remove(thread_cache& of) noexcept;
 
   [[nodiscard]] const std::vector<std::unique_ptr<thread_cache>>& all() const noexcept { return all_; }

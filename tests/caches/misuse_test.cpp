@@ -3,6 +3,7 @@
 #include <barrier>
 
 #include "cached.hpp"
+#include "meeting.hpp"
 
 namespace gpumem::caches {
 namespace {
@@ -86,6 +87,55 @@ TEST_F(CachedMisuse, OfTwoFreesAtOnceOneSucceeds) {
     EXPECT_TRUE(allocator_->try_deallocate(block).ok());
     EXPECT_EQ(stats().live_blocks, 0U);
   }
+}
+
+// While one thread alone uses a pool it frees without a read-modify-write, so a second one has to stop it first. Each
+// time a pool that no second thread has seen.
+TEST(FirstMeeting, OfTwoFreesAtOnceOneSucceeds) {
+  constexpr int rounds = sanitized ? 40 : 400;
+  constexpr std::size_t blocks = 32;
+  std::unique_ptr<allocator> of;
+  std::vector<void*> all(blocks);
+  std::atomic<std::size_t> freed{0};
+  std::atomic<bool> failed{false};
+  meeting step;
+  const auto free_all = [&] {
+    std::size_t mine = 0;
+    for (void* const p : all) {
+      step.wait();
+      const status s = of->try_deallocate(p);
+      mine += s.ok() ? 1U : 0U;
+      if (!s && s.code() != errc::double_free) failed = true;
+    }
+    freed += mine;
+  };
+  std::thread other{[&] {
+    for (int round = 0; round < rounds; ++round) {
+      step.wait();
+      free_all();
+      step.wait();
+    }
+  }};
+  for (int round = 0; round < rounds; ++round) {
+    sim_device on{{.capacity_bytes = gib}};
+    device* const devices[] = {&on};
+    settings with;
+    EXPECT_TRUE(with.set("policy", "grab_all").ok());
+    of = *allocator::open(devices, with);
+    for (void*& p : all) p = of->allocate(1024);
+    for (int turn = 0; turn < 600; ++turn) of->deallocate(of->allocate(512));  // small blocks are kept from then on
+    freed = 0;
+    step.wait();
+    free_all();
+    step.wait();
+    EXPECT_EQ(freed.load(), blocks) << round;
+    EXPECT_FALSE(failed.load()) << round;
+    EXPECT_EQ(of->stats(0)->misuses, blocks) << round;
+    EXPECT_EQ(of->stats(0)->live_blocks, 0U) << round;
+    EXPECT_TRUE(of->check(0).ok()) << of->check(0).message();
+    of.reset();
+  }
+  other.join();
 }
 
 TEST_F(CachedMisuse, AWrongSizeIsRefusedAndTheBlockStays) {

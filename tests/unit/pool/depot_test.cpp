@@ -43,6 +43,9 @@ TEST(depot, hands_out_the_latest_batch_of_that_owner_and_size) {
   EXPECT_EQ(d.held_blocks(), 3U * depot::batch + 3);
   EXPECT_EQ(d.bytes(), std::uint64_t{512} * ((2 * depot::batch + 3) * 4 + depot::batch * 5));
 
+  EXPECT_TRUE(d.may_hold(4));
+  EXPECT_TRUE(d.may_hold(5));
+  EXPECT_FALSE(d.may_hold(6));
   EXPECT_EQ(d.take(3, 4).count, 0U);
   EXPECT_EQ(d.take(1, 6).count, 0U);
   const depot::blocks latest = d.take(1, 4);
@@ -52,6 +55,7 @@ TEST(depot, hands_out_the_latest_batch_of_that_owner_and_size) {
   EXPECT_EQ(d.take(1, 4).held[0], 100U);
   EXPECT_EQ(d.take(1, 4).count, 0U);
   EXPECT_EQ(d.take(2, 4).held[0], 300U);
+  EXPECT_FALSE(d.may_hold(4)) << "the last of that size, whose ever, is gone";
   EXPECT_EQ(d.take(1, 5).held[0], 400U);
   EXPECT_EQ(d.bytes(), 0U);
   EXPECT_EQ(d.held_blocks(), 0U);
