@@ -64,32 +64,19 @@ class pooled_allocator final : public allocator {
     return {};
   }
 
+  // A miss of an ordinary request on an ordinary pool; everything else is below.
   result<void*> do_allocate(const request& r, oom_report* report) override {
-    const bool ordinary = r.alignment == block_granularity && r.bytes - 1 < most_hit_bytes;
-    if (!ordinary) [[unlikely]] {
-      if (status ok = sound(r); !ok) return ok;
+    const auto d = static_cast<std::size_t>(static_cast<unsigned>(r.device));
+    if (r.alignment != block_granularity || r.bytes - 1 >= most_hit_bytes || d >= pools_.size() || !pools_[d].plain ||
+        pools_[d].on->condition() != device_condition::usable || captures_.busy() ||
+        untouched_.load(std::memory_order_relaxed) || !tried(r)) [[unlikely]] {
+      return allocate_anything(r, report);
     }
-    if (r.device < 0 || static_cast<std::size_t>(r.device) >= pools_.size()) return no_such_device(r.device);
-    pool& p = *pools_[static_cast<std::size_t>(r.device)].it;
-    device& on = *pools_[static_cast<std::size_t>(r.device)].on;
-    if (on.condition() != device_condition::usable) [[unlikely]]
-      return usable(on);
-    if (!ordinary) [[unlikely]] {
-      if (status ok = fits_device(r, p.config().total_bytes); !ok) return ok;
-    }
-    const std::uint64_t rounded = round_up(r.bytes, block_granularity);
-    if (r.alignment == block_granularity && !tried(r)) {  // a hit after all, by another pool or stream than the last
-      if (const address at = p.hit_any(r.stream, r.bytes); at != 0) return to_pointer(at);
-    }
-    const bool asks = p.config().stream_ids == stream_id_mode::query && on.info().reports_captures;
-    if (asks || captures_.busy()) {
-      if (status ok = captures_.follow(on, r.stream, asks); !ok) return ok;
-    }
-    const result<address> at = p.allocate(r, rounded, report);
-    if (!at) return at.why();
-    if (untouched_.load(std::memory_order_relaxed)) take_ahead(r.device);
-    for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(*at, r.bytes, r.stream);
-    return to_pointer(*at);
+    address at = 0;
+    status done = pools_[d].it->allocate(r, round_up(r.bytes, block_granularity), &at, report);
+    if (!done) [[unlikely]]
+      return done;
+    return to_pointer(at);
   }
 
   status do_deallocate(void* p, const release& stated) override {
@@ -241,6 +228,35 @@ class pooled_allocator final : public allocator {
     return {errc::invalid_argument, fmt::format("{} bytes asked; expected less than 2^63", r.bytes)};
   }
 
+  [[gnu::noinline]] result<void*> allocate_anything(const request& r, oom_report* report) {
+    const bool ordinary = r.alignment == block_granularity && r.bytes - 1 < most_hit_bytes;
+    if (!ordinary) {
+      if (status ok = sound(r); !ok) return ok;
+    }
+    if (r.device < 0 || static_cast<std::size_t>(r.device) >= pools_.size()) return no_such_device(r.device);
+    pool& p = *pools_[static_cast<std::size_t>(r.device)].it;
+    device& on = *pools_[static_cast<std::size_t>(r.device)].on;
+    if (on.condition() != device_condition::usable) return usable(on);
+    if (!ordinary) {
+      if (status ok = fits_device(r, p.config().total_bytes); !ok) return ok;
+    }
+    if (r.alignment == block_granularity && !tried(r)) {  // a hit after all, by another pool or stream than the last
+      if (const address at = p.hit_any(r.stream, r.bytes); at != 0) return to_pointer(at);
+    }
+    const bool asks = asks_for_captures(p.config(), on);
+    if (asks || captures_.busy()) {
+      if (status ok = captures_.follow(on, r.stream, asks); !ok) return ok;
+    }
+    address at = 0;
+    if (status done = p.allocate(r, round_up(r.bytes, block_granularity), &at, report); !done) return done;
+    if (untouched_.load(std::memory_order_relaxed)) take_ahead(r.device);
+    for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(at, r.bytes, r.stream);
+    return to_pointer(at);
+  }
+  static bool asks_for_captures(const pool_config& config, const device& on) {
+    return config.stream_ids == stream_id_mode::query && on.info().reports_captures;
+  }
+
   /// `hit` looked into the cache that such a request is served from.
   [[nodiscard]] bool tried(const request& r) const noexcept {
     const latest_cache& latest = latest_cache_of_thread;
@@ -305,7 +321,8 @@ class pooled_allocator final : public allocator {
       taking_everything_.push_back(pools_.size());
       untouched_ = true;
     }
-    pools_.push_back({std::make_unique<pool>(on, std::move(config), *std::move(decides)), &on});
+    const bool plain = recorders_.back().empty() && !asks_for_captures(config, on);
+    pools_.push_back({std::make_unique<pool>(on, std::move(config), *std::move(decides)), &on, plain});
     return {};
   }
 

@@ -18,6 +18,8 @@ namespace gpumem {
 struct placed_pool {
   std::unique_ptr<pool> it;
   device* on;
+  /// An allocation asks the device for nothing beside memory, and nobody is told of it.
+  bool plain = false;
 };
 
 /// Asked before any lock is taken: in a forked child a lock may be one that nobody will ever release.

@@ -39,12 +39,13 @@ pool::~pool() {
   }
 }
 
-[[gnu::flatten]] result<address> pool::allocate(const request& r, std::uint64_t rounded, oom_report* report) {
+[[gnu::flatten]] status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_report* report) {
   const result<std::uint64_t> key = streams_.key_of(r.stream);
   if (!key) return key.why();
   const bool plain = r.alignment <= block_granularity;
   if (plain && !streams_.key_is_known(r.stream)) {
-    if (const address at = hit_key(*key, r.bytes); at != 0) return at;
+    *at = hit_key(*key, r.bytes);
+    if (*at != 0) return {};
   }
   guard lock = enter();
   thread_cache* const mine = fold_mine();
@@ -56,7 +57,8 @@ pool::~pool() {
   w.alignment = std::max<std::uint64_t>(r.alignment, block_granularity);
   w.klass = classes_ == 1 ? 0 : policy_->segment_class(rounded);
   if (plain && mine != nullptr && cacheable(w.owner) && w.bytes <= bin_places::most_units * block_granularity) {
-    if (const address at = refill(*mine, w, r.bytes); at != 0) return at;
+    *at = refill(*mine, w, r.bytes);
+    if (*at != 0) return {};
   }
   if (mine != nullptr) look_after(*mine);
   note_calm(rounded);
@@ -64,16 +66,19 @@ pool::~pool() {
   block_index i = follower_ != nullptr ? place_planned(lock, w, *key) : no_block;
   if (i == no_block && opened_) i = search(w);
   if (i == no_block) i = follower_ != nullptr ? climb_beside_plan(lock, w) : climb(lock, w);
-  if (i == no_block) {
-    --streams_[w.owner].references;
-    ++counts_.out_of_memory;
-    oom_report local;
-    fill_report(lock, r, w, &local);
-    status failed{errc::out_of_memory, local.headline()};
-    if (report != nullptr) *report = std::move(local);
-    return failed;
-  }
-  return hand_out(i, w, r.bytes);
+  if (i == no_block) return out_of_memory(lock, r, w, report);
+  *at = hand_out(i, w, r.bytes);
+  return {};
+}
+
+[[gnu::cold]] status pool::out_of_memory(guard& lock, const request& r, const want& w, oom_report* report) {
+  --streams_[w.owner].references;
+  ++counts_.out_of_memory;
+  oom_report local;
+  fill_report(lock, r, w, &local);
+  status failed{errc::out_of_memory, local.headline()};
+  if (report != nullptr) *report = std::move(local);
+  return failed;
 }
 
 // True where a request of a paged pool takes the upper end of its place.

@@ -77,7 +77,7 @@ class pool {
   /// where it is not that memory is short; a later request tries again.
   status open_ahead();
   /// `r.bytes` is not 0 and `r.alignment` a power of two; `rounded` is `r.bytes` rounded up to 512.
-  result<address> allocate(const request& r, std::uint64_t rounded, oom_report* report);
+  status allocate(const request& r, std::uint64_t rounded, address* at, oom_report* report);
   /// `unknown_pointer` where no block of this pool begins there.
   status release_block(address at, const release& stated);
   status record_use(address at, stream_ref s);
@@ -174,6 +174,7 @@ class pool {
   [[nodiscard]] block_index search(const want& w);
   [[nodiscard]] block_index search_of(const want& w, owner_id other);
   address hand_out(block_index i, const want& w, std::uint64_t requested_bytes);
+  status out_of_memory(guard& lock, const request& r, const want& w, oom_report* report);
   status why_not_live(address at, block_index i) const;
   [[nodiscard]] claim_word held_as(block_index i) const noexcept;
   void free_now(block_index i, owner_id o);
