@@ -30,24 +30,6 @@ void lock_and_unlock(benchmark::State& state) {
   }
 }
 
-/// From block to block, each on a cache line of its own, in random order.
-void chase(benchmark::State& state, std::size_t blocks) {
-  struct alignas(64) node {
-    std::uint32_t next;
-  };
-  std::vector<node> nodes(blocks);
-  std::vector<std::uint32_t> order(blocks);
-  std::iota(order.begin(), order.end(), 0U);
-  std::shuffle(order.begin(), order.end(), std::minstd_rand{1});
-  for (std::size_t i = 0; i < blocks; ++i) nodes[order[i]].next = order[(i + 1) % blocks];
-  std::uint32_t at = 0;
-  for (auto turn : state) {
-    static_cast<void>(turn);
-    at = nodes[at].next;
-    benchmark::DoNotOptimize(at);
-  }
-}
-
 void spin(benchmark::State& state) {
   std::uint64_t x = 1;
   for (auto turn : state) {
@@ -58,13 +40,33 @@ void spin(benchmark::State& state) {
 
 }  // namespace
 
+void pointer_chase::run(benchmark::State& state) {
+  if (nodes_.empty()) link();
+  std::uint32_t at = at_;
+  for (auto turn : state) {
+    static_cast<void>(turn);
+    at = nodes_[at].next;
+    benchmark::DoNotOptimize(at);
+  }
+  at_ = at;
+}
+
+void pointer_chase::link() {
+  nodes_.resize(blocks_);
+  std::vector<std::uint32_t> order(blocks_);
+  std::iota(order.begin(), order.end(), 0U);
+  std::shuffle(order.begin(), order.end(), std::minstd_rand{1});
+  for (std::size_t i = 0; i < blocks_; ++i) nodes_[order[i]].next = order[(i + 1) % blocks_];
+}
+
 void latency_floor::add(case_list& cases, const std::vector<unsigned>& threads, const std::vector<replay_loop>& loops,
                         const std::vector<std::string>& names) {
   cases.add("floor", "empty_call", 1, short_turns, call_nothing);
   cases.add("floor", "mutex", 1, short_turns, lock_and_unlock);
   for (const int power : live_powers) {
-    cases.add("floor", power_name("chase", power), 1, pair_turns,
-              [power](benchmark::State& state) { chase(state, power_of_ten(power)); });
+    chases_.push_back(std::make_unique<pointer_chase>(power_of_ten(power)));
+    cases.add("floor", power_name("chase", power), 1, walk_turns,
+              [of = chases_.back().get()](benchmark::State& state) { of->run(state); });
   }
   for (const unsigned n : threads) cases.add("floor", "spin", n, pair_turns, spin);
   cases.add("floor", "handoff_ring", 1, handoff_turns, [this](benchmark::State& state) { hand_off(state, empty_); });

@@ -11,6 +11,24 @@
 
 namespace gpumem::bench {
 
+/// From block to block, each on a cache line of its own, in random order. It lives between its repetitions, and each goes
+/// on where the one before ended: as those of a walk over live blocks do, with all that other cases did in between.
+class pointer_chase {
+ public:
+  explicit pointer_chase(std::size_t blocks) : blocks_{blocks} {}
+  void run(benchmark::State& state);
+
+ private:
+  struct alignas(64) node {
+    std::uint32_t next;
+  };
+  void link();
+
+  std::size_t blocks_;
+  std::vector<node> nodes_;
+  std::uint32_t at_ = 0;
+};
+
 /// What the floor's cases keep while they run.
 class latency_floor {
  public:
@@ -21,6 +39,7 @@ class latency_floor {
 
  private:
   empty_subject empty_;
+  std::vector<std::unique_ptr<pointer_chase>> chases_;
   std::vector<std::unique_ptr<replayed<empty_subject>>> replays_;
   std::unique_ptr<worst_case<empty_subject>> worst_;
 };
