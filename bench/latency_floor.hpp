@@ -11,8 +11,9 @@
 
 namespace gpumem::bench {
 
-/// From block to block, each on a cache line of its own, in random order. It lives between its repetitions, and each goes
-/// on where the one before ended: as those of a walk over live blocks do, with all that other cases did in between.
+/// From block to block, each on a cache line of its own, in random order. It lives between its repetitions, and each
+/// goes on where the one before ended: as those of a walk over live blocks do, with all that other cases did in
+/// between.
 class pointer_chase {
  public:
   explicit pointer_chase(std::size_t blocks) : blocks_{blocks} {}

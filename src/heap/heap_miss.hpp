@@ -1,7 +1,8 @@
 // What every miss runs through: best fit, cut off, give back, merge.
 //
 // Inline, so that a request and a free that go to the heap are one function each of the pool's: as calls of one another
-// these take a third of such a request's instructions. heap.hpp includes it, and says what they do.
+// they made an operation of a trace 6 to 10 % slower (docs/performance.md). heap.hpp includes it, and says what they
+// do.
 #pragma once
 
 #include <cassert>
