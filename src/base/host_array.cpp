@@ -14,6 +14,19 @@ constexpr std::size_t line = 64;
 
 }  // namespace
 
+void* map_on_huge_pages(std::size_t bytes, int protection) noexcept {
+  // Reserve one huge page more, and give back what sticks out on both sides.
+  void* const range =
+      ::mmap(nullptr, bytes + huge_page, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(range);
+  const std::size_t lead = (huge_page - reinterpret_cast<std::size_t>(begin) % huge_page) % huge_page;
+  if (lead != 0) ::munmap(begin, lead);
+  if (lead != huge_page) ::munmap(begin + lead + bytes, huge_page - lead);
+  ::madvise(begin + lead, bytes, MADV_HUGEPAGE);  // a wish: small pages serve, too
+  return begin + lead;
+}
+
 void* take_host_pages(std::size_t bytes) {
   if (bytes < least_mapped) {
     void* const p = std::aligned_alloc(line, (bytes + line - 1) / line * line);
@@ -25,17 +38,9 @@ void* take_host_pages(std::size_t bytes) {
     if (p == MAP_FAILED) throw std::bad_alloc{};
     return p;
   }
-  // Reserve one huge page more, and give back what sticks out on both sides.
-  const std::size_t rounded = (bytes + huge_page - 1) / huge_page * huge_page;
-  void* const range =
-      ::mmap(nullptr, rounded + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (range == MAP_FAILED) throw std::bad_alloc{};
-  auto* const begin = static_cast<std::byte*>(range);
-  const std::size_t lead = (huge_page - reinterpret_cast<std::size_t>(begin) % huge_page) % huge_page;
-  if (lead != 0) ::munmap(begin, lead);
-  if (lead != huge_page) ::munmap(begin + lead + rounded, huge_page - lead);
-  ::madvise(begin + lead, rounded, MADV_HUGEPAGE);  // a wish: small pages serve, too
-  return begin + lead;
+  void* const p = map_on_huge_pages((bytes + huge_page - 1) / huge_page * huge_page, PROT_READ | PROT_WRITE);
+  if (p == nullptr) throw std::bad_alloc{};
+  return p;
 }
 
 void give_host_pages(void* p, std::size_t bytes) noexcept {

@@ -12,6 +12,10 @@
 
 namespace gpumem {
 
+/// A mapping of zeroed memory at a multiple of 2 MiB, on huge pages where the system has them; `bytes` is a multiple of
+/// its pages, `protection` as mmap(2) has it. Null where there are no addresses, or no memory is promised. `munmap` it.
+void* map_on_huge_pages(std::size_t bytes, int protection) noexcept;
+
 /// Zeroed memory at a multiple of 64; throws std::bad_alloc. Touched pages only are taken from the system.
 void* take_host_pages(std::size_t bytes);
 void give_host_pages(void* p, std::size_t bytes) noexcept;

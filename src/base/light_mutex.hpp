@@ -47,7 +47,7 @@ class light_mutex {
     if (sleepers_.load(std::memory_order_seq_cst) != 0) [[unlikely]]
       wake();
   }
-  /// No thread but the first has taken it so far. Asked while it is locked; the answer holds until then.
+  /// No thread but the first has taken it so far. Once false it stays so; true holds while the asker has it locked.
   [[nodiscard]] bool alone() const noexcept { return alone_.load(std::memory_order_relaxed); }
 
  private:

@@ -100,9 +100,9 @@ class pooled_allocator final : public allocator {
         if (candidate.it->take_back_any(at, stated)) return {};
       }
     }
-    const placed_pool& first = pools_.front();
-    if (pools_.size() == 1 && first.on->condition() == device_condition::usable) [[likely]] {
-      status freed = first.it->release_block(at, stated);
+    // What the loop below comes to where there is one pool, as there mostly is.
+    if (pools_.size() == 1 && pools_.front().on->condition() == device_condition::usable) [[likely]] {
+      status freed = pools_.front().it->release_block(at, stated);
       if (!freed && freed.code() == errc::unknown_pointer) ++foreign_misuses_;
       return freed;
     }

@@ -2,10 +2,12 @@
 //
 // Files: pool_hit.hpp (the paths without the lock), pool.cpp (those under it without a driver call), pool_caches.cpp
 // (what threads' caches and the pool hand each other), cache_limits.cpp (how much they keep), oom_ladder.cpp (what
-// happens when nothing fits), give_back.cpp (trim, limit), pool_check.cpp (statistics, invariants). The lock is never
-// held across a driver call that can block; whoever grows holds the growth ticket instead, and frees go on meanwhile.
-// Invariant: reserved = live + thread-cached + cached + fenced + idle + leaked, with `budget.reserved()` never above
-// the limit but by lowering it. To the heap, what a cache holds is live: it is out, and its claim says whose it is.
+// happens when nothing fits), give_back.cpp (trim, limit), pool_check.cpp (statistics, invariants). `allocate` and
+// `release_block` are flattened: a miss is one function, and what is seldom in it is cold or not inline. The lock is
+// never held across a driver call that can block; whoever grows holds the growth ticket instead, and frees go on
+// meanwhile. Invariant: reserved = live + thread-cached + cached + fenced + idle + leaked, with `budget.reserved()`
+// never above the limit but by lowering it. To the heap, what a cache holds is live: it is out, and its claim says
+// whose it is.
 #pragma once
 
 #include <condition_variable>
@@ -77,6 +79,7 @@ class pool {
   /// where it is not that memory is short; a later request tries again.
   status open_ahead();
   /// `r.bytes` is not 0 and `r.alignment` a power of two; `rounded` is `r.bytes` rounded up to 512.
+  /// `at` is where the block begins, on success.
   status allocate(const request& r, std::uint64_t rounded, address* at, oom_report* report);
   /// `unknown_pointer` where no block of this pool begins there.
   status release_block(address at, const release& stated);
