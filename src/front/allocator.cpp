@@ -28,6 +28,8 @@ void* to_pointer(address a) noexcept { return reinterpret_cast<void*>(static_cas
 /// Beyond this, arithmetic on sizes could overflow: such a request is looked at with care.
 constexpr std::size_t most_hit_bytes = std::size_t{1} << 40;
 
+constexpr release nothing{};
+
 }  // namespace
 
 class pooled_allocator final : public allocator {
@@ -389,19 +391,23 @@ result<std::unique_ptr<allocator>> allocator::open(std::span<device* const> devi
 // The hot ones: each a leaf without a frame, and what serves elsewhere is called by the inline functions around them.
 void* allocator::hit(std::size_t bytes, stream_ref stream, int device) noexcept {
   const latest_cache& latest = latest_cache_of_thread;
-  if (latest.allocator != number_ || latest.device != device || bytes - 1 >= most_hit_bytes) [[unlikely]]
+  if (latest.allocator != number_ || latest.device != device) [[unlikely]]
     return nullptr;
   return to_pointer(latest.of->hit(*latest.cache, stream, bytes));
 }
 
 bool allocator::take_back(void* p) noexcept {
   const latest_cache& latest = latest_cache_of_thread;
-  return latest.allocator == number_ && latest.of->take_back(*latest.cache, to_address(p), {});
+  if (latest.allocator != number_) [[unlikely]]
+    return false;
+  return latest.of->take_back(*latest.cache, to_address(p), nothing);
 }
 
 bool allocator::take_back_as_stated(void* p, const release& stated) noexcept {
   const latest_cache& latest = latest_cache_of_thread;
-  return latest.allocator == number_ && !stated.device && latest.of->take_back(*latest.cache, to_address(p), stated);
+  if (latest.allocator != number_ || stated.device) [[unlikely]]
+    return false;
+  return latest.of->take_back(*latest.cache, to_address(p), stated);
 }
 
 void* allocator::allocate_or_throw(const request& r) {

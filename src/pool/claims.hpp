@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "block.hpp"
@@ -41,6 +42,12 @@ class claim_word {
   [[nodiscard]] constexpr holder held_by() const noexcept { return static_cast<holder>(bits_ & 3U); }
   /// The program's, and nothing about it needs the lock: no other stream uses it, no graph owns it.
   [[nodiscard]] constexpr bool plainly_live() const noexcept { return (bits_ & 7U) == 1; }
+  /// That and the owner in one comparison: equal to `plain_tag_of(o)` where it is plainly live and of that owner.
+  [[nodiscard]] constexpr std::uint64_t tag() const noexcept { return bits_ & tag_bits; }
+  [[nodiscard]] static constexpr std::uint64_t plain_tag_of(owner_id o) noexcept {
+    return std::uint64_t{o} << owner_shift | 1U;
+  }
+  static constexpr std::uint64_t no_tag = 3;  ///< what no claim has: there is no such holder
   [[nodiscard]] constexpr owner_id owner() const noexcept {
     return static_cast<owner_id>(bits_ >> owner_shift & most_owner);
   }
@@ -51,9 +58,9 @@ class claim_word {
   }
   [[nodiscard]] constexpr claim_word cached() const noexcept { return claim_word{(bits_ & ~low_bits) | 2U}; }
   [[nodiscard]] constexpr claim_word odd() const noexcept { return claim_word{bits_ | odd_bit}; }
-  /// A cached one, handed to the program for `requested` bytes.
+  /// A cached one, handed to the program for `requested` bytes. Its slack is none and its holder 2 so far.
   [[nodiscard]] constexpr claim_word handed_out(std::uint64_t requested) const noexcept {
-    return claim_word{(bits_ & ~low_bits) | (bytes() - requested) << slack_shift | 1U};
+    return claim_word{bits_ + ((bytes() - requested) << slack_shift) - 1};
   }
 
  private:
@@ -61,12 +68,14 @@ class claim_word {
   static constexpr unsigned owner_shift = 12;
   static constexpr unsigned units_shift = 28;
   static constexpr std::uint64_t odd_bit = 4;
-  static constexpr std::uint64_t low_bits = 0xfff;  // holder, odd, slack
+  static constexpr std::uint64_t low_bits = 0xfff;                                         // holder, odd, slack
+  static constexpr std::uint64_t tag_bits = std::uint64_t{most_owner} << owner_shift | 7;  // holder, odd, owner
 
   std::uint64_t bits_ = 0;
 };
 
-/// Where a claim stands, until the table grows.
+/// Where a claim stands, until the table grows. Counted in halves of one (8 B), so that an address is one addition for
+/// the processor, which scales by eight at most.
 using claim_index = std::uint32_t;
 
 struct claim {
@@ -84,46 +93,49 @@ struct claim {
 
 class claim_table {
  public:
-  /// A claim and what it said when it was looked at.
+  /// A claim, where it stands, and what it said when it was looked at; nobody's where there is none.
   struct sight {
+    claim* of = nullptr;
     claim_index at = 0;
-    claim_word word;
+    std::uint64_t bits = 0;  // as a class, it would be a detour through memory in a free
+
+    [[nodiscard]] claim_word word() const noexcept { return claim_word{bits}; }
   };
 
   claim_table() : claim_table{first_places} {}
 
-  [[nodiscard]] claim& operator[](claim_index i) const noexcept { return claims_[i]; }
-  /// The claim of the block that begins there; its word is nobody's where there is none. A thread inside its cache, or
-  /// under the lock.
+  [[nodiscard]] claim& operator[](claim_index i) const noexcept { return at_place(claims_.data(), i); }
+  /// The claim of the block that begins there. A thread inside its cache, or under the lock.
   [[nodiscard]] sight find(address at) const noexcept {
-    const claim* const table = claims_.data();
+    claim* const table = claims_.data();
     const claim_index mask = mask_;
     claim_index i = home_of(at);
     for (;;) {
       // The word first: where it is a later block's, then so is the address that is read after it.
-      const claim_word word = table[i].read();
-      const address begin = table[i].begin.load(std::memory_order_relaxed);
+      claim& c = at_place(table, i);
+      const claim_word word = c.read();
+      const address begin = c.begin.load(std::memory_order_relaxed);
       if (begin == at) [[likely]]
-        return {i, word};
+        return {&c, i, word.bits()};
       if (begin == 0) return {};
-      i = (i + 1) & mask;
+      i = (i + 2) & mask;
     }
   }
-  [[nodiscard]] block_index block_of(claim_index i) const noexcept { return blocks_[i]; }
+  [[nodiscard]] block_index block_of(claim_index i) const noexcept { return blocks_[i / 2]; }
 
   /// Enters a block that left the heap. Requires that there is room, and no claim at that address.
   claim_index insert(address at, block_index i, claim_word w) noexcept;
   /// Takes a block out; its claim becomes nobody's.
   void erase(claim_index i) noexcept;
   [[nodiscard]] bool has_room() const noexcept {
-    return (count_ + 1) * 2 <= mask_ + 1 && (used_ + 1) * 4 <= (mask_ + 1) * 3;
+    return (count_ + 1) * 2 <= places() && (used_ + 1) * 4 <= places() * 3;
   }
   /// Makes room. Requires that no thread is inside a cache; every claim then stands elsewhere.
   void grow();
 
   [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
   [[nodiscard]] std::uint64_t bytes() const noexcept {
-    return std::uint64_t{mask_ + 1} * (sizeof(claim) + sizeof(block_index));
+    return std::uint64_t{places()} * (sizeof(claim) + sizeof(block_index));
   }
 
  private:
@@ -132,14 +144,19 @@ class claim_table {
 
   explicit claim_table(std::uint32_t places);
 
-  [[nodiscard]] claim_index home_of(address at) const noexcept {
-    return static_cast<claim_index>(((at >> 9) * 0x9e37'79b9'7f4a'7c15ULL) >> 32) & mask_;
+  [[nodiscard]] std::uint32_t places() const noexcept { return mask_ / 2 + 1; }
+  [[nodiscard]] static claim& at_place(claim* table, claim_index i) noexcept {
+    return *reinterpret_cast<claim*>(reinterpret_cast<std::byte*>(table) + std::size_t{i} * (sizeof(claim) / 2));
   }
-  [[nodiscard]] claim_index next(claim_index i) const noexcept { return (i + 1) & mask_; }
+  // The low bits of an address are none, so those of the product that count begin at its 32nd.
+  [[nodiscard]] claim_index home_of(address at) const noexcept {
+    return static_cast<claim_index>((at * 0x9e37'79b9'7f4a'7c15ULL) >> 31) & mask_;
+  }
+  [[nodiscard]] claim_index next(claim_index i) const noexcept { return (i + 2) & mask_; }
 
-  std::uint32_t mask_;
+  claim_index mask_;  // of a place
   host_array<claim> claims_;
-  host_array<block_index> blocks_;       // by claim_index
+  host_array<block_index> blocks_;       // by place
   alignas(64) std::uint32_t count_ = 0;  // that somebody holds; not beside what `find` reads
   std::uint32_t used_ = 0;               // places with an address: a search goes on behind them
 };

@@ -136,7 +136,8 @@ address pool::hand_out(block_index i, const want& w, std::uint64_t requested_byt
 
 // The claim of any block that the heap knows; nobody's where the heap has it.
 claim_word pool::held_as(block_index i) const noexcept {
-  return i != no_block && heap_.at(i).state == block_state::live ? claims_.find(heap_.at(i).begin).word : claim_word{};
+  return i != no_block && heap_.at(i).state == block_state::live ? claims_.find(heap_.at(i).begin).word()
+                                                                 : claim_word{};
 }
 
 [[gnu::flatten]] status pool::release_block(address at, const release& stated) {
@@ -148,9 +149,10 @@ claim_word pool::held_as(block_index i) const noexcept {
     if (!streams_.key_is_known(*stated.stream) && take_back_key(at, key, stated)) return {};
   }
   const guard lock = enter();
-  const auto [place, held] = claims_.find(at);
+  const claim_table::sight seen = claims_.find(at);
+  const claim_word held = seen.word();
   if (held.held_by() != holder::program) {
-    status why = why_not_live(at, held.held_by() == holder::cache ? claims_.block_of(place) : no_block);
+    status why = why_not_live(at, held.held_by() == holder::cache ? claims_.block_of(seen.at) : no_block);
     if (why.code() == errc::double_free) ++counts_.misuses;
     return why;
   }
@@ -160,14 +162,14 @@ claim_word pool::held_as(block_index i) const noexcept {
                                           held.requested_bytes(), *stated.bytes)};
   }
   if (alone_) {
-    claims_[place].write(held.cached());
-  } else if (!claims_[place].change(held, held.cached())) {  // another thread frees it at this moment
+    seen.of->write(held.cached());
+  } else if (!seen.of->change(held, held.cached())) {  // another thread frees it at this moment
     ++counts_.misuses;
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
   thread_cache* const mine = fold_mine();  // not before: a refused free changes nothing
   if (mine != nullptr) look_after(*mine);
-  const block_index i = claims_.block_of(place);
+  const block_index i = claims_.block_of(seen.at);
   block& b = heap_.at(i);
   if (follower_ != nullptr) follower_->gone(i);
   // What a capture allocated stays with its graph, whoever frees it.
@@ -181,10 +183,10 @@ claim_word pool::held_as(block_index i) const noexcept {
     b.owner = o;
   }
   if (b.in_use.uses != no_block) {
-    claims_.erase(place);
+    claims_.erase(seen.at);
     fence_uses(i, o);
-  } else if (mine == nullptr || !keep(*mine, place, o)) {
-    to_heap(place, o);
+  } else if (mine == nullptr || !keep(*mine, seen.at, o)) {
+    to_heap(seen.at, o);
   }
   return {};
 }
@@ -304,16 +306,16 @@ status pool::record_use(address at, stream_ref s) {
   if (!key) return key.why();
   const guard lock = enter();
   claim_table::sight seen = claims_.find(at);
-  if (seen.word.held_by() == holder::nobody) {  // inside a block, maybe
+  if (seen.word().held_by() == holder::nobody) {  // inside a block, maybe
     const block_index around = heap_.containing(at);
     if (around != no_block) seen = claims_.find(heap_.at(around).begin);
   }
-  claim_word held = seen.word;
+  claim_word held = seen.word();
   const block_index i = claims_.block_of(seen.at);
   const owner_id user = held.held_by() == holder::program ? streams_.slot_of(s, *key) : idle_owner;
   if (user != idle_owner && user == heap_.at(i).owner) return {};
   // From here on its free comes by the lock, unless it is under way already.
-  while (held.plainly_live() && !claims_[seen.at].change(held, held.odd())) held = claims_[seen.at].read();
+  while (held.plainly_live() && !seen.of->change(held, held.odd())) held = seen.of->read();
   if (held.held_by() != holder::program) {
     return {errc::unknown_pointer, fmt::format("{:#x} is not in a live block of pool {}", at, config_.name)};
   }

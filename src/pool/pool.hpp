@@ -66,7 +66,7 @@ class pool {
   pool& operator=(const pool&) = delete;
 
   /// A block of exactly this size (rounded up to 512) from this thread's cache, which `mine` is, for the stream that it
-  /// served last, or 0. `requested` is 1 to 2^40. No lock, no call.
+  /// served last, or 0. `requested` may be anything. No lock, no call.
   [[nodiscard]] address hit(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept;
   /// The same for any stream whose key costs no call, once the thread has a cache.
   [[nodiscard]] address hit_any(stream_ref of, std::uint64_t requested) noexcept;
@@ -133,8 +133,18 @@ class pool {
   [[nodiscard]] address hit_key(std::uint64_t key, std::uint64_t requested) noexcept;
   [[nodiscard]] bool take_back_key(address at, std::uint64_t key, const release& stated) noexcept;
   [[nodiscard]] address hit_in(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
-  [[nodiscard]] bool take_back_in(thread_cache& mine, address at, const release& stated,
+  [[nodiscard]] bool take_back_inside(thread_cache& mine, address at, const release& stated,
+                                      const stream_cache* only) noexcept;
+  template <bool alone>
+  [[nodiscard]] bool take_back_as(thread_cache& mine, address at, const release& stated,
                                   const stream_cache* only) noexcept;
+  template <bool alone>
+  [[nodiscard]] bool put_back(thread_cache& mine, stream_cache& s, const claim_table::sight& seen, address at,
+                              const release& stated) noexcept;
+  [[nodiscard]] bool take_back_of_other(thread_cache& mine, address at, const release& stated,
+                                        const stream_cache* only) noexcept;
+  template <bool alone>
+  [[nodiscard]] static bool give_up(claim& c, address at, claim_word w) noexcept;
   address pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
 
   // pool_caches.cpp

@@ -30,9 +30,23 @@ address pool::hit_key(std::uint64_t key, std::uint64_t requested) noexcept {
 bool pool::take_back_key(address at, std::uint64_t key, const release& stated) noexcept {
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;
-  const stream_cache* const only = mine->of_key(key);
-  const bool taken = only != nullptr && take_back_in(*mine, at, stated, only);
+  if (const stream_cache* const only = mine->of_key(key)) return take_back_inside(*mine, at, stated, only);
   mine->leave();
+  return false;
+}
+
+// A block of another stream than the latest, or nobody's. The end of `take_back_inside`, and not inline: that one
+// then needs no frame.
+[[gnu::noinline]] bool pool::take_back_of_other(thread_cache& mine, address at, const release& stated,
+                                                const stream_cache* only) noexcept {
+  const claim_table::sight seen = claims_.find(at);
+  const claim_word w = seen.word();
+  stream_cache* const s = w.plainly_live() ? mine.of_owner(w.owner()) : nullptr;
+  bool taken = false;
+  if (s != nullptr && (only == nullptr || only == s)) {
+    taken = mine.alone() ? put_back<true>(mine, *s, seen, at, stated) : put_back<false>(mine, *s, seen, at, stated);
+  }
+  mine.leave();
   return taken;
 }
 
@@ -41,7 +55,7 @@ address pool::hit_any(stream_ref of, std::uint64_t requested) noexcept {
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return 0;
   stream_cache* const s = mine->of_key(streams_.known_key(of));
-  if (s != nullptr) mine->remember(of.handle, s);
+  if (s != nullptr) mine->remember(of.handle, *s);
   const address at = s != nullptr ? hit_in(*mine, *s, requested) : 0;
   mine->leave();
   return at;
@@ -54,9 +68,7 @@ bool pool::take_back_any(address at, const release& stated) noexcept {
   }
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;
-  const bool taken = take_back_in(*mine, at, stated, nullptr);
-  mine->leave();
-  return taken;
+  return take_back_inside(*mine, at, stated, nullptr);
 }
 
 pool::guard pool::enter() {

@@ -111,8 +111,9 @@ status pool::check_claimed() const {
       const block& b = heap_.at(i);
       if (b.state != block_state::live && b.state != block_state::fenced) continue;
       if (b.state == block_state::live) {
-        const auto [place, held] = claims_.find(b.begin);
-        if (held.held_by() == holder::nobody || claims_.block_of(place) != i)
+        const claim_table::sight seen = claims_.find(b.begin);
+        const claim_word held = seen.word();
+        if (held.held_by() == holder::nobody || claims_.block_of(seen.at) != i)
           return broken("a live block that its address does not find", b.begin, i);
         if (held.bytes() != b.bytes) return broken("a live block and its claim differ", b.bytes, held.bits());
         if (held.held_by() == holder::program)

@@ -11,7 +11,8 @@
 
 namespace gpumem {
 
-inline address pool::pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept {
+[[gnu::always_inline]] inline address pool::pop(thread_cache& mine, stream_cache::bin& from,
+                                                std::uint64_t requested) noexcept {
   claim& c = claims_[from.pop()];
   const claim_word w{c.word.load(std::memory_order_relaxed)};
   // Before the word says that the program has it: from then on a second free of it is taken, and the claim another's.
@@ -19,70 +20,98 @@ inline address pool::pop(thread_cache& mine, stream_cache::bin& from, std::uint6
   c.write(w.handed_out(requested));
   cache_figures& f = mine.figures;
   f.requested_bytes += requested;
-  f.weighed_bytes -= bin_places::weight(w.units());
+  if (bin_places::weighs(w.units())) f.weighed_bytes -= w.bytes();
   f.handed_bytes += static_cast<std::int64_t>(w.bytes());
   f.most_handed_bytes = std::max(f.most_handed_bytes, f.handed_bytes);
   return at;
 }
 
 inline address pool::hit_in(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept {
-  stream_cache::bin* const bin =
-      s.find(static_cast<std::uint32_t>((requested + block_granularity - 1) / block_granularity));
-  return bin != nullptr && bin->count != 0 ? pop(mine, *bin, requested) : 0;
+  stream_cache::bin* const bin = s.that_serves((requested - 1) / block_granularity + 1);
+  if (bin != nullptr && bin->count != 0) [[likely]]
+    return pop(mine, *bin, requested);
+  return 0;
 }
 
 inline address pool::hit(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) [[unlikely]]
     return 0;
-  stream_cache* const s = mine.of_handle(of.handle);
-  const address at = s != nullptr ? hit_in(mine, *s, requested) : 0;
+  address at = 0;
+  if (mine.serves_latest(of.handle)) [[likely]]
+    at = hit_in(mine, mine.latest(), requested);
   mine.leave();
   return at;
 }
 
-// `only`: the cache of the stream that the caller named, for a block of that one's; null where none was named.
-// Always inline, so that a free which states nothing has no test left of what it may state.
-[[gnu::always_inline]] inline bool pool::take_back_in(thread_cache& mine, address at, const release& stated,
-                                                      const stream_cache* only) noexcept {
-  const auto [i, w] = claims_.find(at);
-  if (!w.plainly_live()) [[unlikely]]
+// The program's claim, which said `w`, becomes the cache's; false where another was first.
+template <bool alone>
+[[gnu::always_inline]] inline bool pool::give_up(claim& c, address at, claim_word w) noexcept {
+  if constexpr (alone) {
+    c.write(w.cached());
+    return true;
+  }
+  if (!c.change(w, w.cached())) [[unlikely]]
     return false;
-  stream_cache* const s = mine.of_owner(w.owner());
-  if (s == nullptr || (only != nullptr && only != s)) [[unlikely]]
+  if (c.begin.load(std::memory_order_relaxed) != at) [[unlikely]] {  // a second free, of what was here before
+    c.write(w);
     return false;
+  }
+  return true;
+}
+
+// The block of that claim into that stream's bin. Always inline, so that a free which states nothing has no test left
+// of what it may state.
+template <bool alone>
+[[gnu::always_inline]] inline bool pool::put_back(thread_cache& mine, stream_cache& s, const claim_table::sight& seen,
+                                                  address at, const release& stated) noexcept {
+  const claim_word w = seen.word();
   if (stated.bytes && *stated.bytes != w.requested_bytes()) [[unlikely]]
     return false;
-  stream_cache::bin* const bin = s->find(static_cast<std::uint32_t>(w.units()));
-  if (bin == nullptr || bin->count >= bin->most) return false;
+  stream_cache::bin* const bin = s.that_serves(w.units());
+  if (bin == nullptr || bin->count >= bin->most) [[unlikely]]
+    return false;
   cache_figures& f = mine.figures;
-  const std::uint64_t weight = bin_places::weight(w.units());
-  if (weight != 0 && f.weighed_bytes + weight > f.most_weighed_bytes) return false;
-  claim& c = claims_[i];
-  if (mine.alone()) {
-    c.write(w.cached());
-  } else {
-    if (!c.change(w, w.cached())) [[unlikely]]
-      return false;
-    if (c.begin.load(std::memory_order_relaxed) != at) [[unlikely]] {  // a second free, of what was here before
-      c.write(w);
-      return false;
-    }
-  }
-  bin->push(i);
+  const bool weighs = bin_places::weighs(w.units());
+  if (weighs && f.weighed_bytes + w.bytes() > f.most_weighed_bytes) [[unlikely]]
+    return false;
+  if (!give_up<alone>(*seen.of, at, w)) [[unlikely]]
+    return false;
+  bin->push(seen.at);
   ++f.frees;
   f.requested_bytes -= w.requested_bytes();
-  if (weight != 0) f.weighed_bytes += weight;
+  if (weighs) f.weighed_bytes += w.bytes();
   f.handed_bytes -= static_cast<std::int64_t>(w.bytes());
   return true;
+}
+
+template <bool alone>
+[[gnu::always_inline]] inline bool pool::take_back_as(thread_cache& mine, address at, const release& stated,
+                                                      const stream_cache* only) noexcept {
+  const claim_table::sight seen = claims_.find(at);
+  if (seen.word().tag() != mine.latest_tag()) [[unlikely]]
+    return take_back_of_other(mine, at, stated, only);
+  const bool taken =
+      (only == nullptr || only == &mine.latest()) && put_back<alone>(mine, mine.latest(), seen, at, stated);
+  mine.leave();
+  return taken;
+}
+
+// `only`: the cache of the stream that the caller named, for a block of that one's; null where none was named. The
+// thread is inside its cache, and leaves it.
+[[gnu::always_inline]] inline bool pool::take_back_inside(thread_cache& mine, address at, const release& stated,
+                                                          const stream_cache* only) noexcept {
+  return mine.alone() ? take_back_as<true>(mine, at, stated, only) : take_back_as<false>(mine, at, stated, only);
 }
 
 [[gnu::always_inline]] inline bool pool::take_back(thread_cache& mine, address at, const release& stated) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) [[unlikely]]
     return false;
   const stream_cache* const only = stated.stream ? mine.of_handle(stated.stream->handle) : nullptr;
-  const bool taken = (!stated.stream || only != nullptr) && take_back_in(mine, at, stated, only);
-  mine.leave();
-  return taken;
+  if (stated.stream && only == nullptr) [[unlikely]] {
+    mine.leave();
+    return false;
+  }
+  return take_back_inside(mine, at, stated, only);
 }
 
 }  // namespace gpumem

@@ -39,9 +39,11 @@ struct bin_places {
   }
   /// The other choice, for a size that shares.
   [[nodiscard]] static constexpr std::uint32_t beside(std::uint32_t place) noexcept { return place ^ 1U; }
-  /// What a block counts for against the limit.
+  /// Whether a block counts against the limit.
+  [[nodiscard]] static constexpr bool weighs(std::uint64_t units) noexcept { return units > small_units; }
+  /// And for how much.
   [[nodiscard]] static constexpr std::uint64_t weight(std::uint64_t units) noexcept {
-    return units > small_units ? units * block_granularity : 0;
+    return weighs(units) ? units * block_granularity : 0;
   }
 };
 
@@ -92,6 +94,13 @@ class stream_cache {
     if (units <= bin_places::exact) return nullptr;
     const std::uint32_t second = bin_places::beside(place);
     return bins_[second].units == units ? &bins_[second] : nullptr;
+  }
+  /// The bin of that size, or null where it has none now; of up to 64 KiB, the one that may hold that size, if none.
+  /// Any number of units, even of no size.
+  [[nodiscard]] bin* that_serves(std::uint64_t units) noexcept {
+    if (units - 1 < bin_places::exact) [[likely]]
+      return &bins_[units - 1];
+    return units - 1 < bin_places::most_units ? find(static_cast<std::uint32_t>(units)) : nullptr;
   }
   /// The bin that is to become that size's, by the caller, once it is empty. Requires that `find` finds none.
   [[nodiscard]] bin& bin_to_change(std::uint32_t units) noexcept {
@@ -158,9 +167,11 @@ struct cache_figures {
   std::int64_t handed_bytes = 0;         ///< handed out less taken in
   std::int64_t most_handed_bytes = 0;    ///< its maximum
   std::uint64_t requested_bytes = 0;     ///< of what was handed out less of what was taken in, modulo 2^64
-  std::uint64_t frees = 0;               ///< taken in
   std::uint64_t weighed_bytes = 0;       ///< held now, but for small blocks
   std::uint64_t most_weighed_bytes = 0;  ///< the limit of that
+  // Not beside the other two that a free changes: a compiler would change both at once, and the next allocation's load
+  // of one of them would wait until that store has left the processor's buffer.
+  std::uint64_t frees = 0;  ///< taken in
   // Under the lock only.
   std::uint64_t held_bytes = 0;  ///< when the thread was there last
   std::uint64_t filled = 0;      ///< blocks that came from the depot
@@ -173,19 +184,20 @@ class alignas(64) thread_cache {
   /// A stream's cache takes some 100 KiB, and streams may end without a word.
   static constexpr std::uint32_t most_streams = 64;
 
-  thread_cache() noexcept : free_fence_{asymmetric_fences()} {}
+  thread_cache() noexcept : bars_{asymmetric_fences() ? no_bars : costly_fence} {}
 
   /// The thread's own: true where it may go on, until `leave`. False where another has claimed the cache; the way then
   /// leads through the pool's lock.
   [[nodiscard]] bool enter() noexcept {
-    if (free_fence_) {
-      inside_.store(true, std::memory_order_relaxed);
-      light_fence();
-    } else {
-      inside_.exchange(true, std::memory_order_seq_cst);
-    }
-    if (!claimed_.load(std::memory_order_seq_cst)) [[likely]]
+    inside_.store(true, std::memory_order_relaxed);
+    light_fence();
+    const unsigned char bars = bars_.load(std::memory_order_seq_cst);
+    if (bars == 0) [[likely]]
       return true;
+    if (bars == costly_fence) {
+      inside_.exchange(true, std::memory_order_seq_cst);
+      if (bars_.load(std::memory_order_seq_cst) == costly_fence) return true;
+    }
     leave();
     return false;
   }
@@ -196,17 +208,24 @@ class alignas(64) thread_cache {
   void set_alone(bool yes) noexcept { alone_.store(yes, std::memory_order_seq_cst); }
 
   /// Another thread's, under the pool's lock: announce, then `heavy_fence` once for all, then wait until it is out.
-  void announce_claim() noexcept { claimed_.store(true, std::memory_order_seq_cst); }
+  void announce_claim() noexcept { bars_.fetch_or(claimed, std::memory_order_seq_cst); }
   [[nodiscard]] bool inside() const noexcept { return inside_.load(std::memory_order_seq_cst); }
-  void end_claim() noexcept { claimed_.store(false, std::memory_order_release); }
+  void end_claim() noexcept { bars_.fetch_and(costly_fence, std::memory_order_release); }
 
   /// The latest stream's where that is its handle, else null. A handle is remembered only while it is a name for good.
   [[nodiscard]] stream_cache* of_handle(const void* handle) const noexcept {
-    return handle == latest_handle_ ? latest_ : nullptr;
+    return serves_latest(handle) ? latest_ : nullptr;
   }
-  void remember(const void* handle, stream_cache* s) noexcept {
+  /// The two halves of that, for who has no use for a null.
+  [[nodiscard]] bool serves_latest(const void* handle) const noexcept { return handle == latest_handle_; }
+  /// Requires that some handle or tag is the latest's.
+  [[nodiscard]] stream_cache& latest() const noexcept { return *latest_; }
+  /// The tag of its live blocks' claims (claims.hpp), or no claim's.
+  [[nodiscard]] std::uint64_t latest_tag() const noexcept { return latest_tag_; }
+  void remember(const void* handle, stream_cache& s) noexcept {
     latest_handle_ = handle;
-    latest_ = s;
+    latest_tag_ = claim_word::plain_tag_of(s.owner());
+    latest_ = &s;
   }
   /// Null where this thread has none for the stream of that key, or for that owner.
   [[nodiscard]] stream_cache* of_key(std::uint64_t key) const noexcept {
@@ -216,8 +235,6 @@ class alignas(64) thread_cache {
     return nullptr;
   }
   [[nodiscard]] stream_cache* of_owner(owner_id o) const noexcept {
-    if (latest_ != nullptr && latest_->owner() == o) [[likely]]
-      return latest_;
     return o < by_owner_.size() ? by_owner_[o].get() : nullptr;
   }
   /// Requires that there is none for that owner, and less than `most_streams`.
@@ -229,6 +246,8 @@ class alignas(64) thread_cache {
   }
   /// Requires that it is empty.
   void forget(owner_id o) noexcept {
+    latest_handle_ = &no_stream;
+    latest_tag_ = claim_word::no_tag;
     latest_ = nullptr;
     by_owner_[o].reset();
     --streams_;
@@ -263,12 +282,17 @@ class alignas(64) thread_cache {
   }
 
  private:
+  static constexpr unsigned char no_bars = 0;
+  static constexpr unsigned char claimed = 1;
+  static constexpr unsigned char costly_fence = 2;  ///< for good: the kernel offers none that costs nothing
+  static constexpr char no_stream = 0;              ///< its address is no stream's handle
+
   std::atomic<bool> inside_{false};
-  std::atomic<bool> claimed_{false};
+  std::atomic<unsigned char> bars_;  ///< what stands in the way of who enters
   std::atomic<bool> alone_{false};
-  const bool free_fence_;
-  const void* latest_handle_ = nullptr;
+  const void* latest_handle_ = &no_stream;
   stream_cache* latest_ = nullptr;
+  std::uint64_t latest_tag_ = claim_word::no_tag;
 
  public:
   cache_figures figures;

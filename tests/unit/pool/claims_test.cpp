@@ -28,12 +28,14 @@ TEST(claim_word, says_size_request_owner_and_holder) {
         EXPECT_EQ(live.units(), bytes / 512);
         EXPECT_EQ(live.requested_bytes(), bytes - slack);
         EXPECT_EQ(live.owner(), owner);
+        EXPECT_EQ(live.tag(), claim_word::plain_tag_of(owner));
 
         const claim_word cached = live.cached();
         EXPECT_EQ(cached.held_by(), holder::cache);
         EXPECT_FALSE(cached.plainly_live());
         EXPECT_EQ(cached.bytes(), bytes);
         EXPECT_EQ(cached.owner(), owner);
+        EXPECT_NE(cached.tag(), claim_word::plain_tag_of(owner));
 
         const claim_word again = cached.handed_out(bytes - 17);
         EXPECT_TRUE(again.plainly_live());
@@ -51,7 +53,12 @@ TEST(claim_word, an_odd_block_is_live_but_not_plainly) {
   EXPECT_FALSE(odd.plainly_live());
   EXPECT_EQ(odd.requested_bytes(), 1000U);
   EXPECT_EQ(odd.bits(), (claim_word{1024, 1000, 3, false}.bits()));
+  EXPECT_NE(odd.tag(), claim_word::plain_tag_of(3));
   EXPECT_EQ(claim_word{}.held_by(), holder::nobody);
+  EXPECT_NE(claim_word{}.tag(), claim_word::plain_tag_of(0)) << "nobody's is not plainly live, whoever owner 0 is";
+  for (const claim_word w : {claim_word{}, odd, odd.cached(), claim_word{512, 512, 0, true}}) {
+    EXPECT_NE(w.tag(), claim_word::no_tag);
+  }
 }
 
 /// As the pool does, which empties the caches before.
@@ -63,8 +70,8 @@ void erase(claim_table& t, address at) { t.erase(t.find(at).at); }
 
 /// The block whose claim stands there, or `no_block`.
 block_index block_at(const claim_table& t, address at) {
-  const auto [place, word] = t.find(at);
-  return word.held_by() != holder::nobody ? t.block_of(place) : no_block;
+  const claim_table::sight seen = t.find(at);
+  return seen.word().held_by() != holder::nobody ? t.block_of(seen.at) : no_block;
 }
 
 TEST(claim, changes_once_however_many_try) {
@@ -182,11 +189,11 @@ TEST(claim_table, readers_without_the_lock_find_what_stays_and_never_another_blo
   std::thread reader{[&] {
     for (std::uint32_t n = 0; !stop.load(std::memory_order_relaxed) || n < all; ++n) {
       const std::uint32_t i = n % all;
-      const claim_word seen = t.find(nth(i)).word;
+      const claim_word seen = t.find(nth(i)).word();
       ++looks;
       const bool stays = i % 2 == 0;
       if (seen.held_by() == holder::nobody ? stays : seen.bytes() != size_of(i)) ++wrong;
-      if (t.find(nth(all + i)).word.held_by() != holder::nobody) ++wrong;  // never entered
+      if (t.find(nth(all + i)).word().held_by() != holder::nobody) ++wrong;  // never entered
     }
   }};
   std::mt19937 random{1};

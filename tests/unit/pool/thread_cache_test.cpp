@@ -79,6 +79,27 @@ TEST(stream_cache, sizes_that_share_have_a_choice_of_two) {
   EXPECT_EQ(s.find(b), nullptr);
 }
 
+// Whatever is asked for: a hit looks at no size before.
+TEST(stream_cache, the_bin_that_serves_is_the_one_that_is_found) {
+  stream_cache s{1, 0};
+  for (const std::uint32_t units : {1U, 7U, 128U, 129U, 4096U, UINT32_MAX}) {
+    EXPECT_EQ(s.find(units), nullptr);
+    stream_cache::bin* const before = s.that_serves(units);
+    EXPECT_EQ(before != nullptr, units <= bin_places::exact);
+    if (before != nullptr) {
+      EXPECT_EQ(before->count, 0U) << "nothing to be had";
+      EXPECT_EQ(before->most, 0U) << "and takes nothing";
+    }
+    s.open(s.bin_to_change(units), units, 8);
+    EXPECT_EQ(s.that_serves(units), s.find(units));
+    EXPECT_NE(s.that_serves(units), nullptr);
+  }
+  for (const std::uint64_t none : {std::uint64_t{0}, std::uint64_t{UINT32_MAX} + 1, std::uint64_t{UINT32_MAX} + 2,
+                                   std::uint64_t{1} << 55, UINT64_MAX}) {
+    EXPECT_EQ(s.that_serves(none), nullptr) << none;
+  }
+}
+
 TEST(stream_cache, lists_the_bins_in_use_in_order) {
   stream_cache s{1, 0};
   EXPECT_EQ(s.next_in_use(0), stream_cache::no_bin);
@@ -101,6 +122,8 @@ TEST(thread_cache, finds_its_streams_by_handle_key_and_owner) {
   int handle = 0;
   EXPECT_EQ(c.of_handle(&handle), nullptr);
   EXPECT_EQ(c.of_handle(nullptr), nullptr) << "the default stream, before there is a cache for it";
+  EXPECT_FALSE(c.serves_latest(nullptr));
+  EXPECT_EQ(c.latest_tag(), claim_word::no_tag);
   EXPECT_EQ(c.of_owner(5), nullptr);
   stream_cache& five = c.add(5, 500);
   stream_cache& two = c.add(2, 200);
@@ -111,12 +134,16 @@ TEST(thread_cache, finds_its_streams_by_handle_key_and_owner) {
   EXPECT_EQ(c.of_owner(6), nullptr);
   EXPECT_EQ(c.of_key(200), &two);
   EXPECT_EQ(c.of_key(201), nullptr);
-  c.remember(&handle, &five);
+  c.remember(&handle, five);
   EXPECT_EQ(c.of_handle(&handle), &five);
+  EXPECT_TRUE(c.serves_latest(&handle));
+  EXPECT_EQ(&c.latest(), &five);
+  EXPECT_EQ(c.latest_tag(), claim_word::plain_tag_of(5));
   EXPECT_EQ(c.of_handle(nullptr), nullptr);
   EXPECT_EQ(c.of_owner(2), &two);
   c.forget(5);
   EXPECT_EQ(c.of_handle(&handle), nullptr) << "a handle does not outlive what it named";
+  EXPECT_EQ(c.latest_tag(), claim_word::no_tag);
   EXPECT_EQ(c.of_owner(5), nullptr);
   EXPECT_EQ(c.of_key(500), nullptr);
 }
