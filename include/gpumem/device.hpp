@@ -198,8 +198,10 @@ class device {
   void count(device_call call) noexcept {
     calls_[static_cast<std::size_t>(call)].fetch_add(1, std::memory_order_relaxed);
   }
-  std::array<std::atomic<std::uint64_t>, device_call_kinds> calls_{};
+  // Every allocation and free reads it, on every thread: nothing that changes lies in its line of memory, neither what
+  // follows nor, since the whole class is aligned, what stands before a device.
   std::atomic<device_condition> condition_{device_condition::usable};
+  alignas(64) std::array<std::atomic<std::uint64_t>, device_call_kinds> calls_{};
 };
 
 }  // namespace gpumem
