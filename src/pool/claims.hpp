@@ -16,6 +16,7 @@
 #include "gpumem/device.hpp"
 #include "gpumem/request.hpp"
 #include "host_array.hpp"
+#include "prefetch.hpp"
 
 namespace gpumem {
 
@@ -105,6 +106,9 @@ class claim_table {
   claim_table() : claim_table{first_places} {}
 
   [[nodiscard]] claim& operator[](claim_index i) const noexcept { return at_place(claims_.data(), i); }
+  /// Has that claim fetched to be changed, as `find` is about to look at it and another thread may have changed it
+  /// last.
+  void fetch(address at) const noexcept { prefetch_to_write(&at_place(claims_.data(), home_of(at))); }
   /// The claim of the block that begins there. A thread inside its cache, or under the lock.
   [[nodiscard]] sight find(address at) const noexcept {
     claim* const table = claims_.data();

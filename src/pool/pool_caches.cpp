@@ -43,6 +43,7 @@ bool pool::take_back_key(address at, std::uint64_t key, const release& stated) n
   const claim_word w = seen.word();
   stream_cache* const s = w.plainly_live() ? mine.of_owner(w.owner()) : nullptr;
   bool taken = false;
+  if (s != nullptr && mine.serves_none()) mine.remember_owner(*s);  // a thread that frees only
   if (s != nullptr && (only == nullptr || only == s)) {
     taken = mine.alone() ? put_back<true>(mine, *s, seen, at, stated) : put_back<false>(mine, *s, seen, at, stated);
   }
@@ -132,7 +133,7 @@ address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested)
     bin = &bin_for(mine, stream_cache_for(mine, w.owner), units);
     // Another thread wrote their claims last: have them fetched before they are asked for, one after the other.
     for (std::uint32_t k = 0; k < got.count; ++k) {
-      __builtin_prefetch(&claims_[got.held[k]], 1);
+      __builtin_prefetch(&claims_[got.held[k]]);
       bin->push(got.held[k]);
     }
     bin->most = std::max(bin->most, bin->count);
@@ -153,9 +154,9 @@ stream_cache& pool::stream_cache_for(thread_cache& mine, owner_id o) {
   if (mine.full()) {
     const owner_id going = mine.next_to_go();
     empty(mine, going);
-    mine.forget(going);
+    caches_.keep_spare(mine.forget(going));
   }
-  return mine.add(o, streams_[o].key);
+  return mine.add(o, streams_[o].key, caches_.take_spare());
 }
 
 // The bin of that size, in use, emptied of another size if need be.
@@ -293,7 +294,7 @@ void pool::forget_caches(owner_id only) {
     for (owner_id o = 0; o < c->owners(); ++o) {
       if ((only != idle_owner && o != only) || c->of_owner(o) == nullptr) continue;
       empty(*c, o);
-      c->forget(o);
+      caches_.keep_spare(c->forget(o));
     }
   }
   for (owner_id o = 0; o < depot_.owners(); ++o) {
@@ -309,6 +310,9 @@ void pool::thread_ends(thread_cache& c) {
   counts_.allocations += c.allocations();
   counts_.frees += c.figures.frees;
   counts_.requested_bytes += c.figures.requested_bytes;
+  for (owner_id o = 0; o < c.owners(); ++o) {
+    if (c.of_owner(o) != nullptr) caches_.keep_spare(c.forget(o));
+  }
   caches_.remove(c);
 }
 

@@ -62,9 +62,10 @@ statistics pool::stats_claimed() const {
   s.limit_bytes = budget_.limit();
   s.largest_free_bytes = heap_.largest_free();
   for (const block_index i : fenced_) s.largest_free_bytes = std::max(s.largest_free_bytes, heap_.at(i).bytes);
-  s.metadata_bytes += depot_.metadata_bytes() + heap_.metadata_bytes() + claims_.bytes() + streams_.metadata_bytes() +
-                      nodes_.capacity() * sizeof(use_node) + fenced_.capacity() * sizeof(block_index) +
-                      backed_.capacity() * sizeof(backed_segment) + pages_.metadata_bytes();
+  s.metadata_bytes += caches_.spare_bytes() + depot_.metadata_bytes() + heap_.metadata_bytes() + claims_.bytes() +
+                      streams_.metadata_bytes() + nodes_.capacity() * sizeof(use_node) +
+                      fenced_.capacity() * sizeof(block_index) + backed_.capacity() * sizeof(backed_segment) +
+                      pages_.metadata_bytes();
   if (follower_ != nullptr) s.metadata_bytes += follower_->metadata_bytes();
   s.live_blocks = t.live_blocks - cached_blocks;
   s.free_blocks = t.free_blocks + fenced_.size();

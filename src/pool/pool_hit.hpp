@@ -87,6 +87,7 @@ template <bool alone>
 template <bool alone>
 [[gnu::always_inline]] inline bool pool::take_back_as(thread_cache& mine, address at, const release& stated,
                                                       const stream_cache* only) noexcept {
+  if constexpr (!alone) claims_.fetch(at);
   const claim_table::sight seen = claims_.find(at);
   if (seen.word().tag() != mine.latest_tag()) [[unlikely]]
     return take_back_of_other(mine, at, stated, only);

@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "asymmetric_fence.hpp"
@@ -83,6 +84,11 @@ class stream_cache {
 
   stream_cache(owner_id owner, std::uint64_t key) : owner_{owner}, key_{key} {}
 
+  /// For another stream from here on. Requires that it is empty, and every bin closed.
+  void begin_anew(owner_id owner, std::uint64_t key) noexcept {
+    owner_ = owner;
+    key_ = key;
+  }
   [[nodiscard]] owner_id owner() const noexcept { return owner_; }
   [[nodiscard]] std::uint64_t key() const noexcept { return key_; }
   [[nodiscard]] bin& at(std::uint32_t place) noexcept { return bins_[place]; }
@@ -222,6 +228,10 @@ class alignas(64) thread_cache {
   [[nodiscard]] stream_cache& latest() const noexcept { return *latest_; }
   /// The tag of its live blocks' claims (claims.hpp), or no claim's.
   [[nodiscard]] std::uint64_t latest_tag() const noexcept { return latest_tag_; }
+  /// Whether no handle is remembered.
+  [[nodiscard]] bool serves_none() const noexcept { return latest_handle_ == &no_stream; }
+  /// The latest for frees, by its owner. Requires that no handle is remembered.
+  void remember_owner(stream_cache& s) noexcept { remember(&no_stream, s); }
   void remember(const void* handle, stream_cache& s) noexcept {
     latest_handle_ = handle;
     latest_tag_ = claim_word::plain_tag_of(s.owner());
@@ -237,20 +247,25 @@ class alignas(64) thread_cache {
   [[nodiscard]] stream_cache* of_owner(owner_id o) const noexcept {
     return o < by_owner_.size() ? by_owner_[o].get() : nullptr;
   }
-  /// Requires that there is none for that owner, and less than `most_streams`.
-  stream_cache& add(owner_id o, std::uint64_t key) {
+  /// `made` serves that owner; null: a new one does. Requires that there is none for it, and less than `most_streams`.
+  stream_cache& add(owner_id o, std::uint64_t key, std::unique_ptr<stream_cache> made = nullptr) {
     if (o >= by_owner_.size()) by_owner_.resize(o + 1);
-    by_owner_[o] = std::make_unique<stream_cache>(o, key);
+    if (made != nullptr) {
+      made->begin_anew(o, key);
+    } else {
+      made = std::make_unique<stream_cache>(o, key);
+    }
+    by_owner_[o] = std::move(made);
     ++streams_;
     return *by_owner_[o];
   }
-  /// Requires that it is empty.
-  void forget(owner_id o) noexcept {
+  /// What served that owner. Requires that it is empty.
+  std::unique_ptr<stream_cache> forget(owner_id o) noexcept {
     latest_handle_ = &no_stream;
     latest_tag_ = claim_word::no_tag;
     latest_ = nullptr;
-    by_owner_[o].reset();
     --streams_;
+    return std::move(by_owner_[o]);
   }
   [[nodiscard]] bool full() const noexcept { return streams_ == most_streams; }
   /// Whose has to go for another one: each in turn. Requires that there is one.

@@ -53,6 +53,7 @@ thread_caches::thread_caches(pool& of, cache_place at, std::function<void(thread
   static std::atomic<std::uint64_t> latest{0};
   number_ = ++latest;
   self_->ends = std::move(ends);
+  spare_.reserve(most_spare);
 }
 
 void thread_caches::close() noexcept {
@@ -96,6 +97,17 @@ void thread_caches::end_alone() const noexcept {
   for (const auto& each : all_) {
     while (each->inside()) ::sched_yield();
   }
+}
+
+std::unique_ptr<stream_cache> thread_caches::take_spare() noexcept {
+  if (spare_.empty()) return nullptr;
+  std::unique_ptr<stream_cache> latest = std::move(spare_.back());
+  spare_.pop_back();
+  return latest;
+}
+
+void thread_caches::keep_spare(std::unique_ptr<stream_cache> of) noexcept {
+  if (of != nullptr && spare_.size() < most_spare) spare_.push_back(std::move(of));
 }
 
 void thread_caches::remove(thread_cache& of) noexcept {

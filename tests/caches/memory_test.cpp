@@ -5,6 +5,7 @@
 #include "cached.hpp"
 #include "forwarding_device.hpp"
 #include "gpumem/policy.hpp"
+#include "thread_cache.hpp"
 
 namespace gpumem::caches {
 namespace {
@@ -236,17 +237,24 @@ TEST_F(CachedMemory, TheRecordsOfManyBlocksAreBounded) {
   EXPECT_LE(stats().metadata_bytes, full + 128 * kib) << "the second time takes a cache, and nothing more";
 }
 
-// Each thread and stream costs what is stated, and gives it back at its end.
+// Each thread and stream costs what is stated, and gives it back at its end; what the next one begins with is bounded.
 TEST_F(CachedMemory, TheRecordsOfAThreadGoWithIt) {
+  const auto thread_of_two_streams = [this] {
+    fill_cache();
+    fill_cache(second_);
+  };
   fill_cache();
   const std::uint64_t before = stats().metadata_bytes;
-  for (int round = 0; round < 4; ++round) {
-    std::thread{[this] {
-      fill_cache();
-      fill_cache(second_);
-    }}.join();
-  }
-  EXPECT_LE(stats().metadata_bytes, before + 64 * kib);
+  std::thread{thread_of_two_streams}.join();
+  const std::uint64_t after_one = stats().metadata_bytes;
+  EXPECT_LE(after_one, before + 2 * sizeof(stream_cache) + 64 * kib);
+  for (int round = 0; round < 4; ++round) std::thread{thread_of_two_streams}.join();
+  EXPECT_LE(stats().metadata_bytes, after_one + 64 * kib) << "the next thread begins with what the last one left";
+
+  std::vector<std::thread> many;
+  for (int i = 0; i < 8; ++i) many.emplace_back(thread_of_two_streams);
+  for (std::thread& t : many) t.join();
+  EXPECT_LE(stats().metadata_bytes, before + 8 * sizeof(stream_cache) + 256 * kib);
 }
 
 }  // namespace
