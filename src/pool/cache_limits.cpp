@@ -6,7 +6,8 @@
 // many times over). Large ones only of sizes that come back, and while they are used: what lay in a bin since the last
 // look goes to the heap (after the low-water marks of tcmalloc's and jemalloc's thread caches). Beyond a small share of
 // what is free, and on a paged pool above 32 KiB, only while that changes no placement: where the heap would place that
-// size again, and no longer than the heap itself is unchanged: a pair of any size is a hit.
+// size again, and no longer than the heap itself is unchanged: a pair of any size is a hit. On a pool of segments that
+// seldom pays between other requests, so a size for which it was in vain is kept so but each eighth time.
 // docs/performance.md tells what else was tried; the constants are those at which no recorded trace loses utilization.
 #include <algorithm>
 
@@ -83,6 +84,7 @@ void pool::age(thread_cache& mine) {
   stream_cache* const s = next_bin(mine, &place);
   if (s == nullptr) return;
   stream_cache::bin& bin = s->at(place);
+  if (s->is_on_condition(bin)) return;  // this very miss returns it
   if (bin.unused != 0) {
     empty(mine, *s, bin, static_cast<std::uint32_t>(bin.count - bin.unused));
     if (bin.count == 0) {
@@ -106,6 +108,7 @@ void pool::look_after(thread_cache& mine) {
     if (s == nullptr) continue;
     for (std::uint32_t at = s->next_on_condition(0); at != stream_cache::no_bin; at = s->next_on_condition(at + 1)) {
       stream_cache::bin& bin = s->at(at);
+      returning_.kept(bin.units, bin.unused == bin.kept);
       empty(mine, *s, bin);
       s->close(bin);
     }

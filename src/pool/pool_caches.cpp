@@ -194,7 +194,7 @@ bool pool::keep(thread_cache& mine, claim_index place, owner_id o) {
     if (!calm_ || !returning_.freed(units)) return false;
     on_condition = weight > most || (paged() && units > freely_kept_units);
     if (on_condition) {
-      if (!would_return(i, o)) return false;
+      if ((!paged() && !returning_.worth_keeping(units)) || !would_return(i, o)) return false;
       f.on_condition = true;
       f.most_weighed_bytes = std::max(most, f.weighed_bytes + weight);
     } else if (f.weighed_bytes + weight > most) {

@@ -59,6 +59,7 @@ class stream_cache {
     std::uint8_t count = 0;
     std::uint8_t most = 0;               ///< how many it may hold now
     std::uint8_t unused = 0;             ///< the fewest that it held since it was looked at last
+    std::uint8_t kept = 0;               ///< of one on condition: how many it held when it became so
     std::array<claim_index, room> held;  ///< the claims of its blocks, the latest last
 
     /// Requires that it is in use and has room.
@@ -130,7 +131,11 @@ class stream_cache {
     on_condition_.remove(place_of(b));
   }
   /// It holds blocks that would return to their places, until the heap changes. Requires that it is in use.
-  void put_on_condition(const bin& b) noexcept { on_condition_.add(place_of(b)); }
+  void put_on_condition(bin& b) noexcept {
+    b.unused = b.kept = b.count;
+    on_condition_.add(place_of(b));
+  }
+  [[nodiscard]] bool is_on_condition(const bin& b) const noexcept { return on_condition_.has(place_of(b)); }
 
   /// The first bin from `place` on that is in use, or `no_bin`.
   [[nodiscard]] std::uint32_t next_in_use(std::uint32_t place) const noexcept { return in_use_.next(place); }
@@ -145,6 +150,7 @@ class stream_cache {
    public:
     void add(std::uint32_t place) noexcept { words_[place / 64] |= std::uint64_t{1} << (place % 64); }
     void remove(std::uint32_t place) noexcept { words_[place / 64] &= ~(std::uint64_t{1} << (place % 64)); }
+    [[nodiscard]] bool has(std::uint32_t place) const noexcept { return (words_[place / 64] >> place % 64 & 1U) != 0; }
     [[nodiscard]] std::uint32_t next(std::uint32_t place) const noexcept {
       for (; place < bin_places::all; place = (place | 63U) + 1) {
         const std::uint64_t word = words_[place / 64] >> (place % 64);
