@@ -24,9 +24,11 @@ namespace gpumem::bench {
 inline constexpr std::size_t handoff_batch = 4096;  ///< pairs in one turn of `handoff`
 inline constexpr std::array live_powers{2, 3, 4, 5, 6};
 
-// Turns of a repetition: about a millisecond each, so that most fall between two interruptions.
+// Turns of a repetition: about a millisecond each, so that most fall between two interruptions, and what a thread takes
+// to begin is little of it. Those of a pair are the subject's.
 inline constexpr std::size_t short_turns = 200'000;  ///< of a few nanoseconds
-inline constexpr std::size_t pair_turns = 8000;
+inline constexpr std::size_t spin_turns = 40'000;
+inline constexpr std::size_t driver_part_turns = 8000;
 inline constexpr std::size_t uncached_turns = 128;  ///< with a driver call in each
 inline constexpr std::size_t walk_turns = 4000;
 inline constexpr std::size_t handoff_turns = 8;

@@ -68,7 +68,7 @@ void latency_floor::add(case_list& cases, const std::vector<unsigned>& threads, 
     cases.add("floor", power_name("chase", power), 1, walk_turns,
               [of = chases_.back().get()](benchmark::State& state) { of->run(state); });
   }
-  for (const unsigned n : threads) cases.add("floor", "spin", n, pair_turns, spin);
+  for (const unsigned n : threads) cases.add("floor", "spin", n, spin_turns, spin);
   cases.add("floor", "handoff_ring", 1, handoff_turns, [this](benchmark::State& state) { hand_off(state, empty_); });
   for (std::size_t i = 0; i < loops.size(); ++i) {
     replays_.push_back(std::make_unique<replayed<empty_subject>>(empty_, loops[i]));

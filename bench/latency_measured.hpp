@@ -71,18 +71,19 @@ class measured_subject final : public measured_row {
 
   void add_pairs(case_list& cases, const row_context& in, subject& of) {
     for (const sized_case& c : pair_cases) {
-      cases.add(in.name, c.name, 1, of.caches(c.bytes) ? pair_turns : uncached_turns,
+      cases.add(in.name, c.name, 1, of.caches(c.bytes) ? subject::pair_turns : uncached_turns,
                 [&of, c](benchmark::State& state) { one_pair(state, of, c.bytes); });
     }
     for (const unsigned n : *in.threads) {
       if (n == 1 || !of.caches(4 * kib)) continue;
-      cases.add(in.name, "pair_4KiB", n, pair_turns, [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); });
+      cases.add(in.name, "pair_4KiB", n, subject::pair_turns,
+                [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); });
     }
     if (of.caches(4 * kib)) {
       cases.add(in.name, "handoff", 1, handoff_turns, [&of](benchmark::State& state) { hand_off(state, of); });
     }
     if (!of.driver_part(of.stream(0))) return;
-    cases.add_always(in.name, "driver_part", 1, pair_turns, [&of](benchmark::State& state) {
+    cases.add_always(in.name, "driver_part", 1, driver_part_turns, [&of](benchmark::State& state) {
       const stream_ref s = of.stream(0);
       for (auto turn : state) {
         static_cast<void>(turn);

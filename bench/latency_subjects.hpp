@@ -34,6 +34,8 @@ class gpumem_subject {
   [[nodiscard]] stream_ref stream(std::size_t i) const { return streams_[i % streams_.size()]; }
   /// To be called first on every thread but the one that opened it.
   void enter_thread() {}
+  /// Pairs in a repetition: about a millisecond.
+  static constexpr std::size_t pair_turns = 80'000;
   /// A block of that size costs no device call when it is asked for again.
   [[nodiscard]] static bool caches(std::size_t /*bytes*/) { return true; }
   [[nodiscard]] static bool caches_every_size() { return true; }
@@ -69,6 +71,7 @@ class baseline_subject {
   void release(void* p, stream_ref own) { api_.release(under_, p, own.handle); }
   [[nodiscard]] stream_ref stream(std::size_t i) const { return streams_[i % streams_.size()]; }
   void enter_thread() { api_.set_device(ordinal_); }
+  static constexpr std::size_t pair_turns = 8000;
   [[nodiscard]] bool caches(std::size_t bytes) const {
     return kind_ == "cub_default" ? bytes <= std::size_t{2} << 20 : kind_ != "cuda_malloc";
   }
