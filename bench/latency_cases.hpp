@@ -210,7 +210,8 @@ class pointer_ring {
   alignas(64) std::atomic<std::size_t> taken_ = 0;
 };
 
-/// One thread allocates, another one frees; a turn is a batch of pairs.
+/// One thread allocates, another one frees; a turn is a batch of pairs. A batch comes first that is not measured: it
+/// starts the thread and takes the blocks that are on their way between the two from wherever they are had.
 template <typename subject>
 void hand_off(benchmark::State& state, subject& of) {
   const stream_ref s = of.stream(0);
@@ -225,16 +226,20 @@ void hand_off(benchmark::State& state, subject& of) {
       std::this_thread::yield();
     }
   }};
-  bool failed = false;
-  for (auto turn : state) {
-    static_cast<void>(turn);
-    for (std::size_t i = 0; i < handoff_batch && !failed; ++i) {
+  const auto batch = [&] {
+    bool enough = true;
+    for (std::size_t i = 0; i < handoff_batch && enough; ++i) {
       void* const p = of.allocate(4 * kib, s);
-      failed = p == nullptr;
-      if (!failed) ring.put(p);
+      enough = p != nullptr;
+      if (enough) ring.put(p);
     }
     ring.drain();
-    if (failed) {
+    return enough;
+  };
+  static_cast<void>(batch());
+  for (auto turn : state) {
+    static_cast<void>(turn);
+    if (!batch()) {
       state.SkipWithError("out of memory");
       break;
     }
