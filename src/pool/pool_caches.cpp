@@ -131,11 +131,7 @@ address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested)
     const depot::blocks got = depot_.take(w.owner, units);
     if (got.count == 0) return 0;
     bin = &bin_for(mine, stream_cache_for(mine, w.owner), units);
-    // Another thread wrote their claims last: have them fetched before they are asked for, one after the other.
-    for (std::uint32_t k = 0; k < got.count; ++k) {
-      __builtin_prefetch(&claims_[got.held[k]]);
-      bin->push(got.held[k]);
-    }
+    bin->fill(got.held.data(), got.count);
     bin->most = std::max(bin->most, bin->count);
     count_cached(mine, units, got.count);
     mine.figures.filled += got.count;

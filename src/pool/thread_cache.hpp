@@ -67,6 +67,11 @@ class stream_cache {
       held[count] = i;
       ++count;
     }
+    /// Requires that it is in use, empty, and has room for so many.
+    void fill(const claim_index* first, std::uint32_t blocks) noexcept {
+      std::copy_n(first, blocks, held.begin());
+      count = static_cast<std::uint8_t>(blocks);
+    }
     /// Requires that it holds one.
     [[nodiscard]] claim_index pop() noexcept {
       const std::uint8_t left = --count;
