@@ -28,6 +28,7 @@ void* to_pointer(address a) noexcept { return reinterpret_cast<void*>(static_cas
 /// Beyond this, arithmetic on sizes could overflow: such a request is looked at with care.
 constexpr std::size_t most_hit_bytes = std::size_t{1} << 40;
 
+/// What a free states that states nothing: of one address, so that none has to be made where a call may need it.
 constexpr release nothing{};
 
 }  // namespace

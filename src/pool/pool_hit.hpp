@@ -84,6 +84,7 @@ template <bool alone>
   return true;
 }
 
+// Two of a kind, for a thread that is alone and one that is not: which it is is asked once.
 template <bool alone>
 [[gnu::always_inline]] inline bool pool::take_back_as(thread_cache& mine, address at, const release& stated,
                                                       const stream_cache* only) noexcept {
