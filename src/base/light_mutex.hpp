@@ -5,8 +5,9 @@
 /// for good (Kawachiya, Koseki and Onodera, "Lock Reservation", 2002). After that, unlocking is a plain store: who
 /// sleeps counts itself first (Drepper's third mutex in "Futexes Are Tricky", 2011, has a read-modify-write there).
 /// Both rest on the asymmetric fence: whoever comes second, or sleeps, has the kernel order what the other thread just
-/// stored. Any thread; not recursive; not fair; a standard BasicLockable. A section that waits for something unlocks
-/// it.
+/// stored. Any thread; not recursive; a standard BasicLockable. A section that waits for something unlocks it. Not
+/// fair, but whoever has slept for a millisecond comes next: who unlocks then waits for it (another one at most), since
+/// a thread that locks again at once is there before any that is woken.
 #pragma once
 
 #include <atomic>
@@ -74,6 +75,7 @@ class light_mutex {
   std::atomic<bool> alone_;
   std::atomic<std::uint32_t> held_{0};  // what sleepers wait for to change
   std::atomic<std::uint32_t> sleepers_{0};
+  std::atomic<std::uint32_t> starving_{0};  // of these, who has slept for long
 };
 
 }  // namespace gpumem

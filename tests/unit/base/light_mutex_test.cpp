@@ -110,6 +110,30 @@ TEST(LightMutex, LetsOneInOfMany) {
   EXPECT_FALSE(c.together());
 }
 
+// A thread that locks again at once, for longer than it takes to wake another one, would keep it out for as long as
+// it goes on.
+TEST(LightMutex, LetsInWhoHasSleptForLong) {
+  using clock = std::chrono::steady_clock;
+  light_mutex m;
+  for (int round = 0; round < 5; ++round) {
+    std::atomic<bool> holds{false};
+    std::atomic<bool> got{false};
+    std::thread other{[&] {
+      while (!holds.load()) std::this_thread::yield();
+      const std::lock_guard lock{m};
+      got = true;
+    }};
+    const auto begin = clock::now();
+    while (!got.load() && clock::now() - begin < std::chrono::seconds{20}) {
+      const std::lock_guard lock{m};
+      holds = true;
+      for (const auto from = clock::now(); clock::now() - from < std::chrono::milliseconds{1};) pass_time(10);
+    }
+    EXPECT_TRUE(got.load()) << "kept out for 20 s";
+    other.join();
+  }
+}
+
 // Longer than anybody spins: they sleep, and each is woken.
 TEST(LightMutex, WakesWhoSleepsForIt) {
   for (const bool shared_before : {false, true}) {
