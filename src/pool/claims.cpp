@@ -5,7 +5,8 @@
 
 namespace gpumem {
 
-claim_table::claim_table(std::uint32_t places) : mask_{(places - 1) * 2}, claims_{places}, blocks_{places} {}
+claim_table::claim_table(std::uint32_t places)
+    : mask_{(places - 1) * 2}, spread_{spread_over(places)}, claims_{places}, blocks_{places} {}
 
 // A place that was taken out is as good as one that was never used: nothing in it is looked for.
 claim_index claim_table::insert(address at, block_index block, claim_word w) noexcept {

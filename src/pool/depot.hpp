@@ -14,7 +14,7 @@ namespace gpumem {
 
 class depot {
  public:
-  static constexpr std::uint32_t batch = 30;
+  static constexpr std::uint32_t batch = stream_cache::batch;
 
   struct blocks {
     std::array<claim_index, batch> held;

@@ -47,6 +47,10 @@ pool::~pool() {
     *at = hit_key(*key, r.bytes);
     if (*at != 0) return {};
   }
+  if (plain && config_.thread_cache && r.bytes <= bin_places::small_units * block_granularity) {
+    *at = hit_beside(*key, r.bytes);
+    if (*at != 0) return {};
+  }
   guard lock = enter();
   thread_cache* const mine = fold_mine();
   const owner_id stream = streams_.slot_of(r.stream, *key);

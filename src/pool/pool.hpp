@@ -139,8 +139,10 @@ class pool {
   [[nodiscard]] bool take_back_as(thread_cache& mine, address at, const release& stated,
                                   const stream_cache* only) noexcept;
   template <bool alone>
-  [[nodiscard]] bool put_back(thread_cache& mine, stream_cache& s, const claim_table::sight& seen, address at,
+  [[nodiscard]] bool put_into(thread_cache& mine, stream_cache::bin& bin, const claim_table::sight& seen, address at,
                               const release& stated) noexcept;
+  [[nodiscard]] bool take_back_of_full(thread_cache& mine, stream_cache::bin& bin, address at,
+                                       const release& stated) noexcept;
   [[nodiscard]] bool take_back_of_other(thread_cache& mine, address at, const release& stated,
                                         const stream_cache* only) noexcept;
   template <bool alone>
@@ -155,13 +157,19 @@ class pool {
   void note_live() noexcept;
   [[nodiscard]] bool cacheable(owner_id o) const noexcept;
   void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
+  [[nodiscard]] address hit_beside(std::uint64_t key, std::uint64_t requested) noexcept;
   address refill(thread_cache& mine, const want& w, std::uint64_t requested);
+  void refill_beside(thread_cache& mine, stream_cache& s, const stream_cache::bin& bin);
+  static void allow_beside(const thread_cache& mine, const stream_cache::bin& bin, std::uint64_t most,
+                           stream_cache::stack* beside) noexcept;
   bool keep(thread_cache& mine, claim_index place, owner_id o);
   void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, claim_index i, std::uint64_t most);
   stream_cache& stream_cache_for(thread_cache& mine, owner_id o);
   stream_cache& new_stream_cache(thread_cache& mine, owner_id o);
   stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units);
-  void empty(thread_cache& c, const stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0);
+  bool hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most);
+  void empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0);
+  void empty_beside(thread_cache& c, stream_cache& s, const stream_cache::bin& bin);
   void empty(thread_cache& c, owner_id o);
   void empty_depot(owner_id o);
   void to_heap(claim_index i, owner_id o);

@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::uint8_t first_room = 8;  // of a bin; it doubles each time that this is too little
 
+constexpr std::uint64_t batch_bytes(std::uint32_t units) {
+  return std::uint64_t{stream_cache::batch} * units * block_granularity;
+}
+
 }  // namespace
 
 // Who is told of every free (a trace) is told under the lock, and in order: caches then serve under it, too.
@@ -44,8 +48,22 @@ bool pool::take_back_key(address at, std::uint64_t key, const release& stated) n
   stream_cache* const s = w.plainly_live() ? mine.of_owner(w.owner()) : nullptr;
   bool taken = false;
   if (s != nullptr && mine.serves_none()) mine.remember_owner(*s);  // a thread that frees only
-  if (s != nullptr && (only == nullptr || only == s)) {
-    taken = mine.alone() ? put_back<true>(mine, *s, seen, at, stated) : put_back<false>(mine, *s, seen, at, stated);
+  stream_cache::bin* const bin = s != nullptr && (only == nullptr || only == s) ? s->that_serves(w.units()) : nullptr;
+  if (bin != nullptr && (bin->count < bin->most || s->set_aside(*bin))) {
+    taken = mine.alone() ? put_into<true>(mine, *bin, seen, at, stated) : put_into<false>(mine, *bin, seen, at, stated);
+  }
+  mine.leave();
+  return taken;
+}
+
+// A block of the latest stream whose bin is full, which has room where a batch may be set aside. Not inline, like the
+// one above.
+[[gnu::noinline]] bool pool::take_back_of_full(thread_cache& mine, stream_cache::bin& bin, address at,
+                                               const release& stated) noexcept {
+  bool taken = false;
+  if (mine.latest().set_aside(bin)) {
+    const claim_table::sight seen = claims_.find(at);
+    taken = mine.alone() ? put_into<true>(mine, bin, seen, at, stated) : put_into<false>(mine, bin, seen, at, stated);
   }
   mine.leave();
   return taken;
@@ -70,6 +88,22 @@ bool pool::take_back_any(address at, const release& stated) noexcept {
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;
   return take_back_inside(*mine, at, stated, nullptr);
+}
+
+// A small block from a batch beside its empty bin.
+address pool::hit_beside(std::uint64_t key, std::uint64_t requested) noexcept {
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return 0;
+  address at = 0;
+  if (stream_cache* const s = mine->of_key(key)) {
+    stream_cache::bin* const bin = s->find(static_cast<std::uint32_t>((requested - 1) / block_granularity + 1));
+    if (bin != nullptr && bin->count == 0 && s->take_from_beside(*bin)) {
+      for (std::uint32_t k = 0; k < bin->count; ++k) claims_.fetch(bin->held[k]);
+      at = pop(*mine, *bin, requested);
+    }
+  }
+  mine->leave();
+  return at;
 }
 
 pool::guard pool::enter() {
@@ -120,25 +154,52 @@ bool pool::cacheable(owner_id o) const noexcept {
   return streams_.captures() == 0 && o <= claim_word::most_owner && !streams_[o].is_graph && !streams_[o].gone;
 }
 
-// A block from a batch of the depot, the rest of which goes to the thread's bin; 0 where there is none of that size.
+// A block from a batch of the depot, the rest of which goes to the thread's bin, and more batches beside it; 0 where
+// there is none of that size.
 address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested) {
   const auto units = static_cast<std::uint32_t>(w.bytes / block_granularity);
-  stream_cache* const s = mine.of_owner(w.owner);
+  stream_cache* s = mine.of_owner(w.owner);
   stream_cache::bin* bin = s != nullptr ? s->find(units) : nullptr;
-  if (bin == nullptr || bin->count == 0) {  // else it was claimed when the hit was tried
+  // Where it holds some, it was claimed when the hit was tried.
+  if (bin == nullptr || (bin->count == 0 && !s->take_from_beside(*bin))) {
     returning_.asked(units);
     if (!depot_.may_hold(units)) return 0;
     const depot::blocks got = depot_.take(w.owner, units);
     if (got.count == 0) return 0;
-    bin = &bin_for(mine, stream_cache_for(mine, w.owner), units);
+    s = &stream_cache_for(mine, w.owner);
+    bin = &bin_for(mine, *s, units);
     bin->fill(got.held.data(), got.count);
     bin->most = std::max(bin->most, bin->count);
     count_cached(mine, units, got.count);
     mine.figures.filled += got.count;
+    refill_beside(mine, *s, *bin);
   }
   const address at = pop(mine, *bin, requested);
   fold(mine);
   return at;
+}
+
+void pool::refill_beside(thread_cache& mine, stream_cache& s, const stream_cache::bin& bin) {
+  stream_cache::stack* const beside = s.beside(bin);
+  if (beside == nullptr || !depot_.may_hold(bin.units)) return;
+  allow_beside(mine, bin, may_keep(std::uint64_t{bin.units} * block_granularity), beside);
+  while (beside->count < beside->allowed) {
+    const depot::blocks got = depot_.take(s.owner(), bin.units);
+    if (got.count == 0) return;
+    beside->held[beside->count] = got.held;
+    ++beside->count;
+    count_cached(mine, bin.units, got.count);
+    mine.figures.filled += got.count;
+  }
+}
+
+// How many batches may lie beside that bin, where all small blocks of the cache are to be `most` bytes.
+void pool::allow_beside(const thread_cache& mine, const stream_cache::bin& bin, std::uint64_t most,
+                        stream_cache::stack* beside) noexcept {
+  const std::uint64_t held = mine.figures.held_bytes - mine.figures.weighed_bytes;
+  const std::uint64_t more = most > held ? (most - held) / batch_bytes(bin.units) : 0;
+  beside->allowed =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(beside->count + more, stream_cache::stack::most));
 }
 
 stream_cache& pool::stream_cache_for(thread_cache& mine, owner_id o) {
@@ -205,19 +266,13 @@ bool pool::keep(thread_cache& mine, claim_index place, owner_id o) {
   return true;
 }
 
-// Into that bin, which then is the last resort of its room: a bin that is full becomes larger, hands a batch to the
-// depot, which holds at most `most` bytes, or gives half of what it has to the heap.
+// Into that bin, which then is the last resort of its room: a bin that is full becomes larger, hands batches over, or
+// gives half of what it has to the heap. All small blocks of the cache are to be `most` bytes, and the depot's.
 void pool::hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, claim_index i, std::uint64_t most) {
   if (bin.count == bin.most) {
-    const std::uint64_t batch_bytes = std::uint64_t{depot::batch} * bin.units * block_granularity;
     if (bin.most < stream_cache::room) {
       bin.most = static_cast<std::uint8_t>(std::min<unsigned>(bin.most * 2U, stream_cache::room));
-    } else if (depot_.bytes() + batch_bytes <= most &&
-               depot_.put(s.owner(), bin.units, bin.held.data(), depot::batch)) {
-      bin.drop_oldest(depot::batch);
-      count_cached(mine, bin.units, -std::int64_t{depot::batch});
-      mine.figures.emptied += depot::batch;
-    } else {
+    } else if (!hand_over(mine, s, bin, most)) {
       empty(mine, s, bin, bin.count / 2U);
     }
   }
@@ -226,15 +281,46 @@ void pool::hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, cla
   ++mine.figures.filled;
 }
 
-// Returns a bin's blocks to the heap, the oldest first, but for the latest few.
-[[gnu::noinline, gnu::flatten]] void pool::empty(thread_cache& c, const stream_cache& s, stream_cache::bin& bin,
+// Makes room in a full bin: sets its oldest batch aside, or gives it to the depot, with all that lies beside it.
+bool pool::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most) {
+  const auto give = [&](const claim_index* first) {
+    if (depot_.bytes() + batch_bytes(bin.units) > most) return false;
+    if (!depot_.put(s.owner(), bin.units, first, stream_cache::batch)) return false;
+    count_cached(mine, bin.units, -std::int64_t{stream_cache::batch});
+    mine.figures.emptied += stream_cache::batch;
+    return true;
+  };
+  if (stream_cache::stack* const beside = s.beside(bin)) {
+    allow_beside(mine, bin, most, beside);
+    if (s.set_aside(bin)) return true;
+    while (beside->count != 0 && give(beside->held[beside->count - 1].data())) --beside->count;
+  }
+  if (!give(bin.held.data())) return s.set_aside(bin);
+  bin.drop_oldest(stream_cache::batch);
+  return true;
+}
+
+// Returns a bin's blocks to the heap, the oldest first, but for the latest few; where none is to stay, what lies beside
+// it as well.
+[[gnu::noinline, gnu::flatten]] void pool::empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin,
                                                  std::uint32_t keep_latest) {
+  if (keep_latest == 0) empty_beside(c, s, bin);
   if (bin.count <= keep_latest) return;
   const std::uint32_t going = bin.count - keep_latest;
   for (std::uint32_t k = 0; k < going; ++k) to_heap(bin.held[k], s.owner());
   bin.drop_oldest(going);
   count_cached(c, bin.units, -std::int64_t{going});
   c.figures.emptied += going;
+}
+
+[[gnu::noinline, gnu::cold]] void pool::empty_beside(thread_cache& c, stream_cache& s, const stream_cache::bin& bin) {
+  stream_cache::stack* const beside = s.beside(bin);
+  if (beside == nullptr) return;
+  for (; beside->count != 0; --beside->count) {
+    for (const claim_index i : beside->held[beside->count - 1]) to_heap(i, s.owner());
+    count_cached(c, bin.units, -std::int64_t{stream_cache::batch});
+    c.figures.emptied += stream_cache::batch;
+  }
 }
 
 [[gnu::noinline]] void pool::empty(thread_cache& c, owner_id o) {

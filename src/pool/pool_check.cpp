@@ -158,7 +158,12 @@ status pool::check_caches() const {
     for (owner_id o = 0; o < c->owners(); ++o) {
       if (stream_cache* const s = c->of_owner(o)) {
         for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
-          look(o, s->at(at).units, s->at(at).held.data(), s->at(at).count);
+          const stream_cache::bin& bin = s->at(at);
+          look(o, bin.units, bin.held.data(), bin.count);
+          const stream_cache::stack* const beside = s->beside(bin);
+          for (std::uint32_t k = 0; beside != nullptr && k < beside->count; ++k) {
+            look(o, bin.units, beside->held[k].data(), stream_cache::batch);
+          }
         }
       }
     }

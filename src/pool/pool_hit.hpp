@@ -59,16 +59,14 @@ template <bool alone>
   return true;
 }
 
-// The block of that claim into that stream's bin. Always inline, so that a free which states nothing has no test left
-// of what it may state.
+// The block of that claim into that bin, which has room. Always inline, so that a free which states nothing has no test
+// left of what it may state.
 template <bool alone>
-[[gnu::always_inline]] inline bool pool::put_back(thread_cache& mine, stream_cache& s, const claim_table::sight& seen,
-                                                  address at, const release& stated) noexcept {
+[[gnu::always_inline]] inline bool pool::put_into(thread_cache& mine, stream_cache::bin& bin,
+                                                  const claim_table::sight& seen, address at,
+                                                  const release& stated) noexcept {
   const claim_word w = seen.word();
   if (stated.bytes && *stated.bytes != w.requested_bytes()) [[unlikely]]
-    return false;
-  stream_cache::bin* const bin = s.that_serves(w.units());
-  if (bin == nullptr || bin->count >= bin->most) [[unlikely]]
     return false;
   cache_figures& f = mine.figures;
   const bool weighs = bin_places::weighs(w.units());
@@ -76,7 +74,7 @@ template <bool alone>
     return false;
   if (!give_up<alone>(*seen.of, at, w)) [[unlikely]]
     return false;
-  bin->push(seen.at);
+  bin.push(seen.at);
   ++f.frees;
   f.requested_bytes -= w.requested_bytes();
   if (weighs) f.weighed_bytes += w.bytes();
@@ -88,12 +86,21 @@ template <bool alone>
 template <bool alone>
 [[gnu::always_inline]] inline bool pool::take_back_as(thread_cache& mine, address at, const release& stated,
                                                       const stream_cache* only) noexcept {
-  if constexpr (!alone) claims_.fetch(at);
+  if constexpr (!alone) claims_.fetch_to_find(at);
   const claim_table::sight seen = claims_.find(at);
   if (seen.word().tag() != mine.latest_tag()) [[unlikely]]
     return take_back_of_other(mine, at, stated, only);
-  const bool taken =
-      (only == nullptr || only == &mine.latest()) && put_back<alone>(mine, mine.latest(), seen, at, stated);
+  bool taken = false;
+  if (only == nullptr || only == &mine.latest()) [[likely]] {
+    stream_cache::bin* const bin = mine.latest().that_serves(seen.word().units());
+    if (bin != nullptr) [[likely]] {
+      if (bin->count < bin->most) [[likely]] {
+        taken = put_into<alone>(mine, *bin, seen, at, stated);
+      } else if (bin->count != 0) {
+        return take_back_of_full(mine, *bin, at, stated);
+      }
+    }
+  }
   mine.leave();
   return taken;
 }

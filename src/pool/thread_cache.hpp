@@ -52,6 +52,7 @@ struct bin_places {
 class stream_cache {
  public:
   static constexpr std::uint8_t room = 62;
+  static constexpr std::uint32_t batch = 30;  ///< blocks that change their place at once
 
   /// Blocks of one size. The first of its lines of memory has all that a bin needs that holds little.
   struct alignas(64) bin {
@@ -86,6 +87,15 @@ class stream_cache {
     }
   };
   static_assert(sizeof(bin) == 256);
+
+  /// Whole batches beside a bin of small blocks. Threads that hand blocks to each other would have to meet for each
+  /// batch, and what the pool's lock guards travels from one processor to the other each time; so it is for several.
+  struct stack {
+    static constexpr std::uint32_t most = 7;
+    std::uint32_t count = 0;
+    std::uint32_t allowed = 0;  ///< of how many its owner may make use without the lock
+    std::array<std::array<claim_index, batch>, most> held;
+  };
   static constexpr std::uint32_t no_bin = bin_places::all;
 
   stream_cache(owner_id owner, std::uint64_t key) : owner_{owner}, key_{key} {}
@@ -129,9 +139,32 @@ class stream_cache {
     in_use_.add(place_of(b));
     on_condition_.remove(place_of(b));
   }
-  /// Requires that it is empty.
+  /// The batches beside that bin; null for one of larger blocks.
+  [[nodiscard]] stack* beside(const bin& b) noexcept {
+    const std::uint32_t place = place_of(b);
+    return place < bin_places::small_bins ? &beside_[place] : nullptr;
+  }
+  /// Its oldest batch goes beside it; false where it is not full, or no more may lie there.
+  bool set_aside(bin& b) noexcept {
+    stack* const all = beside(b);
+    if (b.count != room || all == nullptr || all->count >= all->allowed) return false;
+    std::copy_n(b.held.begin(), batch, all->held[all->count].begin());
+    ++all->count;
+    b.drop_oldest(batch);
+    return true;
+  }
+  /// The latest batch from beside it is its own; false where none lies there. Requires that it is empty.
+  bool take_from_beside(bin& b) noexcept {
+    stack* const all = beside(b);
+    if (all == nullptr || all->count == 0) return false;
+    --all->count;
+    b.fill(all->held[all->count].data(), batch);
+    return true;
+  }
+  /// Requires that it is empty, and nothing lies beside it.
   void close(bin& b) noexcept {
     b.most = 0;
+    if (stack* const all = beside(b)) all->allowed = 0;
     in_use_.remove(place_of(b));
     on_condition_.remove(place_of(b));
   }
@@ -177,6 +210,7 @@ class stream_cache {
   bin_set in_use_;
   bin_set on_condition_;
   std::array<bin, bin_places::all> bins_;
+  std::array<stack, bin_places::small_bins> beside_;
 };
 
 /// What happened in a cache since its thread held the pool's lock last (the first two), and since ever.
@@ -293,6 +327,7 @@ class alignas(64) thread_cache {
       if (!s) continue;
       for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
         sum += s->at(at).count;
+        if (const auto* const beside = s->beside(s->at(at))) sum += std::uint64_t{beside->count} * stream_cache::batch;
       }
     }
     return sum;

@@ -45,6 +45,42 @@ TEST_F(HandOff, ManyRoundsTakeNoMoreMemoryAndFewLocks) {
       << "locks for an allocation and its free; without caches two";
 }
 
+// Runs of one small size meet in the depot once for hundreds of blocks; what lies beside a bin is counted, a second
+// free of it is refused, and it goes back with the rest.
+TEST_F(HandOff, LongRunsOfSmallBlocksTakeALockForHundreds) {
+  constexpr int rounds = sanitized ? 10 : 40;
+  std::vector<void*> handed(1500);
+  std::barrier turn{2};
+  std::uint64_t refused = 0;
+  std::thread frees{[&] {
+    for (int round = 0; round < rounds; ++round) {
+      turn.arrive_and_wait();
+      for (void* const p : handed) give(p);
+      for (void* const p : handed) refused += allocator_->try_deallocate(p).code() == errc::double_free ? 1U : 0U;
+      turn.arrive_and_wait();
+    }
+  }};
+  statistics warm;
+  for (int round = 0; round < rounds; ++round) {
+    if (round == 3) warm = stats();
+    for (void*& p : handed) p = take(4096);
+    turn.arrive_and_wait();
+    turn.arrive_and_wait();
+    EXPECT_EQ(stats().live_blocks, 0U);
+    EXPECT_GE(in_caches(), handed.size() * 4096) << "all of it is on its way back";
+    EXPECT_TRUE(allocator_->check(0).ok()) << allocator_->check(0).message();
+  }
+  EXPECT_EQ(refused, rounds * handed.size());
+  const statistics end = stats();
+  const double pairs = static_cast<double>(end.allocations - warm.allocations);
+  const double locks = static_cast<double>(end.locks - warm.locks) - pairs;  // each refused free took one
+  EXPECT_LE(locks / pairs, 0.02) << "a lock each 240 blocks on either side, and those of this test";
+  frees.join();
+  EXPECT_EQ(stats().reserved_bytes, warm.reserved_bytes);
+  allocator_->trim(0, UINT64_MAX);
+  EXPECT_EQ(in_caches(), 0U) << "nothing stays beside a bin";
+}
+
 // The free names its stream, or runs on a third one; the two sides exchange roles.
 TEST_F(HandOff, StreamsAreKeptWhoeverFrees) {
   const std::array streams{device_.create_stream(), device_.create_stream()};

@@ -128,6 +128,53 @@ TEST(claim_table, a_claim_stays_where_it_is_until_the_table_grows) {
   }
 }
 
+// Where a claim would stand in a table of the first size, were it alone.
+claim_index home(address at) {
+  claim_table t;
+  return t.insert(at, 0, of(512));
+}
+
+constexpr claim_index halves_of_a_line = 8;
+
+// So that a run of blocks which goes from thread to thread is fetched ahead, and small neighbours of two threads do not
+// take each other's lines.
+TEST(claim_table, a_page_further_is_a_line_further_and_small_neighbours_share_none) {
+  const claim_index all = 2 * 8192;
+  for (std::uint32_t n = 0; n < 200; ++n) {
+    const claim_index step = (home(nth(n + 8)) - home(nth(n))) % all;
+    EXPECT_TRUE(step == halves_of_a_line || step == halves_of_a_line + 2) << n << ": " << step;
+    for (std::uint32_t k = 1; k < 8; ++k) {
+      EXPECT_NE(home(nth(n)) / halves_of_a_line, home(nth(n + k)) / halves_of_a_line) << n << " and " << k;
+    }
+  }
+}
+
+// In tables as full as they may be, of blocks at any distance from each other: how many claims a search looks at.
+TEST(claim_table, no_distance_between_blocks_makes_searches_long) {
+  for (const std::uint32_t most : {4096U, 8192U, 65536U}) {
+    for (const std::uint64_t step : {std::uint64_t{512}, std::uint64_t{1536}, std::uint64_t{3584}, 4 * kib, 10 * kib,
+                                     64 * kib, 192 * kib, 2 * mib, 3 * mib, 20 * mib, 64 * mib}) {
+      claim_table alone;
+      claim_table t;
+      while (t.size() < most) insert(t, first + t.size() * step, 0, of(512));
+      std::uint64_t looks = 0;
+      for (std::uint32_t i = 0; i < most; ++i) {
+        // Of a table of that size in which nothing else is.
+        const address at = first + i * step;
+        if (alone.bytes() != t.bytes()) {
+          for (std::uint32_t k = 0; alone.bytes() < t.bytes(); ++k) insert(alone, nth(k), 0, of(512));
+          for (std::uint32_t k = 0; alone.size() != 0; ++k) erase(alone, nth(k));
+        }
+        const claim_index from = alone.insert(at, 0, of(512));
+        alone.erase(from);
+        const auto places = static_cast<claim_index>(t.bytes() / 20);
+        looks += 1 + (t.find(at).at - from) % (2 * places) / 2;
+      }
+      EXPECT_LE(looks, most * 4U) << most << " blocks each " << step << " B";
+    }
+  }
+}
+
 // Blocks come and go, numbers and addresses are used again in other pairs, places are used again in runs.
 TEST(claim_table, agrees_with_a_map_under_random_use) {
   for (unsigned seed = 1; seed <= 6; ++seed) {

@@ -50,6 +50,42 @@ TEST(stream_cache, a_bin_is_of_one_size_and_last_in_first_out) {
   EXPECT_EQ(bin.count, 0U);
 }
 
+// Of small blocks, once its owner has allowed it: the oldest of a full bin, and the latest batch comes back first.
+TEST(stream_cache, a_full_bin_sets_whole_batches_aside) {
+  constexpr claim_index batch = stream_cache::batch;
+  stream_cache s{1, 0};
+  stream_cache::bin& bin = s.at(bin_places::of(8));
+  s.open(bin, 8, stream_cache::room);
+  claim_index next = 0;
+  const auto fill = [&] {
+    while (bin.count < stream_cache::room) bin.push(next++);
+  };
+  fill();
+  stream_cache::stack* const beside = s.beside(bin);
+  ASSERT_NE(beside, nullptr);
+  EXPECT_FALSE(s.set_aside(bin)) << "nothing is allowed yet";
+  beside->allowed = 2;
+  ASSERT_TRUE(s.set_aside(bin));
+  EXPECT_EQ(bin.count, stream_cache::room - batch);
+  EXPECT_EQ(bin.held[0], batch) << "the oldest went";
+  EXPECT_FALSE(s.set_aside(bin)) << "not full";
+  fill();
+  ASSERT_TRUE(s.set_aside(bin));
+  fill();
+  EXPECT_FALSE(s.set_aside(bin)) << "as many as are allowed";
+  EXPECT_EQ(beside->count, 2U);
+
+  while (bin.count != 0) EXPECT_EQ(bin.pop(), --next);
+  ASSERT_TRUE(s.take_from_beside(bin));
+  for (claim_index i = 2 * batch; i-- > batch;) EXPECT_EQ(bin.pop(), i);
+  ASSERT_TRUE(s.take_from_beside(bin));
+  for (claim_index i = batch; i-- > 0;) EXPECT_EQ(bin.pop(), i);
+  EXPECT_FALSE(s.take_from_beside(bin));
+  s.close(bin);
+  EXPECT_EQ(beside->allowed, 0U) << "what is opened anew has to be allowed anew";
+  EXPECT_EQ(s.beside(s.at(bin_places::of(9))), nullptr) << "a block of more than 4 KiB";
+}
+
 // Above 64 KiB a size may be in either of two bins; a third size takes the one that holds less.
 TEST(stream_cache, sizes_that_share_have_a_choice_of_two) {
   constexpr std::uint32_t a = 1000;
