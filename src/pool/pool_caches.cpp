@@ -296,7 +296,7 @@ bool pool::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin
     while (beside->count != 0 && give(beside->held[beside->count - 1].data())) --beside->count;
   }
   if (!give(bin.held.data())) return s.set_aside(bin);
-  bin.drop_oldest(stream_cache::batch);
+  bin.drop_batch();
   return true;
 }
 

@@ -59,7 +59,7 @@ class stream_cache {
     std::uint32_t units = 0;  ///< of 512 B; 0: of no size yet
     std::uint8_t count = 0;
     std::uint8_t most = 0;               ///< how many it may hold now
-    std::uint8_t unused = 0;             ///< the fewest that it held since it was looked at last
+    std::uint8_t unused = 0;             ///< the fewest that it held since it was looked at, or was full, last
     std::uint8_t kept = 0;               ///< of one on condition: how many it held when it became so
     std::array<claim_index, room> held;  ///< the claims of its blocks, the latest last
 
@@ -78,6 +78,13 @@ class stream_cache {
       const std::uint8_t left = --count;
       unused = std::min(unused, left);
       return held[left];
+    }
+    /// It was full, and holds a batch all the time since: its thread frees what another one allocates.
+    [[nodiscard]] bool piles_up() const noexcept { return unused >= batch; }
+    /// Without its oldest batch, which the caller has taken since it was full.
+    void drop_batch() noexcept {
+      drop_oldest(batch);
+      unused = count;
     }
     /// Without its oldest blocks, which the caller has taken.
     void drop_oldest(std::uint32_t going) noexcept {
@@ -150,7 +157,7 @@ class stream_cache {
     if (b.count != room || all == nullptr || all->count >= all->allowed) return false;
     std::copy_n(b.held.begin(), batch, all->held[all->count].begin());
     ++all->count;
-    b.drop_oldest(batch);
+    b.drop_batch();
     return true;
   }
   /// The latest batch from beside it is its own; false where none lies there. Requires that it is empty.

@@ -68,6 +68,7 @@ TEST(stream_cache, a_full_bin_sets_whole_batches_aside) {
   ASSERT_TRUE(s.set_aside(bin));
   EXPECT_EQ(bin.count, stream_cache::room - batch);
   EXPECT_EQ(bin.held[0], batch) << "the oldest went";
+  EXPECT_TRUE(bin.piles_up());
   EXPECT_FALSE(s.set_aside(bin)) << "not full";
   fill();
   ASSERT_TRUE(s.set_aside(bin));
@@ -75,7 +76,9 @@ TEST(stream_cache, a_full_bin_sets_whole_batches_aside) {
   EXPECT_FALSE(s.set_aside(bin)) << "as many as are allowed";
   EXPECT_EQ(beside->count, 2U);
 
+  EXPECT_TRUE(bin.piles_up());
   while (bin.count != 0) EXPECT_EQ(bin.pop(), --next);
+  EXPECT_FALSE(bin.piles_up());
   ASSERT_TRUE(s.take_from_beside(bin));
   for (claim_index i = 2 * batch; i-- > batch;) EXPECT_EQ(bin.pop(), i);
   ASSERT_TRUE(s.take_from_beside(bin));
