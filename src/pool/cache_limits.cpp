@@ -60,7 +60,11 @@ std::uint64_t pool::may_keep(std::uint64_t bytes) const noexcept {
     return static_cast<std::uint64_t>((roomy ? roomy_share : tight_share) * empty * free);
   }
   if (!calm_ && calm_requests_ < small_calm) return 0;
-  return static_cast<std::uint64_t>(std::max(empty * empty * empty * free, small_share * (whole - free)));
+  // What caches hold is free, as far as small blocks go: a large block that is kept, or a batch in the depot, would
+  // else send those on their way from thread to thread to the heap. They are not counted by class.
+  const double not_live = classes_ == 1 ? free + static_cast<double>(in_caches_bytes_ + depot_.bytes()) : free;
+  const double share = not_live / whole;
+  return static_cast<std::uint64_t>(std::max(share * share * share * not_live, small_share * (whole - free)));
 }
 
 // The next bin in use behind the hand, over all streams in a ring; null where the ring is through. Small blocks' bins
