@@ -9,10 +9,8 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,7 +19,6 @@
 
 namespace gpumem::bench {
 
-inline constexpr std::size_t handoff_batch = 4096;  ///< pairs in one turn of `handoff`
 inline constexpr std::array live_powers{2, 3, 4, 5, 6};
 
 // Turns of a repetition: about a millisecond each, so that most fall between two interruptions, and what a thread takes
@@ -31,7 +28,12 @@ inline constexpr std::size_t spin_turns = 40'000;
 inline constexpr std::size_t driver_part_turns = 8000;
 inline constexpr std::size_t uncached_turns = 128;  ///< with a driver call in each
 inline constexpr std::size_t walk_turns = 4000;
-inline constexpr std::size_t handoff_turns = 8;
+/// Of a trace, passes of at least so many operations together: a repetition begins with what other cases left in the
+/// processor's caches, which is a tenth of a pass of 50,000.
+inline constexpr std::size_t replay_operations = 250'000;
+constexpr std::size_t replay_turns(std::size_t operations) {
+  return operations == 0 ? 1 : (replay_operations + operations - 1) / operations;
+}
 
 /// The cases of a run, in order; Google Benchmark keeps their functions.
 class case_list {
@@ -167,85 +169,6 @@ void random_walk(benchmark::State& state, live_blocks<subject>& over, std::size_
     }
   }
   over.random = random;
-}
-
-/// One producer and one consumer: plain stores, published and taken in chunks.
-class pointer_ring {
- public:
-  static constexpr std::size_t chunk = 64;
-
-  /// Waits while the ring is full. What was put is seen by the other thread after a whole chunk.
-  void put(void* p) {
-    slots_[put_ % slots_.size()] = p;
-    if (++put_ % chunk == 0) publish();
-  }
-  /// Whatever was put and not taken, one after the other; false: nothing was there.
-  template <typename Take>
-  bool take(Take&& each) {
-    const std::size_t end = published_.load(std::memory_order_acquire);
-    if (taken_here_ == end) return false;
-    while (taken_here_ != end) {
-      each(slots_[taken_here_ % slots_.size()]);
-      if (++taken_here_ % chunk == 0) taken_.store(taken_here_, std::memory_order_release);
-    }
-    taken_.store(taken_here_, std::memory_order_release);
-    return true;
-  }
-  /// All that was put is seen, and taken when this returns.
-  void drain() {
-    published_.store(put_, std::memory_order_release);
-    while (taken_.load(std::memory_order_acquire) != put_) std::this_thread::yield();
-  }
-
- private:
-  void publish() {
-    published_.store(put_, std::memory_order_release);
-    while (put_ + chunk - taken_.load(std::memory_order_acquire) > slots_.size()) std::this_thread::yield();
-  }
-
-  std::array<void*, 1024> slots_{};
-  alignas(64) std::size_t put_ = 0;  ///< the producer's
-  alignas(64) std::atomic<std::size_t> published_ = 0;
-  alignas(64) std::size_t taken_here_ = 0;  ///< the consumer's
-  alignas(64) std::atomic<std::size_t> taken_ = 0;
-};
-
-/// One thread allocates, another one frees; a turn is a batch of pairs. A batch comes first that is not measured: it
-/// starts the thread and takes the blocks that are on their way between the two from wherever they are had.
-template <typename subject>
-void hand_off(benchmark::State& state, subject& of) {
-  const stream_ref s = of.stream(0);
-  pointer_ring ring;
-  std::atomic<bool> stop{false};
-  std::thread other{[&] {
-    of.enter_thread();
-    for (;;) {
-      const bool last = stop.load(std::memory_order_acquire);
-      if (ring.take([&](void* p) { of.release(p, s); })) continue;
-      if (last) break;
-      std::this_thread::yield();
-    }
-  }};
-  const auto batch = [&] {
-    bool enough = true;
-    for (std::size_t i = 0; i < handoff_batch && enough; ++i) {
-      void* const p = of.allocate(4 * kib, s);
-      enough = p != nullptr;
-      if (enough) ring.put(p);
-    }
-    ring.drain();
-    return enough;
-  };
-  static_cast<void>(batch());
-  for (auto turn : state) {
-    static_cast<void>(turn);
-    if (!batch()) {
-      state.SkipWithError("out of memory");
-      break;
-    }
-  }
-  stop.store(true, std::memory_order_release);
-  other.join();
 }
 
 }  // namespace gpumem::bench

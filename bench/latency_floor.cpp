@@ -69,10 +69,11 @@ void latency_floor::add(case_list& cases, const std::vector<unsigned>& threads, 
               [of = chases_.back().get()](benchmark::State& state) { of->run(state); });
   }
   for (const unsigned n : threads) cases.add("floor", "spin", n, spin_turns, spin);
-  cases.add("floor", "handoff_ring", 1, handoff_turns, [this](benchmark::State& state) { hand_off(state, empty_); });
+  cases.add("floor", "handoff_ring", 1, gpumem_subject::handoff_turns,
+            [this](benchmark::State& state) { ring_.run(state); });
   for (std::size_t i = 0; i < loops.size(); ++i) {
     replays_.push_back(std::make_unique<replayed<empty_subject>>(empty_, loops[i]));
-    cases.add("floor", "replay_loop_" + names[i], 1, 1,
+    cases.add("floor", "replay_loop_" + names[i], 1, replay_turns(loops[i].ops.size()),
               [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
   }
   if (!cases.wants("worst")) return;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "latency_cases.hpp"
+#include "latency_hand_off.hpp"
 #include "latency_replay.hpp"
 #include "latency_subjects.hpp"
 #include "latency_worst.hpp"
@@ -40,6 +41,7 @@ class latency_floor {
 
  private:
   empty_subject empty_;
+  handed_over<empty_subject> ring_{empty_};
   std::vector<std::unique_ptr<pointer_chase>> chases_;
   std::vector<std::unique_ptr<replayed<empty_subject>>> replays_;
   std::unique_ptr<worst_case<empty_subject>> worst_;

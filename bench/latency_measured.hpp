@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "latency_cases.hpp"
+#include "latency_hand_off.hpp"
 #include "latency_replay.hpp"
 #include "latency_subjects.hpp"
 #include "latency_worst.hpp"
@@ -80,7 +81,9 @@ class measured_subject final : public measured_row {
                 [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); });
     }
     if (of.caches(4 * kib)) {
-      cases.add(in.name, "handoff", 1, handoff_turns, [&of](benchmark::State& state) { hand_off(state, of); });
+      hand_off_ = std::make_unique<handed_over<subject>>(of);
+      cases.add(in.name, "handoff", 1, subject::handoff_turns,
+                [this](benchmark::State& state) { hand_off_->run(state); });
     }
     if (!of.driver_part(of.stream(0))) return;
     cases.add_always(in.name, "driver_part", 1, driver_part_turns, [&of](benchmark::State& state) {
@@ -120,7 +123,8 @@ class measured_subject final : public measured_row {
       const auto opened = open(in, loop.streams);
       if (!opened) return opened.why();
       replays_.push_back(std::make_unique<replayed<subject>>(**opened, loop));
-      cases.add(in.name, name, 1, 1, [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
+      cases.add(in.name, name, 1, replay_turns(loop.ops.size()),
+                [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
     }
     return {};
   }
@@ -136,6 +140,7 @@ class measured_subject final : public measured_row {
   std::vector<std::unique_ptr<subject>> subjects_;  // freed last
   std::vector<std::unique_ptr<live_blocks<subject>>> walks_;
   std::vector<std::unique_ptr<replayed<subject>>> replays_;
+  std::unique_ptr<handed_over<subject>> hand_off_;
   std::unique_ptr<worst_case<subject>> worst_;
 };
 
