@@ -128,9 +128,10 @@ class pool {
   enum class growth : std::uint8_t { grew, waited, refused };
   enum class page_plan : std::uint8_t { ready, wait_first, give_back_first, impossible };
 
-  // pool_hit.hpp
+  // pool_hit.hpp, pool_hit.cpp
   [[nodiscard]] thread_cache* mine_without_lock() const noexcept;
   [[nodiscard]] address hit_key(std::uint64_t key, std::uint64_t requested) noexcept;
+  [[nodiscard]] address hit_beside(std::uint64_t key, std::uint64_t requested) noexcept;
   [[nodiscard]] bool take_back_key(address at, std::uint64_t key, const release& stated) noexcept;
   [[nodiscard]] address hit_in(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
   [[nodiscard]] bool take_back_inside(thread_cache& mine, address at, const release& stated,
@@ -158,7 +159,6 @@ class pool {
   void note_live() noexcept;
   [[nodiscard]] bool cacheable(owner_id o) const noexcept;
   void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
-  [[nodiscard]] address hit_beside(std::uint64_t key, std::uint64_t requested) noexcept;
   address refill(thread_cache& mine, const want& w, std::uint64_t requested);
   void refill_beside(thread_cache& mine, stream_cache& s, const stream_cache::bin& bin);
   static void allow_beside(const thread_cache& mine, const stream_cache::bin& bin, std::uint64_t most,
