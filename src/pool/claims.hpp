@@ -136,7 +136,8 @@ class claim_table {
   /// Takes a block out; its claim becomes nobody's.
   void erase(claim_index i) noexcept;
   [[nodiscard]] bool has_room() const noexcept {
-    return (count_ + 1) * 2 <= places() && (used_ + 1) * 4 <= places() * 3;
+    const std::uint32_t half = places() / 2;
+    return count_ < half && used_ < half + half / 2;
   }
   /// Makes room. Requires that no thread is inside a cache; every claim then stands elsewhere.
   void grow();
