@@ -69,14 +69,15 @@ class pooled_allocator final : public allocator {
 
   // A miss of an ordinary request on an ordinary pool; everything else is below.
   result<void*> do_allocate(const request& r, oom_report* report) override {
-    const auto d = static_cast<std::size_t>(static_cast<unsigned>(r.device));
-    if (r.alignment != block_granularity || r.bytes - 1 >= most_hit_bytes || d >= pools_.size() || !pools_[d].plain ||
-        pools_[d].on->condition() != device_condition::usable || captures_.busy() ||
-        untouched_.load(std::memory_order_relaxed) || !tried(r)) [[unlikely]] {
+    if (r.alignment != block_granularity || r.bytes - 1 >= most_hit_bytes || !tried(r)) [[unlikely]]
+      return allocate_anything(r, report);
+    const placed_pool& p = pools_[static_cast<std::size_t>(r.device)];  // that has served it before
+    if (!p.plain || p.on->condition() != device_condition::usable || captures_.busy() ||
+        untouched_.load(std::memory_order_relaxed)) [[unlikely]] {
       return allocate_anything(r, report);
     }
     address at = 0;
-    status done = pools_[d].it->allocate(r, round_up(r.bytes, block_granularity), &at, report);
+    status done = p.it->allocate(r, round_up(r.bytes, block_granularity), &at, report);
     if (!done) [[unlikely]]
       return done;
     return to_pointer(at);
