@@ -5,9 +5,9 @@
 // and no request for which the caches had to be emptied (up to 4 KiB soon; larger ones after the peak was handed out
 // many times over). Large ones only of sizes that come back, and while they are used: what lay in a bin since the last
 // look goes to the heap (after the low-water marks of tcmalloc's and jemalloc's thread caches). Beyond a small share of
-// what is free, and on a paged pool above 32 KiB, only while that changes no placement: where the heap would place that
-// size again, and no longer than the heap itself is unchanged: a pair of any size is a hit. On a pool of segments that
-// seldom pays between other requests, so a size for which it was in vain is kept so but each eighth time.
+// what is free, and on a paged pool above 32 KiB, only on condition that it changes no placement: where the heap would
+// place that size again, and no longer than the heap is unchanged: a pair of any size is a hit. And only what is asked
+// for next: a free waits until that is known (deferred_frees.cpp).
 // docs/performance.md tells what else was tried; the constants are those at which no recorded trace loses utilization.
 #include <algorithm>
 
@@ -23,6 +23,10 @@ constexpr unsigned misses_a_look = 4;       // at bins that may hold what is not
 constexpr double roomy_share = 0.5;         // of what is free, where there is twice of what was ever live
 constexpr double tight_share = 0.02;        // and where there is less
 constexpr double small_share = 1.0 / 1024;  // of what is out, in small blocks, however full the segments are
+
+// The conversions of signed numbers are one instruction each.
+double number(std::uint64_t bytes) noexcept { return static_cast<double>(static_cast<std::int64_t>(bytes)); }
+std::uint64_t bytes_of(double number) noexcept { return static_cast<std::uint64_t>(static_cast<std::int64_t>(number)); }
 
 }  // namespace
 
@@ -49,22 +53,22 @@ void pool::note_pressure() noexcept {
 // less the fuller these are.
 std::uint64_t pool::may_keep(std::uint64_t bytes) const noexcept {
   const unsigned klass = classes_ == 1 ? 0 : policy_->segment_class(bytes);
-  const auto whole = static_cast<double>(heap_.segment_bytes(klass));
-  const auto free = static_cast<double>(heap_.free_bytes(klass));
+  const double whole = number(heap_.segment_bytes(klass));
+  const double free = number(heap_.free_bytes(klass));
   if (whole == 0) return 0;
   const double empty = free / whole;
   if (bin_places::weight(bytes / block_granularity) != 0) {
     if (!calm_) return 0;
     // A paged pool keeps freely what is small against a page, and everything else on condition.
     const bool roomy = paged() || counts_.peak_live_bytes <= heap_.totals().segment_bytes / 2;
-    return static_cast<std::uint64_t>((roomy ? roomy_share : tight_share) * empty * free);
+    return bytes_of((roomy ? roomy_share : tight_share) * empty * free);
   }
   if (!calm_ && calm_requests_ < small_calm) return 0;
   // What caches hold is free, as far as small blocks go: a large block that is kept, or a batch in the depot, would
   // else send those on their way from thread to thread to the heap. They are not counted by class.
-  const double not_live = classes_ == 1 ? free + static_cast<double>(in_caches_bytes_ + depot_.bytes()) : free;
+  const double not_live = classes_ == 1 ? free + number(in_caches_bytes_ + depot_.bytes()) : free;
   const double share = not_live / whole;
-  return static_cast<std::uint64_t>(std::max(share * share * share * not_live, small_share * (whole - free)));
+  return bytes_of(std::max(share * share * share * not_live, small_share * (whole - free)));
 }
 
 // The next bin in use behind the hand, over all streams in a ring; null where the ring is through. Small blocks' bins
@@ -112,7 +116,6 @@ void pool::look_after(thread_cache& mine) {
     if (s == nullptr) continue;
     for (std::uint32_t at = s->next_on_condition(0); at != stream_cache::no_bin; at = s->next_on_condition(at + 1)) {
       stream_cache::bin& bin = s->at(at);
-      returning_.kept(bin.units, bin.unused == bin.kept);
       empty(mine, *s, bin);
       s->close(bin);
     }

@@ -1,6 +1,6 @@
 // What happens when nothing that is free fits: one step after another, each followed by a new search.
 //
-// 1 fences that are done by now   2 what threads' caches hold   3 idle neighbours merged
+// 1 fences that are done by now   2 what threads freed, then all that their caches hold   3 idle neighbours merged
 // 4 another stream's memory, behind a fence                     5 grow, as the policy says
 // 6 all other streams' memory     7 give idle segments back and grow
 // 8 wait for every fence, search, and 7 again                   9 caches once more
@@ -32,6 +32,9 @@ block_index pool::climb(guard& lock, want& w) {
     if (w.bytes <= std::max(budget_.limit(), budget_.reserved())) {
       poll();
       if (const block_index i = search(w); i != no_block) return i;
+      if (settle_all()) {
+        if (const block_index i = search(w); i != no_block) return i;
+      }
       if (flush_caches()) {
         if (const block_index i = search(w); i != no_block) {
           note_pressure();

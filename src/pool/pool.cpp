@@ -40,34 +40,42 @@ pool::~pool() {
 }
 
 [[gnu::flatten]] status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_report* report) {
-  const result<std::uint64_t> key = streams_.key_of(r.stream);
-  if (!key) return key.why();
-  const bool plain = r.alignment <= block_granularity;
-  if (plain && !streams_.key_is_known(r.stream)) {
-    *at = hit_key(*key, r.bytes);
-    if (*at != 0) return {};
+  const bool aligned = r.alignment <= block_granularity;
+  std::uint64_t key = 0;
+  if (streams_.key_is_known(r.stream)) {
+    key = streams_.known_key(r.stream);
+  } else {
+    const result<std::uint64_t> asked = streams_.key_of(r.stream);
+    if (!asked) return asked.why();
+    key = *asked;
+    if (aligned && (*at = hit_key(key, r.bytes)) != 0) return {};
   }
-  if (plain && config_.thread_cache && r.bytes <= bin_places::small_units * block_granularity) {
-    *at = hit_beside(*key, r.bytes);
-    if (*at != 0) return {};
+  if (r.bytes <= bin_places::small_units * block_granularity && aligned && config_.thread_cache) {
+    if ((*at = hit_beside(key, r.bytes)) != 0) return {};
   }
   guard lock = enter();
   thread_cache* const mine = fold_mine();
-  const owner_id stream = streams_.slot_of(r.stream, *key);
+  const owner_id stream = streams_.slot_of(r.stream, key);
+  const stream_slot& asks = streams_[stream];
   want w;
-  w.capturing = streams_[stream].capturing;
-  w.owner = w.capturing ? streams_[stream].graph : stream;
+  w.capturing = asks.capturing;
+  w.owner = w.capturing ? asks.graph : stream;
   w.bytes = rounded;
   w.alignment = std::max<std::uint64_t>(r.alignment, block_granularity);
   w.klass = classes_ == 1 ? 0 : policy_->segment_class(rounded);
-  if (plain && mine != nullptr && cacheable(w.owner) && w.bytes <= bin_places::most_units * block_granularity) {
-    *at = refill(*mine, w, r.bytes);
-    if (*at != 0) return {};
+  stream_slot& owner = streams_[w.owner];
+  w.plain = plain_of(w.owner, owner, rounded);
+  if (mine != nullptr) {
+    if (mine->figures.deferred != 0) settle(*mine, &w);
+    if (aligned && w.plain && streams_.captures() == 0 && !owner.gone) {
+      *at = refill(*mine, w, r.bytes);
+      if (*at != 0) return {};
+    }
+    look_after(*mine);
   }
-  if (mine != nullptr) look_after(*mine);
   note_calm(rounded);
-  ++streams_[w.owner].references;  // keeps the slot while the lock is given up, and then stands for the block
-  block_index i = follower_ != nullptr ? place_planned(lock, w, *key) : no_block;
+  ++owner.references;  // keeps the slot while the lock is given up, and then stands for the block
+  block_index i = follower_ != nullptr ? place_planned(lock, w, key) : no_block;
   if (i == no_block && opened_) i = search(w);
   if (i == no_block) i = follower_ != nullptr ? climb_beside_plan(lock, w) : climb(lock, w);
   if (i == no_block) return out_of_memory(lock, r, w, report);
@@ -112,10 +120,8 @@ block_index pool::search_of(const want& w, owner_id other) {
 address pool::hand_out(block_index i, const want& w, std::uint64_t requested_bytes) {
   block& b = heap_.at(i);
   b.owner = w.owner;
-  const bool plain = w.owner <= claim_word::most_owner && !streams_[w.owner].is_graph &&
-                     b.bytes <= bin_places::most_units * block_granularity;
   if (!claims_.has_room()) make_room_for_claim();
-  claims_.insert(b.begin, i, claim_word{b.bytes, requested_bytes, w.owner & claim_word::most_owner, plain});
+  claims_.insert(b.begin, i, claim_word{b.bytes, requested_bytes, w.owner & claim_word::most_owner, w.plain});
   ++counts_.allocations;
   counts_.requested_bytes += requested_bytes;
   const heap_totals& now = heap_.totals();
@@ -172,7 +178,10 @@ claim_word pool::held_as(block_index i) const noexcept {
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
   thread_cache* const mine = fold_mine();  // not before: a refused free changes nothing
-  if (mine != nullptr) look_after(*mine);
+  if (mine != nullptr) {
+    settle(*mine, nullptr);
+    look_after(*mine);
+  }
   const block_index i = claims_.block_of(seen.at);
   block& b = heap_.at(i);
   if (follower_ != nullptr) follower_->gone(i);
@@ -189,8 +198,10 @@ claim_word pool::held_as(block_index i) const noexcept {
   if (b.in_use.uses != no_block) {
     claims_.erase(seen.at);
     fence_uses(i, o);
-  } else if (mine == nullptr || !keep(*mine, seen.at, o)) {
+  } else if (mine == nullptr || !keep(*mine, seen.at, o, false)) {
     to_heap(seen.at, o);
+    // Where the next ones wait, and need no lock.
+    if (mine != nullptr && calm_ && cacheable(o, held.bytes())) static_cast<void>(stream_cache_for(*mine, o));
   }
   return {};
 }

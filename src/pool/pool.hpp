@@ -1,15 +1,16 @@
 // The pool: one heap, its policy, its budget and its stream order behind one lock. A logical device is one pool.
 //
 // Files: pool_hit.hpp (the paths without the lock), pool.cpp (those under it without a driver call), pool_caches.cpp
-// (what threads' caches and the pool hand each other), cache_limits.cpp (how much they keep), oom_ladder.cpp (what
-// happens when nothing fits), give_back.cpp (trim, limit), pool_check.cpp (statistics, invariants). `allocate` and
-// `release_block` are flattened: a miss is one function, and what is seldom in it is cold or not inline. The lock is
-// never held across a driver call that can block; whoever grows holds the growth ticket instead, and frees go on
-// meanwhile. Invariant: reserved = live + thread-cached + cached + fenced + idle + leaked, with `budget.reserved()`
-// never above the limit but by lowering it. To the heap, what a cache holds is live: it is out, and its claim says
-// whose it is.
+// (what threads' caches and the pool hand each other), deferred_frees.cpp (frees that need no bin), cache_limits.cpp
+// (how much they keep), oom_ladder.cpp (what happens when nothing fits), give_back.cpp (trim, limit), pool_check.cpp
+// (statistics, invariants). `allocate` and `release_block` are flattened: a miss is one function, and what is seldom in
+// it is cold or not inline. The lock is never held across a driver call that can block; whoever grows holds the growth
+// ticket instead, and frees go on meanwhile. Invariant: reserved = live + thread-cached + cached + fenced + idle +
+// leaked, with `budget.reserved()` never above the limit but by lowering it. To the heap, what a cache holds is live:
+// it is out, and its claim says whose it is.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -99,7 +100,7 @@ class pool {
   /// True where a segment of this pool covers the address.
   [[nodiscard]] bool contains(address at) const;
   [[nodiscard]] result<block_info> describe(address at) const;
-  [[nodiscard]] statistics stats() const;
+  [[nodiscard]] statistics stats();
   [[nodiscard]] status check() const;
   [[nodiscard]] const pool_config& config() const noexcept { return config_; }
   [[nodiscard]] std::uint64_t limit() const noexcept { return budget_.limit(); }
@@ -114,6 +115,7 @@ class pool {
     std::uint64_t bytes = 0;
     std::uint64_t alignment = 0;
     bool capturing = false;
+    bool plain = false;  ///< what is known of the block fits into its claim, and a cache may have it
     bool limit_refused = false;
     bool device_refused = false;
     status driver_error;
@@ -140,7 +142,7 @@ class pool {
   [[nodiscard]] bool take_back_as(thread_cache& mine, address at, const release& stated,
                                   const stream_cache* only) noexcept;
   template <bool alone>
-  [[nodiscard]] bool put_into(thread_cache& mine, stream_cache::bin& bin, const claim_table::sight& seen, address at,
+  [[nodiscard]] bool put_into(thread_cache& mine, stream_cache::bin* bin, const claim_table::sight& seen, address at,
                               const release& stated) noexcept;
   void fetch_ahead(const stream_cache::bin& bin, claim_index at) const noexcept;
   [[nodiscard]] bool take_back_of_full(thread_cache& mine, stream_cache::bin& bin, address at,
@@ -157,13 +159,14 @@ class pool {
   thread_cache* new_cache();
   void fold(thread_cache& c) noexcept;
   void note_live() noexcept;
-  [[nodiscard]] bool cacheable(owner_id o) const noexcept;
+  [[nodiscard]] static bool plain_of(owner_id o, const stream_slot& slot, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool cacheable(owner_id o, std::uint64_t bytes) const noexcept;
   void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
   address refill(thread_cache& mine, const want& w, std::uint64_t requested);
   void refill_beside(thread_cache& mine, stream_cache& s, const stream_cache::bin& bin);
   static void allow_beside(const thread_cache& mine, const stream_cache::bin& bin, std::uint64_t most,
                            stream_cache::stack* beside) noexcept;
-  bool keep(thread_cache& mine, claim_index place, owner_id o);
+  bool keep(thread_cache& mine, claim_index place, owner_id o, bool wanted);
   void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, claim_index i, std::uint64_t most);
   stream_cache& stream_cache_for(thread_cache& mine, owner_id o);
   stream_cache& new_stream_cache(thread_cache& mine, owner_id o);
@@ -179,6 +182,19 @@ class pool {
   void make_room_for_claim();
   void forget_caches(owner_id o);
   void thread_ends(thread_cache& c);
+
+  // deferred_frees.cpp
+  [[nodiscard]] bool defer(thread_cache& mine, stream_cache& s, address at, const release& stated) noexcept;
+  struct deferred_blocks {
+    std::uint32_t count = 0;
+    bool last_is_wanted = false;
+    std::array<claim_index, stream_cache::deferred_frees::most> held;
+  };
+  deferred_blocks take_deferred(thread_cache& c, stream_cache& s, std::uint64_t wanted) noexcept;
+  void settle(thread_cache& c, stream_cache& s, std::uint64_t wanted);
+  void settle(thread_cache& c, const want* w);
+  void settle_but(thread_cache& c, const stream_cache* last);
+  bool settle_all();
 
   // cache_limits.cpp
   void note_calm(std::uint64_t bytes) noexcept;

@@ -63,8 +63,13 @@ void pool::note_live() noexcept {
   if (out > cached) counts_.peak_live_bytes = std::max(counts_.peak_live_bytes, out - cached);
 }
 
-bool pool::cacheable(owner_id o) const noexcept {
-  return streams_.captures() == 0 && o <= claim_word::most_owner && !streams_[o].is_graph && !streams_[o].gone;
+bool pool::plain_of(owner_id o, const stream_slot& slot, std::uint64_t bytes) noexcept {
+  return o <= claim_word::most_owner && !slot.is_graph && bytes <= bin_places::most_units * block_granularity;
+}
+
+bool pool::cacheable(owner_id o, std::uint64_t bytes) const noexcept {
+  const stream_slot& slot = streams_[o];
+  return plain_of(o, slot, bytes) && streams_.captures() == 0 && !slot.gone;
 }
 
 // A block from a batch of the depot, the rest of which goes to the thread's bin, and more batches beside it; 0 where
@@ -146,12 +151,12 @@ void pool::count_cached(thread_cache& c, std::uint32_t units, std::int64_t block
   c.figures.weighed_bytes += static_cast<std::uint64_t>(blocks) * bin_places::weight(units);
 }
 
-// Puts a block that the program gave up into the thread's cache. Requires that its claim is the caller's to change.
-// False where it is to go to the heap.
-bool pool::keep(thread_cache& mine, claim_index place, owner_id o) {
+// Puts a block that the program gave up into the thread's cache; `wanted`: that size is what the thread asks for next.
+// Requires that its claim is the caller's to change. False where it is to go to the heap.
+bool pool::keep(thread_cache& mine, claim_index place, owner_id o, bool wanted) {
   const block_index i = claims_.block_of(place);
   const std::uint64_t bytes = heap_.at(i).bytes;
-  if (bytes > bin_places::most_units * block_granularity || !cacheable(o)) return false;
+  if (!cacheable(o, bytes)) return false;
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
   const std::uint64_t weight = bin_places::weight(units);
@@ -161,10 +166,10 @@ bool pool::keep(thread_cache& mine, claim_index place, owner_id o) {
     if (f.held_bytes - f.weighed_bytes + bytes > most) return false;
   } else {
     f.most_weighed_bytes = most;
-    if (!calm_ || !returning_.freed(units)) return false;
+    if (!calm_ || (!returning_.freed(units) && !wanted)) return false;
     on_condition = weight > most || (paged() && units > freely_kept_units);
     if (on_condition) {
-      if ((!paged() && !returning_.worth_keeping(units)) || !would_return(i, o)) return false;
+      if (!wanted || !would_return(i, o)) return false;
       f.on_condition = true;
       f.most_weighed_bytes = std::max(most, f.weighed_bytes + weight);
     } else if (f.weighed_bytes + weight > most) {
@@ -239,6 +244,8 @@ bool pool::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin
 [[gnu::noinline]] void pool::empty(thread_cache& c, owner_id o) {
   stream_cache* const s = c.of_owner(o);
   if (s == nullptr) return;
+  const deferred_blocks waited = take_deferred(c, *s, 0);
+  for (std::uint32_t k = 0; k < waited.count; ++k) to_heap(waited.held[k], o);
   for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
     empty(c, *s, s->at(at));
     s->close(s->at(at));  // what is short is not hoarded: the bin starts anew, and small

@@ -29,8 +29,9 @@ bool pool::nothing_behind(segment_index s) const {
          heap_.at(heap_.segments()[s].first).state == block_state::hollow;
 }
 
-statistics pool::stats() const {
+statistics pool::stats() {
   const guard lock{mutex_};
+  settle_all();
   const thread_caches::claim all{caches_};
   return stats_claimed();
 }
@@ -157,6 +158,10 @@ status pool::check_caches() const {
   for (const auto& c : caches_.all()) {
     for (owner_id o = 0; o < c->owners(); ++o) {
       if (stream_cache* const s = c->of_owner(o)) {
+        for (std::uint32_t k = 0; k < s->deferred().count; ++k) {
+          const claim_index one = s->deferred().held[k];
+          look(o, static_cast<std::uint32_t>(claims_[one].read().units()), &one, 1);
+        }
         for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
           const stream_cache::bin& bin = s->at(at);
           look(o, bin.units, bin.held.data(), bin.count);

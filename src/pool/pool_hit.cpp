@@ -36,12 +36,17 @@ bool pool::take_back_key(address at, std::uint64_t key, const release& stated) n
   stream_cache* const s = w.plainly_live() ? mine.of_owner(w.owner()) : nullptr;
   bool taken = false;
   if (s != nullptr && mine.serves_none()) mine.remember_owner(*s);  // a thread that frees only
-  stream_cache::bin* const bin = s != nullptr && (only == nullptr || only == s) ? s->that_serves(w.units()) : nullptr;
-  if (bin != nullptr && (bin->count < bin->most || s->set_aside(*bin))) {
-    taken = mine.alone() ? put_into<true>(mine, *bin, seen, at, stated) : put_into<false>(mine, *bin, seen, at, stated);
+  if (s == nullptr || (only != nullptr && only != s)) {
+    mine.leave();
+    return false;
   }
+  stream_cache::bin* const bin = s->that_serves(w.units());
+  if (bin != nullptr && (bin->count < bin->most || s->set_aside(*bin))) {
+    taken = mine.alone() ? put_into<true>(mine, bin, seen, at, stated) : put_into<false>(mine, bin, seen, at, stated);
+  }
+  if (!taken) return defer(mine, *s, at, stated);
   mine.leave();
-  return taken;
+  return true;
 }
 
 // A block of the latest stream whose bin is full, which has room where a batch may be set aside. Not inline, like the
@@ -51,7 +56,7 @@ bool pool::take_back_key(address at, std::uint64_t key, const release& stated) n
   bool taken = false;
   if (mine.latest().set_aside(bin)) {
     const claim_table::sight seen = claims_.find(at);
-    taken = mine.alone() ? put_into<true>(mine, bin, seen, at, stated) : put_into<false>(mine, bin, seen, at, stated);
+    taken = mine.alone() ? put_into<true>(mine, &bin, seen, at, stated) : put_into<false>(mine, &bin, seen, at, stated);
   }
   mine.leave();
   return taken;

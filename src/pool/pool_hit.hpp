@@ -59,22 +59,22 @@ template <bool alone>
   return true;
 }
 
-// The block of that claim into that bin, which has room. Always inline, so that a free which states nothing has no test
-// left of what it may state.
+// The block of that claim into that bin, which has room; null: the caller puts it elsewhere. Always inline, so that a
+// free which states nothing has no test left of what it may state.
 template <bool alone>
-[[gnu::always_inline]] inline bool pool::put_into(thread_cache& mine, stream_cache::bin& bin,
+[[gnu::always_inline]] inline bool pool::put_into(thread_cache& mine, stream_cache::bin* bin,
                                                   const claim_table::sight& seen, address at,
                                                   const release& stated) noexcept {
   const claim_word w = seen.word();
   if (stated.bytes && *stated.bytes != w.requested_bytes()) [[unlikely]]
     return false;
   cache_figures& f = mine.figures;
-  const bool weighs = bin_places::weighs(w.units());
+  const bool weighs = bin != nullptr && bin_places::weighs(w.units());
   if (weighs && f.weighed_bytes + w.bytes() > f.most_weighed_bytes) [[unlikely]]
     return false;
   if (!give_up<alone>(*seen.of, at, w)) [[unlikely]]
     return false;
-  bin.push(seen.at);
+  if (bin != nullptr) bin->push(seen.at);
   ++f.frees;
   f.requested_bytes -= w.requested_bytes();
   if (weighs) f.weighed_bytes += w.bytes();
@@ -99,20 +99,21 @@ template <bool alone>
   const claim_table::sight seen = claims_.find(at);
   if (seen.word().tag() != mine.latest_tag()) [[unlikely]]
     return take_back_of_other(mine, at, stated, only);
-  bool taken = false;
-  if (only == nullptr || only == &mine.latest()) [[likely]] {
-    stream_cache::bin* const bin = mine.latest().that_serves(seen.word().units());
-    if (bin != nullptr) [[likely]] {
-      if (bin->count < bin->most) [[likely]] {
-        if (!alone && bin->piles_up()) fetch_ahead(*bin, seen.at);
-        taken = put_into<alone>(mine, *bin, seen, at, stated);
-      } else if (bin->count != 0) {
-        return take_back_of_full(mine, *bin, at, stated);
-      }
-    }
+  if (only != nullptr && only != &mine.latest()) [[unlikely]] {
+    mine.leave();
+    return false;
   }
+  stream_cache::bin* const bin = mine.latest().that_serves(seen.word().units());
+  if (bin == nullptr) [[unlikely]]
+    return defer(mine, mine.latest(), at, stated);
+  if (bin->count >= bin->most) [[unlikely]] {
+    return bin->count != 0 ? take_back_of_full(mine, *bin, at, stated) : defer(mine, mine.latest(), at, stated);
+  }
+  if (!alone && bin->piles_up()) fetch_ahead(*bin, seen.at);
+  if (!put_into<alone>(mine, bin, seen, at, stated)) [[unlikely]]
+    return defer(mine, mine.latest(), at, stated);
   mine.leave();
-  return taken;
+  return true;
 }
 
 // `only`: the cache of the stream that the caller named, for a block of that one's; null where none was named. The

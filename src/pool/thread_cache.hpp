@@ -36,6 +36,9 @@ struct bin_places {
   [[nodiscard]] static constexpr std::uint32_t of(std::uint32_t units) noexcept {
     if (units <= exact) [[likely]]
       return units - 1;
+    return of_shared(units);
+  }
+  [[nodiscard]] static constexpr std::uint32_t of_shared(std::uint32_t units) noexcept {
     return exact + (units * 0x9e37'79b1U >> 24);
   }
   /// The other choice, for a size that shares.
@@ -60,7 +63,6 @@ class stream_cache {
     std::uint8_t count = 0;
     std::uint8_t most = 0;               ///< how many it may hold now
     std::uint8_t unused = 0;             ///< the fewest that it held since it was looked at, or was full, last
-    std::uint8_t kept = 0;               ///< of one on condition: how many it held when it became so
     std::array<claim_index, room> held;  ///< the claims of its blocks, the latest last
 
     /// Requires that it is in use and has room.
@@ -105,6 +107,14 @@ class stream_cache {
   };
   static constexpr std::uint32_t no_bin = bin_places::all;
 
+  /// Blocks that no bin took, in the order of their frees: on their way to the heap. It has them before it is asked for
+  /// another one, so that places are as if it had had them at once; their thread takes the lock once for all of them.
+  struct deferred_frees {
+    static constexpr std::uint32_t most = 16;
+    std::uint32_t count = 0;
+    std::array<claim_index, most> held;
+  };
+
   stream_cache(owner_id owner, std::uint64_t key) : owner_{owner}, key_{key} {}
 
   /// For another stream from here on. Requires that it is empty, and every bin closed.
@@ -115,6 +125,7 @@ class stream_cache {
   [[nodiscard]] owner_id owner() const noexcept { return owner_; }
   [[nodiscard]] std::uint64_t key() const noexcept { return key_; }
   [[nodiscard]] bin& at(std::uint32_t place) noexcept { return bins_[place]; }
+  [[nodiscard]] deferred_frees& deferred() noexcept { return deferred_; }
   /// The bin of that size, or null where it has none now. Requires 1 to `bin_places::most_units`.
   [[nodiscard]] bin* find(std::uint32_t units) noexcept {
     const std::uint32_t place = bin_places::of(units);
@@ -125,11 +136,16 @@ class stream_cache {
     return bins_[second].units == units ? &bins_[second] : nullptr;
   }
   /// The bin of that size, or null where it has none now; of up to 64 KiB, the one that may hold that size, if none.
-  /// Any number of units, even of no size.
+  /// Any number of units; none at all may give a bin that has no size yet, and so holds and takes nothing.
   [[nodiscard]] bin* that_serves(std::uint64_t units) noexcept {
     if (units - 1 < bin_places::exact) [[likely]]
       return &bins_[units - 1];
-    return units - 1 < bin_places::most_units ? find(static_cast<std::uint32_t>(units)) : nullptr;
+    // No bin's size has more than 32 bits, so where one is equal, these are all.
+    const std::uint32_t place = bin_places::of_shared(static_cast<std::uint32_t>(units));
+    if (bins_[place].units == units) [[likely]]
+      return &bins_[place];
+    const std::uint32_t second = bin_places::beside(place);
+    return bins_[second].units == units ? &bins_[second] : nullptr;
   }
   /// The bin that is to become that size's, by the caller, once it is empty. Requires that `find` finds none.
   [[nodiscard]] bin& bin_to_change(std::uint32_t units) noexcept {
@@ -176,10 +192,7 @@ class stream_cache {
     on_condition_.remove(place_of(b));
   }
   /// It holds blocks that would return to their places, until the heap changes. Requires that it is in use.
-  void put_on_condition(bin& b) noexcept {
-    b.unused = b.kept = b.count;
-    on_condition_.add(place_of(b));
-  }
+  void put_on_condition(bin& b) noexcept { on_condition_.add(place_of(b)); }
   [[nodiscard]] bool is_on_condition(const bin& b) const noexcept { return on_condition_.has(place_of(b)); }
 
   /// The first bin from `place` on that is in use, or `no_bin`.
@@ -216,6 +229,7 @@ class stream_cache {
   std::uint64_t key_;
   bin_set in_use_;
   bin_set on_condition_;
+  deferred_frees deferred_;
   std::array<bin, bin_places::all> bins_;
   std::array<stack, bin_places::small_bins> beside_;
 };
@@ -229,7 +243,8 @@ struct cache_figures {
   std::uint64_t most_weighed_bytes = 0;  ///< the limit of that
   // Not beside the other two that a free changes: a compiler would change both at once, and the next allocation's load
   // of one of them would wait until that store has left the processor's buffer.
-  std::uint64_t frees = 0;  ///< taken in
+  std::uint64_t frees = 0;     ///< taken in
+  std::uint32_t deferred = 0;  ///< of those, blocks that wait for the heap
   // Under the lock only.
   std::uint64_t held_bytes = 0;  ///< when the thread was there last
   std::uint64_t filled = 0;      ///< blocks that came from the depot
@@ -332,6 +347,7 @@ class alignas(64) thread_cache {
     std::uint64_t sum = 0;
     for (const auto& s : by_owner_) {
       if (!s) continue;
+      sum += s->deferred().count;
       for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
         sum += s->at(at).count;
         if (const auto* const beside = s->beside(s->at(at))) sum += std::uint64_t{beside->count} * stream_cache::batch;

@@ -134,10 +134,12 @@ TEST(stream_cache, the_bin_that_serves_is_the_one_that_is_found) {
     EXPECT_EQ(s.that_serves(units), s.find(units));
     EXPECT_NE(s.that_serves(units), nullptr);
   }
-  for (const std::uint64_t none : {std::uint64_t{0}, std::uint64_t{UINT32_MAX} + 1, std::uint64_t{UINT32_MAX} + 2,
-                                   std::uint64_t{1} << 55, UINT64_MAX}) {
+  for (const std::uint64_t none :
+       {std::uint64_t{UINT32_MAX} + 1, std::uint64_t{UINT32_MAX} + 2, std::uint64_t{1} << 55, UINT64_MAX}) {
     EXPECT_EQ(s.that_serves(none), nullptr) << none;
   }
+  const stream_cache::bin* const of_none = s.that_serves(0);
+  EXPECT_TRUE(of_none == nullptr || of_none->most == 0) << "takes nothing";
 }
 
 TEST(stream_cache, lists_the_bins_in_use_in_order) {
