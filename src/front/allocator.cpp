@@ -264,8 +264,7 @@ class pooled_allocator final : public allocator {
   /// `hit` looked into the cache that such a request is served from.
   [[nodiscard]] bool tried(const request& r) const noexcept {
     const latest_cache& latest = latest_cache_of_thread;
-    return latest.allocator == number_ && latest.device == r.device &&
-           latest.cache->of_handle(r.stream.handle) != nullptr;
+    return latest.allocator == number_ && latest.device == r.device && latest.cache->served_latest(r.stream.handle);
   }
 
   status add_pool(device& on, pool_config config, const settings& with) {

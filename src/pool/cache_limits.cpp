@@ -3,12 +3,12 @@
 // A block in a cache cannot be merged with its neighbours, so what is placed meanwhile lies elsewhere than best fit has
 // it, which near the limit costs utilization. So blocks are kept only once the pool is calm: no new peak of live bytes,
 // and no request for which the caches had to be emptied (up to 4 KiB soon; larger ones after the peak was handed out
-// many times over). Large ones only of sizes that come back, and while they are used: what lay in a bin since the last
-// look goes to the heap (after the low-water marks of tcmalloc's and jemalloc's thread caches). Beyond a small share of
-// what is free, and on a paged pool above 32 KiB, only on condition that it changes no placement: where the heap would
-// place that size again, and no longer than the heap is unchanged: a pair of any size is a hit. And only what is asked
-// for next: a free waits until that is known (deferred_frees.cpp).
-// docs/performance.md tells what else was tried; the constants are those at which no recorded trace loses utilization.
+// many times over). Large ones only of sizes that come back or are asked for next, and while they are used: what lay in
+// a bin since the last look goes to the heap (after the low-water marks of tcmalloc's and jemalloc's thread caches).
+// Beyond a small share of what is free, and on a paged pool above 32 KiB, only on condition that it changes no
+// placement: where the heap would place that size again, and no longer than the heap is unchanged: a pair of any size
+// is a hit. And only what is asked for next: a free waits until that is known (deferred_frees.cpp). docs/performance.md
+// tells what else was tried; the constants are those at which no recorded trace loses utilization.
 #include <algorithm>
 
 #include "pool.hpp"

@@ -3,11 +3,13 @@
 // A free that finds no bin to go to is not worth the lock: nobody can tell when the heap has the block, as long as it
 // has it before it is asked for another one. So such blocks wait in their thread's cache, and are settled, each as a
 // free under the lock would have been, before that thread's next request is served by the heap, before anybody's would
-// take more from the device, and before the statistics are read; or when too many wait. What is free is the same then,
-// and so are all places.
+// take more from the device, and before the statistics are read; or when too many wait. To that thread what is free is
+// the same then, and so are all places. Another thread's places are chosen without them, so once there is one, no more
+// than a 128th of the pool may wait in each cache.
 //
 // It also says what is asked for next: a block of that very size is kept on condition (cache_limits.cpp) and no other.
 #include <algorithm>
+#include <new>
 
 #include "pool_hit.hpp"
 
@@ -17,11 +19,13 @@ namespace gpumem {
 // leaves it. Not inline: the end of the paths without the lock, which then need no frame.
 [[gnu::noinline]] bool pool::defer(thread_cache& mine, stream_cache& s, address at, const release& stated) noexcept {
   stream_cache::deferred_frees& waiting = s.deferred();
+  std::uint64_t bytes = 0;
   bool taken = false;
   // What is kept on condition would not be had again if the heap had this one, so that goes by the lock.
   if (waiting.count < stream_cache::deferred_frees::most && !mine.figures.on_condition) {
     const claim_table::sight seen = claims_.find(at);
-    if (seen.word().tag() == claim_word::plain_tag_of(s.owner())) {
+    bytes = seen.word().bytes();
+    if (seen.word().tag() == claim_word::plain_tag_of(s.owner()) && mine.figures.may_defer(bytes)) {
       taken = mine.alone() ? put_into<true>(mine, nullptr, seen, at, stated)
                            : put_into<false>(mine, nullptr, seen, at, stated);
     }
@@ -29,6 +33,7 @@ namespace gpumem {
       waiting.held[waiting.count] = seen.at;
       ++waiting.count;
       ++mine.figures.deferred;
+      mine.figures.deferred_bytes += bytes;
     }
   }
   mine.leave();
@@ -54,10 +59,22 @@ pool::deferred_blocks pool::take_deferred(thread_cache& c, stream_cache& s, std:
   }
   waiting.count = 0;
   c.figures.deferred -= out.count;
+  c.figures.deferred_bytes -= bytes;
   c.figures.emptied += out.count;
   c.figures.held_bytes -= bytes;
   in_caches_bytes_ -= bytes;
   return out;
+}
+
+// From the thread's next free on that stream on, such a block waits. Not where another stream would have to go for it,
+// nor where the host is short: then frees go on by the lock.
+[[gnu::cold]] void pool::let_wait(thread_cache& mine, owner_id o) noexcept {
+  if (mine.of_owner(o) != nullptr || mine.full()) return;
+  try {
+    static_cast<void>(stream_cache_for(mine, o));
+  } catch (const std::bad_alloc&) {
+    return;
+  }
 }
 
 // Of one stream. What is asked for next comes last: the heap is then as the request will find it.
@@ -65,7 +82,6 @@ pool::deferred_blocks pool::take_deferred(thread_cache& c, stream_cache& s, std:
   const deferred_blocks going = take_deferred(c, s, wanted);
   for (std::uint32_t k = 0; k < going.count; ++k) {
     look_after(c);
-    if (follower_ != nullptr) follower_->gone(claims_.block_of(going.held[k]));
     const bool is_wanted = going.last_is_wanted && k + 1 == going.count;
     if (!keep(c, going.held[k], s.owner(), is_wanted)) to_heap(going.held[k], s.owner());
   }

@@ -64,6 +64,8 @@ block_index pool::climb(guard& lock, want& w) {
         heap_.absorb_idle(w.owner);
         if (const block_index i = search(w); i != no_block) return i;
         if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
+        if (const block_index i = join_all(w); i != no_block) return i;
+        if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
       }
     } else {
       w.limit_refused = true;

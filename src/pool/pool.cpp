@@ -55,6 +55,8 @@ pool::~pool() {
   }
   guard lock = enter();
   thread_cache* const mine = fold_mine();
+  // Frees of the only stream so far take in idle neighbours, which they may not any more once there is a second one.
+  if (streams_.single() && !streams_.was_latest(key) && mine != nullptr) settle(*mine, nullptr);
   const owner_id stream = streams_.slot_of(r.stream, key);
   const stream_slot& asks = streams_[stream];
   want w;
@@ -66,7 +68,7 @@ pool::~pool() {
   stream_slot& owner = streams_[w.owner];
   w.plain = plain_of(w.owner, owner, rounded);
   if (mine != nullptr) {
-    if (mine->figures.deferred != 0) settle(*mine, &w);
+    if (mine->figures.deferred != 0) settle(*mine, aligned ? &w : nullptr);
     if (aligned && w.plain && streams_.captures() == 0 && !owner.gone) {
       *at = refill(*mine, w, r.bytes);
       if (*at != 0) return {};
@@ -200,8 +202,7 @@ claim_word pool::held_as(block_index i) const noexcept {
     fence_uses(i, o);
   } else if (mine == nullptr || !keep(*mine, seen.at, o, false)) {
     to_heap(seen.at, o);
-    // Where the next ones wait, and need no lock.
-    if (mine != nullptr && calm_ && cacheable(o, held.bytes())) static_cast<void>(stream_cache_for(*mine, o));
+    if (mine != nullptr && calm_ && cacheable(o, held.bytes())) let_wait(*mine, o);
   }
   return {};
 }

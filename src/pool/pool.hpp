@@ -195,6 +195,7 @@ class pool {
   void settle(thread_cache& c, const want* w);
   void settle_but(thread_cache& c, const stream_cache* last);
   bool settle_all();
+  void let_wait(thread_cache& mine, owner_id o) noexcept;
 
   // cache_limits.cpp
   void note_calm(std::uint64_t bytes) noexcept;

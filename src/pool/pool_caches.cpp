@@ -4,6 +4,7 @@
 // All under the pool's lock. A thread's own cache needs no more than that; another's is claimed first (flush_caches,
 // forget_caches, the statistics).
 #include <algorithm>
+#include <new>
 
 #include "bits.hpp"
 #include "pool_hit.hpp"
@@ -11,7 +12,8 @@
 namespace gpumem {
 namespace {
 
-constexpr std::uint8_t first_room = 8;  // of a bin; it doubles each time that this is too little
+constexpr std::uint8_t first_room = 8;        // of a bin; it doubles each time that this is too little
+constexpr std::uint64_t deferred_part = 128;  // of the pool may wait in a cache, where other threads cannot see it
 
 constexpr std::uint64_t batch_bytes(std::uint32_t units) {
   return std::uint64_t{stream_cache::batch} * units * block_granularity;
@@ -55,6 +57,7 @@ void pool::fold(thread_cache& c) noexcept {
   in_caches_bytes_ -= static_cast<std::uint64_t>(f.handed_bytes);
   f.held_bytes -= static_cast<std::uint64_t>(f.handed_bytes);
   f.handed_bytes = f.most_handed_bytes = 0;
+  if (!alone_) f.most_deferred_bytes = heap_.totals().segment_bytes / deferred_part;
 }
 
 void pool::note_live() noexcept {
@@ -114,7 +117,7 @@ void pool::refill_beside(thread_cache& mine, stream_cache& s, const stream_cache
 // How many batches may lie beside that bin, where all small blocks of the cache are to be `most` bytes.
 void pool::allow_beside(const thread_cache& mine, const stream_cache::bin& bin, std::uint64_t most,
                         stream_cache::stack* beside) noexcept {
-  const std::uint64_t held = mine.figures.held_bytes - mine.figures.weighed_bytes;
+  const std::uint64_t held = mine.figures.unweighed_bytes();
   const std::uint64_t more = most > held ? (most - held) / batch_bytes(bin.units) : 0;
   beside->allowed =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(beside->count + more, stream_cache::stack::most));
@@ -163,7 +166,7 @@ bool pool::keep(thread_cache& mine, claim_index place, owner_id o, bool wanted) 
   const std::uint64_t most = may_keep(bytes);
   bool on_condition = false;
   if (weight == 0) {
-    if (f.held_bytes - f.weighed_bytes + bytes > most) return false;
+    if (f.unweighed_bytes() + bytes > most) return false;
   } else {
     f.most_weighed_bytes = most;
     if (!calm_ || (!returning_.freed(units) && !wanted)) return false;
@@ -203,7 +206,11 @@ void pool::hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, cla
 bool pool::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most) {
   const auto give = [&](const claim_index* first) {
     if (depot_.bytes() + batch_bytes(bin.units) > most) return false;
-    if (!depot_.put(s.owner(), bin.units, first, stream_cache::batch)) return false;
+    try {
+      if (!depot_.put(s.owner(), bin.units, first, stream_cache::batch)) return false;
+    } catch (const std::bad_alloc&) {  // the host is short, and the batch where it was
+      return false;
+    }
     count_cached(mine, bin.units, -std::int64_t{stream_cache::batch});
     mine.figures.emptied += stream_cache::batch;
     return true;

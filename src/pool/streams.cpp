@@ -26,7 +26,7 @@ stream_table::~stream_table() {
 }
 
 owner_id stream_table::slot_of(stream_ref s, std::uint64_t key) {
-  if (key == last_key_ && last_slot_ != idle_owner) return last_slot_;
+  if (was_latest(key)) return last_slot_;
   const owner_id found = by_key_.find(key);
   last_slot_ = found != flat_map::none ? found : add_slot(s, key);
   last_key_ = key;

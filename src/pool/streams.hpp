@@ -74,6 +74,10 @@ class stream_table {
   }
   /// The stream's slot, made where it has none.
   owner_id slot_of(stream_ref s, std::uint64_t key);
+  /// True where the latest `slot_of` was for that stream.
+  [[nodiscard]] bool was_latest(std::uint64_t key) const noexcept {
+    return key == last_key_ && last_slot_ != idle_owner;
+  }
   /// The same, or nothing.
   [[nodiscard]] std::optional<owner_id> find(std::uint64_t key) const;
   [[nodiscard]] stream_slot& operator[](owner_id o) noexcept { return slots_[o]; }

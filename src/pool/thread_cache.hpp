@@ -245,11 +245,20 @@ struct cache_figures {
   // of one of them would wait until that store has left the processor's buffer.
   std::uint64_t frees = 0;     ///< taken in
   std::uint32_t deferred = 0;  ///< of those, blocks that wait for the heap
+  std::uint64_t deferred_bytes = 0;
   // Under the lock only.
   std::uint64_t held_bytes = 0;  ///< when the thread was there last
   std::uint64_t filled = 0;      ///< blocks that came from the depot
   std::uint64_t emptied = 0;     ///< that went to it or to the heap
   bool on_condition = false;     ///< a bin may hold blocks on that condition
+  std::uint64_t most_deferred_bytes = UINT64_MAX;
+
+  /// One of any size; more as far as these are not too many bytes.
+  [[nodiscard]] bool may_defer(std::uint64_t bytes) const noexcept {
+    return deferred == 0 || (bytes <= most_deferred_bytes && deferred_bytes <= most_deferred_bytes - bytes);
+  }
+  /// Held when the thread was here last, in bins that count against no limit, and beside them.
+  [[nodiscard]] std::uint64_t unweighed_bytes() const noexcept { return held_bytes - weighed_bytes - deferred_bytes; }
 };
 
 class alignas(64) thread_cache {
@@ -291,6 +300,10 @@ class alignas(64) thread_cache {
   }
   /// The two halves of that, for who has no use for a null.
   [[nodiscard]] bool serves_latest(const void* handle) const noexcept { return handle == latest_handle_; }
+  /// The same from outside: true where a hit looked here just now, unless another thread emptied the cache meanwhile.
+  [[nodiscard]] bool served_latest(const void* handle) noexcept {
+    return std::atomic_ref{latest_handle_}.load(std::memory_order_relaxed) == handle;
+  }
   /// Requires that some handle or tag is the latest's.
   [[nodiscard]] stream_cache& latest() const noexcept { return *latest_; }
   /// The tag of its live blocks' claims (claims.hpp), or no claim's.
@@ -300,7 +313,7 @@ class alignas(64) thread_cache {
   /// The latest for frees, by its owner. Requires that no handle is remembered.
   void remember_owner(stream_cache& s) noexcept { remember(&no_stream, s); }
   void remember(const void* handle, stream_cache& s) noexcept {
-    latest_handle_ = handle;
+    set_latest_handle(handle);
     latest_tag_ = claim_word::plain_tag_of(s.owner());
     latest_ = &s;
   }
@@ -328,7 +341,7 @@ class alignas(64) thread_cache {
   }
   /// What served that owner. Requires that it is empty.
   std::unique_ptr<stream_cache> forget(owner_id o) noexcept {
-    latest_handle_ = &no_stream;
+    set_latest_handle(&no_stream);
     latest_tag_ = claim_word::no_tag;
     latest_ = nullptr;
     --streams_;
@@ -370,6 +383,11 @@ class alignas(64) thread_cache {
   static constexpr unsigned char claimed = 1;
   static constexpr unsigned char costly_fence = 2;  ///< for good: the kernel offers none that costs nothing
   static constexpr char no_stream = 0;              ///< its address is no stream's handle
+
+  // Atomic for who asks from outside; inside, it is read as it is.
+  void set_latest_handle(const void* handle) noexcept {
+    std::atomic_ref{latest_handle_}.store(handle, std::memory_order_relaxed);
+  }
 
   std::atomic<bool> inside_{false};
   std::atomic<unsigned char> bars_;  ///< what stands in the way of who enters

@@ -52,7 +52,7 @@ class DeferredFrees : public cached_program {
   }
 
  private:
-  std::size_t units_ = 600;
+  std::size_t units_ = 100;
 };
 
 TEST_F(DeferredFrees, TakeOneLockForMany) {
@@ -105,6 +105,32 @@ TEST_F(DeferredFrees, ServeAnotherThreadBeforeCachesAreEmptied) {
   EXPECT_GT(in_caches(), 0U) << "what caches keep was no hindrance";
   EXPECT_EQ(stats().reserved_bytes, 256 * mib);
   if (p != nullptr) give(p);
+}
+
+// They are no other thread's to be placed in, so there are not to be many bytes of them once there is one (`calm`'s).
+TEST_F(DeferredFrees, OfManyBytesWaitOneAtATime) {
+  fill_cache();
+  void* const a = take(3 * mib);
+  void* const b = take(5 * mib);
+  EXPECT_EQ(locks_of([&] {
+              give(a);
+              give(b);
+            }),
+            1U);
+  void* const c = take(200 * mib);
+  EXPECT_EQ(locks_of([&] { give(c); }), 0U) << "one of any size";
+}
+
+// A bin holds nothing for a request that no bin serves.
+TEST_F(DeferredFrees, ServeAnAlignedRequestOfTheirSize) {
+  fill_cache();
+  const std::uint64_t kept = in_caches();
+  const std::size_t bytes = new_size();
+  give(take(bytes));
+  const result<void*> aligned = allocator_->try_allocate({.bytes = bytes, .alignment = 2 * mib});
+  ASSERT_TRUE(aligned.ok()) << aligned.why().message();
+  EXPECT_EQ(in_caches(), kept);
+  EXPECT_TRUE(allocator_->try_deallocate(*aligned).ok());
 }
 
 TEST_F(DeferredFrees, AreCheckedLikeAnyOther) {
