@@ -40,6 +40,13 @@ namespace gpumem {
   return taken;
 }
 
+// A block of the latest stream of the cache that the thread is inside of. What a free knows is looked up anew, so that
+// a hit need not keep it: two instructions and a register.
+[[gnu::noinline]] bool pool::defer_of_latest(address at, const release& stated) noexcept {
+  const latest_cache& inside = latest_cache_of_thread;
+  return inside.of->defer(*inside.cache, inside.cache->latest(), at, stated);
+}
+
 // Those of one stream, the latest of `wanted` units last: they are the caller's, and in no place.
 pool::deferred_blocks pool::take_deferred(thread_cache& c, stream_cache& s, std::uint64_t wanted) noexcept {
   stream_cache::deferred_frees& waiting = s.deferred();

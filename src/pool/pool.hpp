@@ -185,6 +185,7 @@ class pool {
 
   // deferred_frees.cpp
   [[nodiscard]] bool defer(thread_cache& mine, stream_cache& s, address at, const release& stated) noexcept;
+  [[nodiscard]] static bool defer_of_latest(address at, const release& stated) noexcept;
   struct deferred_blocks {
     std::uint32_t count = 0;
     bool last_is_wanted = false;

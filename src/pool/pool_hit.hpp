@@ -105,13 +105,13 @@ template <bool alone>
   }
   stream_cache::bin* const bin = mine.latest().that_serves(seen.word().units());
   if (bin == nullptr) [[unlikely]]
-    return defer(mine, mine.latest(), at, stated);
+    return defer_of_latest(at, stated);
   if (bin->count >= bin->most) [[unlikely]] {
-    return bin->count != 0 ? take_back_of_full(mine, *bin, at, stated) : defer(mine, mine.latest(), at, stated);
+    return bin->count != 0 ? take_back_of_full(mine, *bin, at, stated) : defer_of_latest(at, stated);
   }
   if (!alone && bin->piles_up()) fetch_ahead(*bin, seen.at);
   if (!put_into<alone>(mine, bin, seen, at, stated)) [[unlikely]]
-    return defer(mine, mine.latest(), at, stated);
+    return defer_of_latest(at, stated);
   mine.leave();
   return true;
 }
