@@ -110,12 +110,16 @@ void pool::settle(thread_cache& c, const want* w) {
 }
 
 // Every thread's; false where nothing waited.
-bool pool::settle_all() {
+[[gnu::noinline, gnu::cold]] bool pool::settle_all() {
   const thread_caches::claim all{caches_};
+  return settle_claimed();
+}
+
+// Requires that every cache is claimed.
+bool pool::settle_claimed() {
   bool any = false;
   for (const auto& c : caches_.all()) {
-    if (c->figures.deferred == 0) continue;
-    any = true;
+    any = any || c->figures.deferred != 0;
     fold(*c);
     settle(*c, nullptr);
   }

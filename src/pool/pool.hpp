@@ -196,6 +196,7 @@ class pool {
   void settle(thread_cache& c, const want* w);
   void settle_but(thread_cache& c, const stream_cache* last);
   bool settle_all();
+  bool settle_claimed();
   void let_wait(thread_cache& mine, owner_id o) noexcept;
 
   // cache_limits.cpp

@@ -26,6 +26,7 @@ pool::guard pool::enter() {
   if (alone_ && !mutex_.alone()) [[unlikely]] {
     alone_ = false;
     caches_.end_alone();
+    settle_all();  // what waited while nobody else could miss it
   }
   ++counts_.locks;
   return lock;

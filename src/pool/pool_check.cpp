@@ -31,8 +31,8 @@ bool pool::nothing_behind(segment_index s) const {
 
 statistics pool::stats() {
   const guard lock{mutex_};
-  settle_all();
   const thread_caches::claim all{caches_};
+  settle_claimed();
   return stats_claimed();
 }
 

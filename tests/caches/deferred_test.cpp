@@ -121,6 +121,24 @@ TEST_F(DeferredFrees, OfManyBytesWaitOneAtATime) {
   EXPECT_EQ(locks_of([&] { give(c); }), 0U) << "one of any size";
 }
 
+// While nobody else is there any number of bytes may wait; a second thread's first request finds them in their places.
+TEST_F(DeferredFrees, AreSettledWhenASecondThreadComes) {
+  calm_ = false;
+  open("grab_all");
+  for (int turn = 0; turn < 1200; ++turn) give(take(32 * mib - static_cast<std::size_t>(turn % 2) * 512));
+  fill_cache();
+  static_cast<void>(allocator_->trim(0));
+  void* const first = take(40 * mib);
+  void* const rest = take(60 * mib);
+  give(first);
+  std::thread{[&] {
+    void* const p = take(39 * mib);
+    EXPECT_EQ(p, first) << "the tightest hole";
+    give(p);
+  }}.join();
+  give(rest);
+}
+
 // A bin holds nothing for a request that no bin serves.
 TEST_F(DeferredFrees, ServeAnAlignedRequestOfTheirSize) {
   fill_cache();
