@@ -45,12 +45,18 @@ std::vector<row> built_in_rows() {
                    .needs_pages = true},
                   make_expandable});
   rows.push_back({{.name = "planned",
-                   .summary = "what a plan says (GPUMEM_PLAN), at the places that it says; as growth beside it"},
+                   .summary = "what a plan says (GPUMEM_PLAN), at the places that it says; as growth beside it",
+                   .follows_plan = true},
                   make_planned});
   rows.push_back({{.name = "planned:record",
                    .summary = "growth, for one run that is recorded: its plan is written (GPUMEM_PLAN) when it ends",
                    .records_plan = true},
                   make_growth});
+  rows.push_back({{.name = "planned:renew",
+                   .summary = "planned, or growth while there is no plan; a run that departs leaves a new one",
+                   .follows_plan = true,
+                   .records_plan = true},
+                  make_planned});
   return rows;
 }
 

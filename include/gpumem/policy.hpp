@@ -129,14 +129,15 @@ struct policy_entry {
   bool needs_limit = false;   ///< refuses to start without GPUMEM_LIMIT
   bool needs_pools = false;   ///< refuses to start without GPUMEM_POOLS
   bool needs_pages = false;   ///< becomes `caching` on a device that cannot map pages
+  bool follows_plan = false;  ///< where there is one (GPUMEM_PLAN)
   bool records_plan = false;  ///< writes a plan (GPUMEM_PLAN) of what it served when the program ends
   /// Takes everything: at the first use of whatever device of the allocator and, without a limit, less GPUMEM_RESERVE,
   /// which stays free for the context and libraries.
   bool leaves_reserve = false;
 };
 
-/// Every policy, built in and registered, in the order of registration; `planned:record`, which only makes a plan for
-/// another one, is not among them.
+/// Every policy, built in and registered, in the order of registration; `planned:record` and `planned:renew`, which
+/// write a plan, are not among them.
 std::vector<policy_entry> known_policies();
 
 /// `bad_setting`, naming what exists, where there is no such policy.

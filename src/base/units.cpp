@@ -162,7 +162,6 @@ reading<pool_spec> read_pool(std::string_view part) {
     if (second != std::string_view::npos) {
       const std::string_view policy = trimmed(limit.substr(second + 1));
       if (policy.empty()) return {.problem = "no policy after the second `:`"};
-      if (policy.find(':') != std::string_view::npos) return {.problem = "more than two `:`"};
       pool.policy = policy;
       limit = limit.substr(0, second);
     }

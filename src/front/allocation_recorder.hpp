@@ -5,6 +5,7 @@
 #pragma once
 
 #include "gpumem/device.hpp"
+#include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
 
 namespace gpumem {
@@ -20,8 +21,8 @@ class allocation_recorder {
   virtual void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept = 0;
   /// What there is so far is where readers look for it.
   virtual status flush() = 0;
-  /// The program ends, or the allocator does.
-  virtual status finish() { return flush(); }
+  /// The program ends, or the allocator does; these are its pool's figures.
+  virtual status finish(const statistics& /*at_end*/) { return flush(); }
 };
 
 }  // namespace gpumem

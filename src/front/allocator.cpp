@@ -15,9 +15,8 @@
 #include "first_use.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
-#include "plan_recorder.hpp"
 #include "pool_hit.hpp"
-#include "trace_recorder.hpp"
+#include "recorders.hpp"
 
 namespace gpumem {
 namespace {
@@ -198,7 +197,9 @@ class pooled_allocator final : public allocator {
     if (forked(device)) return usable(*pools_[static_cast<std::size_t>(device)].on);
     return pools_[static_cast<std::size_t>(device)].it->check();
   }
-  status flush_trace() override { return each_recorder(&allocation_recorder::flush); }
+  status flush_trace() override {
+    return each_recorder([](allocation_recorder& r, std::size_t) { return r.flush(); });
+  }
   /// Once: each pool that takes everything does so, but that of `used`, which its own request has opened.
   void take_ahead(int used) {
     if (!untouched_.exchange(false, std::memory_order_acq_rel)) return;
@@ -270,35 +271,25 @@ class pooled_allocator final : public allocator {
   status add_pool(device& on, pool_config config, const settings& with) {
     config.allocator_number = number_;
     if (with.verbose) config.say = [](const std::string& line) { log_line(line); };
-    std::vector<std::unique_ptr<allocation_recorder>> recorders;
-    if (!with.trace_path.empty()) {
-      result<std::unique_ptr<trace_recorder>> opened =
-          trace_recorder::open(path_of_pool(with.trace_path, config.ordinal));
-      if (!opened) return opened.why();
-      recorders.push_back(*std::move(opened));
-    }
+    const settings own = with.for_device(on.info().ordinal);
     const result<policy_entry> entry = find_policy(config.policy_name);
-    if (entry && entry->records_plan) {
-      const std::string& path = with.for_device(on.info().ordinal).plan_path;
-      auto opened =
-          plan_recorder::open(path_of_pool(path.empty() ? plan_recorder::default_path : path, config.ordinal));
-      if (!opened) return opened.why();
-      recorders.push_back(*std::move(opened));
-    }
-    if (!recorders.empty()) {
-      config.before_free = [first = recorders.data(), count = recorders.size()](address at, std::uint64_t bytes,
-                                                                                stream_ref s) {
+    if (!entry) return entry.why();
+    result<recorder_list> recorders = open_recorders(own, *entry, config.ordinal);
+    if (!recorders) return recorders.why();
+    if (!recorders->empty()) {
+      config.before_free = [first = recorders->data(), count = recorders->size()](address at, std::uint64_t bytes,
+                                                                                  stream_ref s) {
         for (std::size_t i = 0; i < count; ++i) first[i]->freed(at, bytes, s);
       };
     }
-    recorders_.push_back(std::move(recorders));  // whose array stays where it is
-    if (entry && entry->needs_pages && on.info().page_bytes == 0) {
+    recorders_.push_back(*std::move(recorders));  // whose array stays where it is
+    if (entry->needs_pages && on.info().page_bytes == 0) {
       log_line(fmt::format("pool {}: device {} ({}) cannot map pages, which policy {} needs; caching serves instead",
                            config.name, on.info().ordinal, on.info().name, config.policy_name));
       config.policy_name = "caching";
     }
-    if (config.policy_name == "planned") {
-      if (status ok = read_plan_of(config, with.for_device(on.info().ordinal).plan_path); !ok) return ok;
+    if (entry->follows_plan) {
+      if (status ok = read_plan_of(config, own, *entry); !ok) return ok;
     }
     result<std::unique_ptr<policy>> decides =
         make_policy(config.policy_name, {.total_bytes = config.total_bytes,
@@ -306,7 +297,7 @@ class pooled_allocator final : public allocator {
                                          .compute_major = on.info().compute_major,
                                          .granularity_bytes = on.info().granularity_bytes,
                                          .page_bytes = on.info().page_bytes,
-                                         .slack = with.for_device(on.info().ordinal).slack,
+                                         .slack = own.slack,
                                          .plan_bytes = config.plan != nullptr ? config.plan->height_bytes : 0});
     if (!decides) return decides.why();
     devices_.push_back({.ordinal = config.ordinal,
@@ -320,7 +311,7 @@ class pooled_allocator final : public allocator {
                         .compute_major = on.info().compute_major,
                         .compute_minor = on.info().compute_minor,
                         .simulated = on.info().simulated});
-    if (entry && entry->leaves_reserve) {
+    if (entry->leaves_reserve) {
       taking_everything_.push_back(pools_.size());
       untouched_ = true;
     }
@@ -358,21 +349,26 @@ class pooled_allocator final : public allocator {
     if (!stats_path_.empty()) {
       if (const status ok = write_stats(stats_path_); !ok) log_line(ok.message());
     }
-    if (const status ok = each_recorder(&allocation_recorder::finish); !ok) log_line(ok.message());
+    const status done = each_recorder([this](allocation_recorder& r, std::size_t of) {
+      return r.finish(of < pools_.size() ? pools_[of].it->stats() : statistics{});  // none where its pool did not open
+    });
+    if (!done) log_line(done.message());
   }
 
-  status each_recorder(status (allocation_recorder::*does)()) const {
+  /// `does` is given each with the index of its pool; the first error.
+  template <typename action>
+  status each_recorder(action does) const {
     status first;
-    for (const auto& of_pool : recorders_) {
-      for (const auto& r : of_pool) {
-        if (status ok = (r.get()->*does)(); !ok && first.ok()) first = std::move(ok);
+    for (std::size_t i = 0; i < recorders_.size(); ++i) {
+      for (const auto& r : recorders_[i]) {
+        if (status ok = does(*r, i); !ok && first.ok()) first = std::move(ok);
       }
     }
     return first;
   }
 
-  std::vector<std::vector<std::unique_ptr<allocation_recorder>>> recorders_;  // of each pool; outlive the pools
-  std::vector<placed_pool> pools_;                                            // by logical ordinal
+  std::vector<recorder_list> recorders_;  // of each pool; outlive the pools
+  std::vector<placed_pool> pools_;        // by logical ordinal
   std::vector<logical_device> devices_;
   captures captures_{pools_};
   std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of what no pool knows

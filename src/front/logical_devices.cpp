@@ -141,13 +141,21 @@ std::string path_of_pool(const std::string& path, int ordinal) {
                                   : fmt::format("{}.{}{}", path.substr(0, dot), ordinal, path.substr(dot));
 }
 
-status read_plan_of(pool_config& config, const std::string& named) {
-  if (named.empty()) {
+std::string plan_of_pool(const settings& with, int ordinal) {
+  return path_of_pool(with.plan_path.empty() ? "gpumem.plan" : with.plan_path, ordinal);
+}
+
+status read_plan_of(pool_config& config, const settings& with, const policy_entry& serves) {
+  std::string path = plan_of_pool(with, config.ordinal);
+  const bool own = ::access(path.c_str(), F_OK) == 0;
+  if (serves.records_plan) {
+    if (!own) return {};  // the first run
+  } else if (with.plan_path.empty()) {
     log_line(fmt::format("pool {}: policy planned has no plan (GPUMEM_PLAN); growth serves instead", config.name));
     return {};
+  } else if (!own) {
+    path = with.plan_path;
   }
-  const std::string own = path_of_pool(named, config.ordinal);
-  const std::string& path = ::access(own.c_str(), R_OK) == 0 ? own : named;
   result<plan::step_plan> read = plan::read_plan(path);
   if (!read) return {errc::bad_setting, fmt::format("GPUMEM_PLAN={}: {}", path, read.why().message())};
   config.plan = std::make_shared<const plan::step_plan>(*std::move(read));

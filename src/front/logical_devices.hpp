@@ -23,9 +23,12 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
 /// Of files that each logical device has its own of: `runs.csv.gz` for 0, `runs.1.csv.gz` for 1.
 [[nodiscard]] std::string path_of_pool(const std::string& path, int ordinal);
 
-/// The plan of a pool under `planned`: its own, as planned:record writes it, else the one that is named; with none,
-/// growth serves, which is logged. Requests of a pool with a plan are counted in their order, so none may be served
-/// from a thread's cache.
-status read_plan_of(pool_config& config, const std::string& named);
+/// Where a pool's own plan is, or will be: GPUMEM_PLAN, or `gpumem.plan` in the current folder. `with` as above.
+[[nodiscard]] std::string plan_of_pool(const settings& with, int ordinal);
+
+/// The plan of a pool whose policy follows one: its own or, where `serves` will not write that, the one that is named;
+/// with none, growth serves, which is logged. Requests of a pool with a plan are counted in their order, so none may be
+/// served from a thread's cache.
+status read_plan_of(pool_config& config, const settings& with, const policy_entry& serves);
 
 }  // namespace gpumem

@@ -15,22 +15,25 @@
 
 namespace gpumem {
 
-result<std::unique_ptr<allocation_recorder>> plan_recorder::open(std::string path, std::size_t most) {
-  if (path.empty()) path = default_path;
+result<std::unique_ptr<allocation_recorder>> plan_recorder::open(std::string path, writes when, std::size_t most) {
   // Tried now, not when the program has ended.
   const std::filesystem::path folder = std::filesystem::path{path}.parent_path();
   if (::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
     return status{errc::bad_setting,
                   fmt::format("GPUMEM_PLAN={}: cannot be written: {}", printable(path), std::strerror(errno))};
   }
-  return std::unique_ptr<allocation_recorder>{new plan_recorder{std::move(path), most}};
+  return std::unique_ptr<allocation_recorder>{new plan_recorder{std::move(path), when, most}};
+}
+
+const char* plan_recorder::policy_name() const noexcept {
+  return when_ == writes::always ? "planned:record" : "planned:renew";
 }
 
 bool plan_recorder::room() {
   if (!full_ && ops_.size() < most_) return true;
   if (!full_) {
     full_ = true;
-    log_line(fmt::format("planned:record: recording ends after {} operations; the plan is of these", ops_.size()));
+    log_line(fmt::format("{}: recording ends after {} operations; the plan is of these", policy_name(), ops_.size()));
   }
   return false;
 }
@@ -59,7 +62,7 @@ void plan_recorder::freed(address at, std::uint64_t requested_bytes, stream_ref 
   }
 }
 
-status plan_recorder::finish() {
+status plan_recorder::finish(const statistics& at_end) {
   std::vector<plan::recorded_op> ops;  // placed without the lock: other threads may go on for as long
   {
     const std::lock_guard lock{mutex_};
@@ -67,21 +70,27 @@ status plan_recorder::finish() {
     ops.swap(ops_);
   }
   if (ops.empty()) return {};
+  const std::uint64_t requests = at_end.plan_placements + at_end.plan_departures;
+  if (when_ == writes::where_departed && requests != 0) {
+    if (at_end.plan_departures <= requests / requests_a_departure) return {};
+    log_line(fmt::format("planned:renew: {} of {} requests departed from the plan, which is made anew",
+                         at_end.plan_departures, requests));
+  }
   try {
     return write_plan_of(ops);
   } catch (const std::exception& e) {  // no memory; this may run in a destructor
-    return {errc::out_of_memory, fmt::format("planned:record: no plan of {} operations: {}", ops.size(), e.what())};
+    return {errc::out_of_memory, fmt::format("{}: no plan of {} operations: {}", policy_name(), ops.size(), e.what())};
   }
 }
 
 status plan_recorder::write_plan_of(const std::vector<plan::recorded_op>& ops) const {
   plan::solution found;
   const result<plan::step_plan> made = plan::make_plan(ops, {.time_limit = time_limit}, &found);
-  if (!made) return {made.code(), "planned:record: " + made.why().message()};
+  if (!made) return {made.code(), fmt::format("{}: {}", policy_name(), made.why().message())};
   if (status ok = plan::write_plan(path_, *made); !ok) {
     return {ok.code(), fmt::format("GPUMEM_PLAN={}", ok.message())};
   }
-  log_line(fmt::format("planned:record: {} allocations placed in {} ({} live at most) in {:.1f} s: {}",
+  log_line(fmt::format("{}: {} allocations placed in {} ({} live at most) in {:.1f} s: {}", policy_name(),
                        made->allocations.size(), format_bytes(made->height_bytes), format_bytes(made->peak_bytes),
                        static_cast<double>(found.took.count()) * 1e-6, printable(path_)));
   return {};

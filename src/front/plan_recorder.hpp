@@ -1,6 +1,6 @@
-/// The policy `planned:record`: what the program asks for, made into a plan when it ends.
+/// The policies `planned:record` and `planned:renew`: what the program asks for, made into a plan when it ends.
 ///
-/// Any thread; one mutex. 16 bytes are kept for each allocation and each free, for `most_ops` of them; then recording
+/// Any thread; one mutex. 16 bytes are kept for each allocation and each free, for so many of them; then recording
 /// ends, and the plan is of what came before.
 #pragma once
 
@@ -19,26 +19,35 @@ namespace gpumem {
 
 class plan_recorder final : public allocation_recorder {
  public:
-  static constexpr std::size_t most_ops = std::size_t{1} << 26;  ///< 1 GiB of them
+  /// When the plan is written, besides that something has to be allocated.
+  enum class writes : std::uint8_t {
+    always,          ///< `planned:record`
+    where_departed,  ///< `planned:renew`: no plan was followed, or not closely
+  };
+  static constexpr std::size_t most_ops = std::size_t{1} << 26;  ///< of one run that is for this: 1 GiB of them
+  static constexpr std::size_t most_ops_of_each_run = std::size_t{1} << 22;  ///< where every run is recorded: 64 MiB
+  /// A plan is followed closely where at most one request in so many departs from it.
+  static constexpr std::uint64_t requests_a_departure = 100;
   /// How long the end of the program may wait for its plan.
   static constexpr std::chrono::milliseconds time_limit{10'000};
 
-  /// The plan will be written to `path`, or to `default_path` where that is empty; `bad_setting` where it cannot be.
-  static result<std::unique_ptr<allocation_recorder>> open(std::string path, std::size_t most = most_ops);
-  static constexpr const char* default_path = "gpumem.plan";
+  /// The plan will be written to `path`; `bad_setting` where it cannot be.
+  static result<std::unique_ptr<allocation_recorder>> open(std::string path, writes when, std::size_t most);
 
   void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
   void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
   status flush() override { return {}; }
   /// Makes the plan and writes it; once.
-  status finish() override;
+  status finish(const statistics& at_end) override;
 
  private:
-  plan_recorder(std::string path, std::size_t most) : path_{std::move(path)}, most_{most} {}
+  plan_recorder(std::string path, writes when, std::size_t most) : path_{std::move(path)}, when_{when}, most_{most} {}
+  [[nodiscard]] const char* policy_name() const noexcept;
   bool room();
   [[nodiscard]] status write_plan_of(const std::vector<plan::recorded_op>& ops) const;
 
   const std::string path_;
+  const writes when_;
   const std::size_t most_;
   std::mutex mutex_;
   std::vector<plan::recorded_op> ops_;

@@ -2,6 +2,7 @@
 #include "plan_file.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -133,7 +134,8 @@ result<step_plan> read_plan(const std::string& path) {
 
 status write_plan(const std::string& path, const step_plan& made) {
   const std::string text = plan_text(made);
-  const std::string beside = path + ".part";
+  // Of this process: several may end together, and each writes all of its own.
+  const std::string beside = fmt::format("{}.{}.part", path, ::getpid());
   std::FILE* const file = std::fopen(beside.c_str(), "wb");
   if (file == nullptr) return {errc::invalid_argument, fmt::format("{}: {}", path, std::strerror(errno))};
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <random>
 
@@ -209,12 +210,12 @@ TEST_F(planned, record_writes_the_plan_of_what_was_served) {
 TEST_F(planned, record_ends_when_it_is_full) {
   std::vector<std::string> lines;
   const log_sink before = set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
-  auto recorder = plan_recorder::open(path_, 3);
+  auto recorder = plan_recorder::open(path_, plan_recorder::writes::always, 3);
   ASSERT_TRUE(recorder.ok());
   for (const address at : {1U, 2U, 3U, 4U}) (*recorder)->allocated(at * gib, at * mib, {});
   (*recorder)->freed(gib, mib, {});
-  EXPECT_TRUE((*recorder)->finish());
-  EXPECT_TRUE((*recorder)->finish()) << "nothing more";
+  EXPECT_TRUE((*recorder)->finish({}));
+  EXPECT_TRUE((*recorder)->finish({})) << "nothing more";
   (void)set_log_sink(before);
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines.front(), "planned:record: recording ends after 3 operations; the plan is of these");
@@ -256,6 +257,133 @@ TEST_F(planned, record_without_an_allocation_writes_nothing) {
   ASSERT_TRUE(open("", "planned:record"));
   a_.reset();
   EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+/// A run from its first request to its end; the lines that it logged.
+class planned_renew : public planned {
+ protected:
+  std::vector<std::string> run(const std::vector<recorded_op>& ops) {
+    std::vector<std::string> lines;
+    const log_sink before = set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+    const status opened = open("", "planned:renew");
+    EXPECT_TRUE(opened) << opened.message();
+    play(ops);
+    placements_ = stats().plan_placements;
+    departures_ = stats().plan_departures;
+    a_.reset();
+    (void)set_log_sink(before);
+    return lines;
+  }
+  [[nodiscard]] std::string text_of_plan() const {
+    const auto read = plan::read_plan(path_);
+    return read ? plan::plan_text(*read) : read.why().message();
+  }
+  /// 400 blocks in pairs, no two steps alike: placed at once, so that a test does not wait for a better plan.
+  static std::vector<recorded_op> pairs(std::uint64_t unit_bytes) {
+    std::vector<recorded_op> ops;
+    for (std::uint32_t k = 0; k < 400; ++k) {
+      ops.push_back({.bytes = (k * k * 37 % 1009 + 1) * unit_bytes, .block = k});
+      if (k % 2 == 0) continue;
+      ops.push_back({.block = k - 1, .free = true});
+      ops.push_back({.block = k, .free = true});
+    }
+    return ops;
+  }
+  /// With so many more among them, of sizes that no plan knows.
+  static std::vector<recorded_op> with_strangers(std::vector<recorded_op> ops, std::uint32_t strangers) {
+    for (std::uint32_t k = 0; k < strangers; ++k) {
+      ops.insert(ops.begin() + 100 + 20 * k, {.bytes = 10 * mib + k, .block = 9000 + k});
+      ops.push_back({.block = 9000 + k, .free = true});
+    }
+    return ops;
+  }
+
+  std::uint64_t placements_ = 0;
+  std::uint64_t departures_ = 0;
+};
+
+TEST_F(planned_renew, records_a_first_run_and_follows_it_from_then_on) {
+  const std::vector<recorded_op> ops = pairs(kib);
+  EXPECT_THAT(run(ops), ::testing::ElementsAre(HasSubstr("planned:renew: 400 allocations placed in ")));
+  EXPECT_EQ(placements_ + departures_, 0U);
+  const std::string plan = text_of_plan();
+  const auto written = std::filesystem::last_write_time(path_);
+  EXPECT_THAT(run(ops), ::testing::IsEmpty());
+  EXPECT_EQ(placements_, 400U);
+  EXPECT_EQ(departures_, 0U);
+  EXPECT_EQ(text_of_plan(), plan);
+  EXPECT_EQ(std::filesystem::last_write_time(path_), written) << "not even written again";
+}
+
+TEST_F(planned_renew, leaves_a_plan_that_is_followed_closely) {
+  const std::vector<recorded_op> ops = pairs(kib);
+  ASSERT_TRUE(write_plan_of(ops));
+  const std::string plan = text_of_plan();
+  EXPECT_THAT(run(with_strangers(ops, 4)), ::testing::IsEmpty());
+  EXPECT_EQ(departures_, 4U) << "of 404: less than one in a hundred";
+  EXPECT_EQ(text_of_plan(), plan);
+}
+
+TEST_F(planned_renew, makes_a_plan_anew_that_is_not) {
+  const std::vector<recorded_op> before = pairs(kib);
+  ASSERT_TRUE(write_plan_of(before));
+  const std::vector<recorded_op> now = with_strangers(before, 5);
+  EXPECT_THAT(run(now),
+              ::testing::ElementsAre("planned:renew: 5 of 405 requests departed from the plan, which is made anew",
+                                     HasSubstr("planned:renew: 405 allocations placed in ")));
+  EXPECT_THAT(run(now), ::testing::IsEmpty());
+  EXPECT_EQ(placements_, 405U);
+  EXPECT_EQ(departures_, 0U);
+}
+
+TEST_F(planned_renew, makes_a_plan_anew_that_is_of_another_program) {
+  ASSERT_TRUE(write_plan_of(pairs(kib)));
+  const std::vector<recorded_op> other = pairs(3 * kib);
+  EXPECT_THAT(run(other), ::testing::SizeIs(3));  // that it is, how many departed, and the new plan
+  const auto made = plan::read_plan(path_);
+  ASSERT_TRUE(made) << made.why().message();
+  EXPECT_TRUE(plan::is_plan_of(*made, other));
+  EXPECT_THAT(run(other), ::testing::IsEmpty());
+  EXPECT_EQ(departures_, 0U);
+}
+
+TEST_F(planned_renew, refuses_a_file_that_is_no_plan_and_leaves_it) {
+  const std::string not_a_plan = "weights";
+  std::ofstream{path_} << not_a_plan;
+  const status refused = open("", "planned:renew");
+  EXPECT_EQ(refused.code(), errc::bad_setting);
+  EXPECT_THAT(refused.message(), HasSubstr("GPUMEM_PLAN=" + path_));
+  std::string found;
+  std::getline(std::ifstream{path_}, found);
+  EXPECT_EQ(found, not_a_plan);
+}
+
+TEST_F(planned_renew, refuses_a_place_that_cannot_be_written) {
+  path_ = "/nowhere/run.plan";
+  EXPECT_EQ(open("", "planned:renew").message(),
+            "GPUMEM_PLAN=/nowhere/run.plan: cannot be written: No such file or directory");
+}
+
+// The first pool's plan, which `planned` would follow in each that has none, is not the second's.
+TEST_F(planned_renew, each_pool_has_a_plan_of_its_own) {
+  ASSERT_TRUE(write_plan_of(pairs(kib)));
+  const std::string first = text_of_plan();
+  const std::string second = path_.substr(0, path_.size() - 5) + ".1.plan";
+  settings with;
+  ASSERT_TRUE(with.set("pools", "train:1GiB,eval:1GiB:planned:renew").ok());
+  with.plan_path = path_;
+  device* const devices[] = {&device_};
+  const log_sink before = set_log_sink([](std::string_view) {});
+  for (const std::uint64_t placed : {0U, 1U}) {
+    const auto both = allocator::open(devices, with);
+    ASSERT_TRUE(both.ok()) << both.why().message();
+    (*both)->deallocate(*(*both)->try_allocate({.bytes = 3 * mib, .device = 1}));
+    EXPECT_EQ((*both)->stats(1)->plan_placements, placed);
+    EXPECT_EQ((*both)->stats(1)->plan_departures, 0U);
+  }
+  (void)set_log_sink(before);
+  EXPECT_EQ(text_of_plan(), first);
+  EXPECT_TRUE(std::filesystem::remove(second)) << second;
 }
 
 TEST_F(planned, falls_back_where_a_planned_place_is_still_held) {

@@ -37,8 +37,12 @@ TEST(PolicyRegistry, HoldsTheBuiltInPoliciesFromTheFirstUse) {
 }
 
 TEST(PolicyRegistry, KnowsTheRecordingOfAPlanByNameAlone) {
-  EXPECT_TRUE(find_policy("planned:record")->records_plan);
-  EXPECT_NE(make("planned:record"), nullptr);
+  for (const char* name : {"planned:record", "planned:renew"}) {
+    EXPECT_TRUE(find_policy(name)->records_plan);
+    EXPECT_NE(make(name), nullptr);
+  }
+  EXPECT_FALSE(find_policy("planned:record")->follows_plan);
+  EXPECT_TRUE(find_policy("planned:renew")->follows_plan);
   for (const policy_entry& e : known_policies()) EXPECT_FALSE(e.records_plan) << e.name;
 }
 

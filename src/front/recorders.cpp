@@ -1,0 +1,28 @@
+#include "recorders.hpp"
+
+#include "logical_devices.hpp"
+#include "plan_recorder.hpp"
+#include "trace_recorder.hpp"
+
+namespace gpumem {
+
+result<recorder_list> open_recorders(const settings& with, const policy_entry& serves, int logical) {
+  recorder_list all;
+  if (!with.trace_path.empty()) {
+    auto opened = trace_recorder::open(path_of_pool(with.trace_path, logical));
+    if (!opened) return opened.why();
+    all.push_back(*std::move(opened));
+  }
+  if (serves.records_plan) {
+    using writes = plan_recorder::writes;
+    const std::string path = plan_of_pool(with, logical);
+    auto opened = serves.follows_plan
+                      ? plan_recorder::open(path, writes::where_departed, plan_recorder::most_ops_of_each_run)
+                      : plan_recorder::open(path, writes::always, plan_recorder::most_ops);
+    if (!opened) return opened.why();
+    all.push_back(*std::move(opened));
+  }
+  return all;
+}
+
+}  // namespace gpumem
