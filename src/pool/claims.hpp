@@ -27,17 +27,28 @@ enum class holder : std::uint8_t {
 };
 
 /// The word of a claim: all that a hit has to know. The default is nobody's.
+///
+/// From the lowest bit on: who holds the block (2), whether it is odd (1), its slack (9), owner (11), bin (9), and
+/// units of 512 B (32). Of an odd one the slack alone means something; the rest is in the block's record.
 class claim_word {
  public:
-  static constexpr owner_id most_owner = 0xffff;
-  static constexpr std::uint64_t most_units = (std::uint64_t{1} << 36) - 1;
+  static constexpr owner_id most_owner = 0x7ff;
+  static constexpr std::uint64_t most_units = UINT32_MAX;
 
   constexpr claim_word() noexcept = default;
   constexpr explicit claim_word(std::uint64_t bits) noexcept : bits_{bits} {}
-  /// The program's. `bytes` is a multiple of 512, `requested` at most 511 less, `owner` at most `most_owner`.
-  constexpr claim_word(std::uint64_t bytes, std::uint64_t requested, owner_id owner, bool plain) noexcept
-      : bits_{std::uint64_t{1} | (plain ? 0U : odd_bit) | (bytes - requested) << slack_shift |
-              std::uint64_t{owner} << owner_shift | bytes / block_granularity << units_shift} {}
+  /// The program's, and nothing about it needs the lock. `bytes` is a multiple of 512, of `most_units` at most,
+  /// `requested` at most 511 less, `owner` at most `most_owner`, and `bin` where it probably belongs in a stream's
+  /// cache, less than 512.
+  [[nodiscard]] static constexpr claim_word plain(std::uint64_t bytes, std::uint64_t requested, owner_id owner,
+                                                  std::uint32_t bin) noexcept {
+    return claim_word{std::uint64_t{1} | (bytes - requested) << slack_shift | std::uint64_t{owner} << owner_shift |
+                      std::uint64_t{bin} << bin_shift | bytes / block_granularity << units_shift};
+  }
+  /// The program's, with something about it that needs the lock.
+  [[nodiscard]] static constexpr claim_word odd(std::uint64_t slack_bytes) noexcept {
+    return claim_word{std::uint64_t{1} | odd_bit | slack_bytes << slack_shift};
+  }
 
   [[nodiscard]] constexpr std::uint64_t bits() const noexcept { return bits_; }
   [[nodiscard]] constexpr holder held_by() const noexcept { return static_cast<holder>(bits_ & 3U); }
@@ -49,26 +60,34 @@ class claim_word {
     return std::uint64_t{o} << owner_shift | 1U;
   }
   static constexpr std::uint64_t no_tag = 3;  ///< what no claim has: there is no such holder
+  /// How much less than its size was requested; of any that the program holds.
+  [[nodiscard]] constexpr std::uint64_t slack_bytes() const noexcept { return bits_ >> slack_shift & 511U; }
+
+  // What follows, of one that is not odd.
   [[nodiscard]] constexpr owner_id owner() const noexcept {
     return static_cast<owner_id>(bits_ >> owner_shift & most_owner);
   }
+  [[nodiscard]] constexpr std::uint32_t bin() const noexcept { return static_cast<std::uint32_t>(bits_) >> bin_shift; }
   [[nodiscard]] constexpr std::uint64_t units() const noexcept { return bits_ >> units_shift; }
   [[nodiscard]] constexpr std::uint64_t bytes() const noexcept { return units() * block_granularity; }
-  [[nodiscard]] constexpr std::uint64_t requested_bytes() const noexcept {
-    return bytes() - (bits_ >> slack_shift & 511U);
-  }
+  [[nodiscard]] constexpr std::uint64_t requested_bytes() const noexcept { return bytes() - slack_bytes(); }
   [[nodiscard]] constexpr claim_word cached() const noexcept { return claim_word{(bits_ & ~low_bits) | 2U}; }
-  [[nodiscard]] constexpr claim_word odd() const noexcept { return claim_word{bits_ | odd_bit}; }
-  /// A cached one, handed to the program for `requested` bytes. Its slack is none and its holder 2 so far.
-  [[nodiscard]] constexpr claim_word handed_out(std::uint64_t requested) const noexcept {
-    return claim_word{bits_ + ((bytes() - requested) << slack_shift) - 1};
+  [[nodiscard]] constexpr claim_word in_bin(std::uint32_t bin) const noexcept {
+    return claim_word{(bits_ & ~bin_bits) | std::uint64_t{bin} << bin_shift};
+  }
+  [[nodiscard]] constexpr claim_word made_odd() const noexcept { return claim_word{bits_ | odd_bit}; }
+  /// A cached one, handed to the program for so much less than its size. Its slack is none and its holder 2 so far.
+  [[nodiscard]] constexpr claim_word handed_out(std::uint64_t slack_bytes) const noexcept {
+    return claim_word{bits_ + (slack_bytes << slack_shift) - 1};
   }
 
  private:
   static constexpr unsigned slack_shift = 3;
   static constexpr unsigned owner_shift = 12;
-  static constexpr unsigned units_shift = 28;
+  static constexpr unsigned bin_shift = 23;
+  static constexpr unsigned units_shift = 32;
   static constexpr std::uint64_t odd_bit = 4;
+  static constexpr std::uint64_t bin_bits = std::uint64_t{0x1ff} << bin_shift;
   static constexpr std::uint64_t low_bits = 0xfff;                                         // holder, odd, slack
   static constexpr std::uint64_t tag_bits = std::uint64_t{most_owner} << owner_shift | 7;  // holder, odd, owner
 

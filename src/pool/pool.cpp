@@ -123,7 +123,9 @@ address pool::hand_out(block_index i, const want& w, std::uint64_t requested_byt
   block& b = heap_.at(i);
   b.owner = w.owner;
   if (!claims_.has_room()) make_room_for_claim();
-  claims_.insert(b.begin, i, claim_word{b.bytes, requested_bytes, w.owner & claim_word::most_owner, w.plain});
+  claims_.insert(b.begin, i,
+                 w.plain ? claim_word::plain(b.bytes, requested_bytes, w.owner, bin_places::of_bytes(b.bytes))
+                         : claim_word::odd(b.bytes - requested_bytes));
   ++counts_.allocations;
   counts_.requested_bytes += requested_bytes;
   const heap_totals& now = heap_.totals();
@@ -168,10 +170,13 @@ claim_word pool::held_as(block_index i) const noexcept {
     if (why.code() == errc::double_free) ++counts_.misuses;
     return why;
   }
-  if (stated.bytes && *stated.bytes != held.requested_bytes()) {
+  const block_index i = claims_.block_of(seen.at);
+  block& b = heap_.at(i);
+  const std::uint64_t requested = b.bytes - held.slack_bytes();
+  if (stated.bytes && *stated.bytes != requested) {
     ++counts_.misuses;
-    return {errc::wrong_size, fmt::format("{:#x} was allocated with {} bytes and is freed with {}", at,
-                                          held.requested_bytes(), *stated.bytes)};
+    return {errc::wrong_size,
+            fmt::format("{:#x} was allocated with {} bytes and is freed with {}", at, requested, *stated.bytes)};
   }
   if (alone_) {
     seen.of->write(held.cached());
@@ -184,14 +189,12 @@ claim_word pool::held_as(block_index i) const noexcept {
     settle(*mine, nullptr);
     look_after(*mine);
   }
-  const block_index i = claims_.block_of(seen.at);
-  block& b = heap_.at(i);
   if (follower_ != nullptr) follower_->gone(i);
   // What a capture allocated stays with its graph, whoever frees it.
   const owner_id o = stated.stream && !streams_[b.owner].is_graph ? streams_.slot_of(*stated.stream, key) : b.owner;
-  if (config_.before_free) config_.before_free(at, held.requested_bytes(), streams_[o].stream);
+  if (config_.before_free) config_.before_free(at, requested, streams_[o].stream);
   ++counts_.frees;
-  counts_.requested_bytes -= held.requested_bytes();
+  counts_.requested_bytes -= requested;
   if (o != b.owner) {
     ++streams_[o].references;
     --streams_[b.owner].references;
@@ -331,7 +334,7 @@ status pool::record_use(address at, stream_ref s) {
   const owner_id user = held.held_by() == holder::program ? streams_.slot_of(s, *key) : idle_owner;
   if (user != idle_owner && user == heap_.at(i).owner) return {};
   // From here on its free comes by the lock, unless it is under way already.
-  while (held.plainly_live() && !seen.of->change(held, held.odd())) held = seen.of->read();
+  while (held.plainly_live() && !seen.of->change(held, held.made_odd())) held = seen.of->read();
   if (held.held_by() != holder::program) {
     return {errc::unknown_pointer, fmt::format("{:#x} is not in a live block of pool {}", at, config_.name)};
   }
@@ -399,7 +402,7 @@ result<block_info> pool::describe(address at) const {
   const heap_segment& s = heap_.segments()[b.segment];
   return block_info{.begin = b.begin,
                     .bytes = b.bytes,
-                    .requested_bytes = held.requested_bytes(),
+                    .requested_bytes = b.bytes - held.slack_bytes(),
                     .segment_begin = s.begin,
                     .segment_bytes = s.bytes,
                     .device = config_.ordinal};

@@ -184,7 +184,7 @@ bool pool::keep(thread_cache& mine, claim_index place, owner_id o, bool wanted) 
   stream_cache::bin& bin = bin_for(mine, s, units);
   hold(mine, s, bin, place, most);
   if (on_condition) s.put_on_condition(bin);
-  claims_[place].write(claim_word{bytes, bytes, o, true}.cached());
+  claims_[place].write(claim_word::plain(bytes, bytes, o, s.place_of(bin)).cached());
   return true;
 }
 

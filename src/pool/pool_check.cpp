@@ -117,9 +117,10 @@ status pool::check_claimed() const {
         const claim_word held = seen.word();
         if (held.held_by() == holder::nobody || claims_.block_of(seen.at) != i)
           return broken("a live block that its address does not find", b.begin, i);
-        if (held.bytes() != b.bytes) return broken("a live block and its claim differ", b.bytes, held.bits());
+        const bool sized = held.plainly_live() || held.held_by() == holder::cache;
+        if (sized && held.bytes() != b.bytes) return broken("a live block and its claim differ", b.bytes, held.bits());
         if (held.held_by() == holder::program)
-          requested += held.requested_bytes();
+          requested += b.bytes - held.slack_bytes();
         else
           cached += b.bytes;
       }

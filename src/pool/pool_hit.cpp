@@ -49,6 +49,23 @@ bool pool::take_back_key(address at, std::uint64_t key, const release& stated) n
   return true;
 }
 
+// A block of the latest stream that is in no bin where its claim has it: in the second one of its size, which the claim
+// then says, or in none. What a free knows is looked up anew, as in `defer_of_latest`.
+[[gnu::noinline]] bool pool::take_back_elsewhere(address at, const release& stated) noexcept {
+  pool& of = *latest_cache_of_thread.of;
+  thread_cache& mine = *latest_cache_of_thread.cache;
+  stream_cache& s = mine.latest();
+  const claim_table::sight seen = of.claims_.find(at);
+  stream_cache::bin* const bin = s.that_serves(seen.word().units());
+  if (bin == nullptr || bin->count >= bin->most) return of.defer(mine, s, at, stated);
+  const bool taken =
+      mine.alone() ? of.put_into<true>(mine, bin, seen, at, stated) : of.put_into<false>(mine, bin, seen, at, stated);
+  if (!taken) return of.defer(mine, s, at, stated);
+  seen.of->write(seen.word().cached().in_bin(s.place_of(*bin)));
+  mine.leave();
+  return true;
+}
+
 // A block of the latest stream whose bin is full, which has room where a batch may be set aside. Not inline, like the
 // one above.
 [[gnu::noinline]] bool pool::take_back_of_full(thread_cache& mine, stream_cache::bin& bin, address at,

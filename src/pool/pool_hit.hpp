@@ -17,11 +17,12 @@ namespace gpumem {
   const claim_word w{c.word.load(std::memory_order_relaxed)};
   // Before the word says that the program has it: from then on a second free of it is taken, and the claim another's.
   const address at = c.begin.load(std::memory_order_relaxed);
-  c.write(w.handed_out(requested));
+  const std::uint64_t bytes = ((requested - 1) | (block_granularity - 1)) + 1;  // as the claim says, but known before
+  c.write(w.handed_out(bytes - requested));
   cache_figures& f = mine.figures;
   f.requested_bytes += requested;
-  if (bin_places::weighs(w.units())) f.weighed_bytes -= w.bytes();
-  f.handed_bytes += static_cast<std::int64_t>(w.bytes());
+  if (bytes > bin_places::small_units * block_granularity) f.weighed_bytes -= bytes;
+  f.handed_bytes += static_cast<std::int64_t>(bytes);
   f.most_handed_bytes = std::max(f.most_handed_bytes, f.handed_bytes);
   return at;
 }
@@ -103,9 +104,11 @@ template <bool alone>
     mine.leave();
     return false;
   }
-  stream_cache::bin* const bin = mine.latest().that_serves(seen.word().units());
-  if (bin == nullptr) [[unlikely]]
-    return defer_of_latest(at, stated);
+  stream_cache::bin* const bin = &mine.latest().at(seen.word().bin());
+  if (bin->units != static_cast<std::uint32_t>(seen.word().units())) [[unlikely]] {
+    return mine.latest().that_serves(seen.word().units()) == nullptr ? defer_of_latest(at, stated)
+                                                                     : take_back_elsewhere(at, stated);
+  }
   if (bin->count >= bin->most) [[unlikely]] {
     return bin->count != 0 ? take_back_of_full(mine, *bin, at, stated) : defer_of_latest(at, stated);
   }

@@ -38,6 +38,9 @@ struct bin_places {
       return units - 1;
     return of_shared(units);
   }
+  [[nodiscard]] static constexpr std::uint32_t of_bytes(std::uint64_t bytes) noexcept {
+    return of(static_cast<std::uint32_t>(bytes / block_granularity));
+  }
   [[nodiscard]] static constexpr std::uint32_t of_shared(std::uint32_t units) noexcept {
     return exact + (units * 0x9e37'79b1U >> 24);
   }
@@ -125,6 +128,9 @@ class stream_cache {
   [[nodiscard]] owner_id owner() const noexcept { return owner_; }
   [[nodiscard]] std::uint64_t key() const noexcept { return key_; }
   [[nodiscard]] bin& at(std::uint32_t place) noexcept { return bins_[place]; }
+  [[nodiscard]] std::uint32_t place_of(const bin& b) const noexcept {
+    return static_cast<std::uint32_t>(&b - bins_.data());
+  }
   [[nodiscard]] deferred_frees& deferred() noexcept { return deferred_; }
   /// The bin of that size, or null where it has none now. Requires 1 to `bin_places::most_units`.
   [[nodiscard]] bin* find(std::uint32_t units) noexcept {
@@ -221,16 +227,12 @@ class stream_cache {
     std::array<std::uint64_t, bin_places::all / 64> words_{};
   };
 
-  [[nodiscard]] std::uint32_t place_of(const bin& b) const noexcept {
-    return static_cast<std::uint32_t>(&b - bins_.data());
-  }
-
+  std::array<bin, bin_places::all> bins_;  // first, where a bin's place is all that its address needs
   owner_id owner_;
   std::uint64_t key_;
   bin_set in_use_;
   bin_set on_condition_;
   deferred_frees deferred_;
-  std::array<bin, bin_places::all> bins_;
   std::array<stack, bin_places::small_bins> beside_;
 };
 

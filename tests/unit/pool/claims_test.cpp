@@ -15,18 +15,21 @@ namespace {
 
 constexpr address first = 0x2000'0000'0000;
 address nth(std::uint32_t n) { return first + std::uint64_t{n} * 512; }
-claim_word of(std::uint64_t bytes) { return {bytes, bytes, 1, true}; }
+claim_word of(std::uint64_t bytes) { return claim_word::plain(bytes, bytes, 1, 0); }
 
 TEST(claim_word, says_size_request_owner_and_holder) {
   for (const std::uint64_t bytes : {std::uint64_t{512}, 64 * kib, 3 * gib, claim_word::most_units * 512}) {
     for (const std::uint64_t slack : {0U, 1U, 511U}) {
       for (const owner_id owner : {owner_id{0}, owner_id{1}, claim_word::most_owner}) {
-        const claim_word live{bytes, bytes - slack, owner, true};
+        const std::uint32_t bin = static_cast<std::uint32_t>(bytes / 512) % 512;
+        const claim_word live = claim_word::plain(bytes, bytes - slack, owner, bin);
         EXPECT_EQ(live.held_by(), holder::program);
         EXPECT_TRUE(live.plainly_live());
         EXPECT_EQ(live.bytes(), bytes);
         EXPECT_EQ(live.units(), bytes / 512);
         EXPECT_EQ(live.requested_bytes(), bytes - slack);
+        EXPECT_EQ(live.slack_bytes(), slack);
+        EXPECT_EQ(live.bin(), bin);
         EXPECT_EQ(live.owner(), owner);
         EXPECT_EQ(live.tag(), claim_word::plain_tag_of(owner));
 
@@ -35,28 +38,37 @@ TEST(claim_word, says_size_request_owner_and_holder) {
         EXPECT_FALSE(cached.plainly_live());
         EXPECT_EQ(cached.bytes(), bytes);
         EXPECT_EQ(cached.owner(), owner);
+        EXPECT_EQ(cached.bin(), bin);
+        for (const std::uint32_t other : {0U, 511U}) {
+          EXPECT_EQ(cached.in_bin(other).bin(), other);
+          EXPECT_EQ(cached.in_bin(other).in_bin(bin).bits(), cached.bits());
+        }
         EXPECT_NE(cached.tag(), claim_word::plain_tag_of(owner));
 
-        const claim_word again = cached.handed_out(bytes - 17);
+        const claim_word again = cached.handed_out(17);
         EXPECT_TRUE(again.plainly_live());
         EXPECT_EQ(again.requested_bytes(), bytes - 17);
         EXPECT_EQ(again.bytes(), bytes);
         EXPECT_EQ(again.owner(), owner);
+        EXPECT_EQ(again.bin(), bin);
       }
     }
   }
 }
 
 TEST(claim_word, an_odd_block_is_live_but_not_plainly) {
-  const claim_word odd = claim_word{1024, 1000, 3, true}.odd();
+  const claim_word odd = claim_word::plain(1024, 1000, 3, 2).made_odd();
   EXPECT_EQ(odd.held_by(), holder::program);
   EXPECT_FALSE(odd.plainly_live());
-  EXPECT_EQ(odd.requested_bytes(), 1000U);
-  EXPECT_EQ(odd.bits(), (claim_word{1024, 1000, 3, false}.bits()));
+  EXPECT_EQ(odd.slack_bytes(), 24U);
+  EXPECT_EQ(claim_word::odd(24).slack_bytes(), 24U);
+  EXPECT_EQ(claim_word::odd(24).held_by(), holder::program);
+  EXPECT_FALSE(claim_word::odd(24).plainly_live());
+  EXPECT_NE(claim_word::odd(24).tag(), claim_word::plain_tag_of(0));
   EXPECT_NE(odd.tag(), claim_word::plain_tag_of(3));
   EXPECT_EQ(claim_word{}.held_by(), holder::nobody);
   EXPECT_NE(claim_word{}.tag(), claim_word::plain_tag_of(0)) << "nobody's is not plainly live, whoever owner 0 is";
-  for (const claim_word w : {claim_word{}, odd, odd.cached(), claim_word{512, 512, 0, true}}) {
+  for (const claim_word w : {claim_word{}, odd, odd.cached(), claim_word::odd(1), of(512)}) {
     EXPECT_NE(w.tag(), claim_word::no_tag);
   }
 }
@@ -88,7 +100,7 @@ TEST(claim, changes_once_however_many_try) {
     }
     for (std::thread& each : all) each.join();
     ASSERT_EQ(won.load(), 1);
-    c.write(c.read().handed_out(512));
+    c.write(c.read().handed_out(0));
   }
 }
 

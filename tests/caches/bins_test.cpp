@@ -1,0 +1,107 @@
+/// Which bin a block is found in, and blocks that none is for.
+#include "cached.hpp"
+#include "thread_cache.hpp"
+
+namespace gpumem::caches {
+namespace {
+
+class CachedBins : public cached_program {
+ protected:
+  /// Sizes above 64 KiB whose first bin is the same.
+  static std::vector<std::size_t> sizes_of_one_bin(std::size_t sizes) {
+    std::vector<std::size_t> found{1000 * 512};
+    const std::uint32_t bin = bin_places::of_bytes(found.front());
+    for (std::size_t bytes = found.front() + 512; found.size() < sizes; bytes += 512) {
+      if (bin_places::of_bytes(bytes) == bin) found.push_back(bytes);
+    }
+    return found;
+  }
+};
+
+// The second of two sizes that share a bin lies beside it, which the claim of a block that the heap served does not
+// say.
+TEST_F(CachedBins, TwoSizesThatShareABinTakeNoLock) {
+  const std::vector<std::size_t> sizes = sizes_of_one_bin(2);
+  const auto some_of = [&](std::size_t bytes) {
+    std::vector<void*> blocks;
+    for (int k = 0; k < 6; ++k) blocks.push_back(take(bytes));
+    return blocks;
+  };
+  const auto give_all = [&](const std::vector<void*>& blocks) {
+    for (void* const p : blocks) give(p);
+  };
+  for (int turn = 0; turn < 4; ++turn) {
+    for (const std::size_t bytes : sizes) give_all(some_of(bytes));
+  }
+  for (const std::size_t bytes : sizes) {
+    const std::vector<void*> cached = some_of(bytes);
+    const std::vector<void*> from_heap = some_of(bytes);
+    const std::uint64_t first = stats().locks;
+    const std::uint64_t asking = stats().locks - first;
+    give_all(from_heap);
+    const std::vector<void*> again = some_of(bytes);
+    EXPECT_EQ(stats().locks, first + 2 * asking) << bytes;
+    give_all(cached);
+    give_all(again);
+  }
+}
+
+TEST_F(CachedBins, ManySizesThatShareABinAreServedAllTheSame) {
+  const std::vector<std::size_t> sizes = sizes_of_one_bin(5);
+  std::vector<void*> blocks;
+  for (int turn = 0; turn < 100; ++turn) {
+    const std::size_t bytes = sizes[static_cast<std::size_t>(turn * turn) % sizes.size()];
+    blocks.push_back(take(bytes - static_cast<std::size_t>(turn)));
+    if (turn % 3 != 0) continue;
+    give(blocks.front());
+    blocks.erase(blocks.begin());
+  }
+  EXPECT_TRUE(allocator_->check(0).ok()) << allocator_->check(0).message();
+  for (void* const p : blocks) give(p);
+  EXPECT_EQ(stats().live_bytes, 0U);
+  EXPECT_EQ(stats().requested_bytes, 0U);
+}
+
+// More than a claim has room for: 2^11 owners, 2^32 units of 512 B.
+TEST_F(CachedBins, ManyStreamsAtOnceAreServed) {
+  std::vector<stream_ref> streams(2100);
+  std::vector<void*> blocks;
+  for (stream_ref& s : streams) {
+    s = device_.create_stream();
+    blocks.push_back(take(4000, s));
+  }
+  EXPECT_EQ(stats().live_blocks, streams.size());
+  EXPECT_EQ(stats().requested_bytes, streams.size() * 4000);
+  for (std::size_t k = 0; k < streams.size(); ++k) {
+    const release wrong{.bytes = 4001};
+    EXPECT_EQ(allocator_->try_deallocate(blocks[k], wrong).code(), errc::wrong_size);
+    give(blocks[k], {.stream = streams[k], .bytes = 4000});
+    EXPECT_EQ(allocator_->try_deallocate(blocks[k]).code(), errc::double_free);
+    give(take(512, streams[k]));
+  }
+  EXPECT_EQ(stats().live_blocks, 0U);
+}
+
+TEST(CachedBinsOfTheLargest, ABlockOfTerabytesIsServed) {
+  sim_device large{{.capacity_bytes = 8 * tib}};
+  device* const devices[] = {&large};
+  const auto opened = allocator::open(devices, settings{});
+  ASSERT_TRUE(opened.ok()) << opened.why().message();
+  allocator& of = **opened;
+  constexpr std::size_t bytes = 3 * tib - 100;
+  for (int turn = 0; turn < 3; ++turn) {
+    void* const p = of.allocate(bytes);
+    EXPECT_EQ(of.stats(0)->requested_bytes, bytes);
+    EXPECT_EQ(of.describe(p)->requested_bytes, bytes);
+    const status wrong = of.try_deallocate(p, {.bytes = bytes - (std::size_t{1} << 41)});
+    EXPECT_EQ(wrong.code(), errc::wrong_size) << "whose low bits are the same";
+    EXPECT_NE(wrong.message().find(std::to_string(bytes)), std::string::npos) << wrong.message();
+    EXPECT_TRUE(of.try_deallocate(p, {.bytes = bytes}).ok());
+    EXPECT_EQ(of.try_deallocate(p).code(), errc::double_free);
+    EXPECT_EQ(of.stats(0)->requested_bytes, 0U);
+    EXPECT_TRUE(of.check(0).ok()) << of.check(0).message();
+  }
+}
+
+}  // namespace
+}  // namespace gpumem::caches
