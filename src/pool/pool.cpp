@@ -122,7 +122,7 @@ block_index pool::search_of(const want& w, owner_id other) {
 address pool::hand_out(block_index i, const want& w, std::uint64_t requested_bytes) {
   block& b = heap_.at(i);
   b.owner = w.owner;
-  if (!claims_.has_room()) make_room_for_claim();
+  if (!claims_.has_room()) make_room_for_claim_of(i);
   claims_.insert(b.begin, i,
                  w.plain ? claim_word::plain(b.bytes, requested_bytes, w.owner, bin_places::of_bytes(b.bytes))
                          : claim_word::odd(b.bytes - requested_bytes));

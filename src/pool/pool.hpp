@@ -180,7 +180,7 @@ class pool {
   void to_heap(claim_index i, owner_id o);
   bool flush_caches();
   void flush_claimed();
-  void make_room_for_claim();
+  void make_room_for_claim_of(block_index i);
   void forget_caches(owner_id o);
   void thread_ends(thread_cache& c);
 

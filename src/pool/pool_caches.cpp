@@ -288,11 +288,18 @@ void pool::flush_claimed() {
   for (owner_id o = 0; o < depot_.owners(); ++o) empty_depot(o);
 }
 
-// Caches know blocks by where their claims stand, so they are emptied first. Seldom: the table doubles.
-[[gnu::cold]] void pool::make_room_for_claim() {
+// Caches know blocks by where their claims stand, so they are emptied first. Seldom: the table doubles. Where the host
+// has no memory for that, nobody ever had the block.
+[[gnu::cold]] void pool::make_room_for_claim_of(block_index i) {
   const thread_caches::claim all{caches_};
   flush_claimed();
-  claims_.grow();
+  try {
+    claims_.grow();
+  } catch (const std::bad_alloc&) {
+    if (follower_ != nullptr) follower_->gone(i);
+    free_now(i, heap_.at(i).owner);
+    throw;
+  }
 }
 
 // No cache serves that owner any more (any owner, where it is `idle_owner`) until a thread comes with one of its

@@ -1,5 +1,9 @@
 /// What caches hold is nobody's loss: it serves whoever needs it, goes back when asked, and stays small.
+#include <sys/resource.h>
+
+#include <fstream>
 #include <map>
+#include <new>
 #include <random>
 
 #include "cached.hpp"
@@ -236,6 +240,35 @@ TEST_F(CachedMemory, TheRecordsOfManyBlocksAreBounded) {
   }
   EXPECT_LE(stats().metadata_bytes, full + 128 * kib) << "the second time takes a cache, and nothing more";
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they take terabytes of addresses themselves
+// The host has no memory for one more claim: the request fails, and what was made ready for it is free.
+TEST_F(CachedMemory, WhatTheHostHasNoRecordForIsNotLost) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  std::uint64_t pages = 0;
+  std::ifstream{"/proc/self/statm"} >> pages;
+  std::vector<void*> all;
+  all.reserve(200'000);
+  const rlimit now{pages * 4096 + 4 * mib, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &now), 0);
+  bool failed = false;
+  try {
+    while (all.size() < 200'000) all.push_back(allocator_->allocate(512));
+  } catch (const out_of_memory&) {
+  } catch (const std::bad_alloc&) {
+    failed = true;
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_TRUE(failed) << all.size();
+  const status ok = allocator_->check(0);
+  EXPECT_TRUE(ok) << ok.message();
+  EXPECT_EQ(stats().live_blocks, all.size());
+  all.push_back(allocator_->allocate(512));
+  for (void* const p : all) allocator_->deallocate(p);
+  EXPECT_EQ(stats().live_bytes, 0U);
+}
+#endif
 
 // Each thread and stream costs what is stated, and gives it back at its end; what the next one begins with is bounded.
 TEST_F(CachedMemory, TheRecordsOfAThreadGoWithIt) {
