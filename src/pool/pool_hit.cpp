@@ -49,17 +49,25 @@ bool pool::take_back_key(address at, std::uint64_t key, const release& stated) n
   return true;
 }
 
+// The claim of a block of the latest stream, looked at anew: nobody's where another thread has freed it since.
+claim_table::sight pool::seen_again(const thread_cache& mine, address at) const noexcept {
+  const claim_table::sight seen = claims_.find(at);
+  return seen.word().tag() == mine.latest_tag() ? seen : claim_table::sight{};
+}
+
 // A block of the latest stream that is in no bin where its claim has it: in the second one of its size, which the claim
 // then says, or in none. What a free knows is looked up anew, as in `defer_of_latest`.
 [[gnu::noinline]] bool pool::take_back_elsewhere(address at, const release& stated) noexcept {
   pool& of = *latest_cache_of_thread.of;
   thread_cache& mine = *latest_cache_of_thread.cache;
   stream_cache& s = mine.latest();
-  const claim_table::sight seen = of.claims_.find(at);
-  stream_cache::bin* const bin = s.that_serves(seen.word().units());
-  if (bin == nullptr || bin->count >= bin->most) return of.defer(mine, s, at, stated);
-  const bool taken =
-      mine.alone() ? of.put_into<true>(mine, bin, seen, at, stated) : of.put_into<false>(mine, bin, seen, at, stated);
+  const claim_table::sight seen = of.seen_again(mine, at);
+  stream_cache::bin* const bin = seen.of != nullptr ? s.that_serves(seen.word().units()) : nullptr;
+  bool taken = false;
+  if (bin != nullptr && bin->count < bin->most) {
+    taken =
+        mine.alone() ? of.put_into<true>(mine, bin, seen, at, stated) : of.put_into<false>(mine, bin, seen, at, stated);
+  }
   if (!taken) return of.defer(mine, s, at, stated);
   seen.of->write(seen.word().cached().in_bin(s.place_of(*bin)));
   mine.leave();
@@ -71,8 +79,8 @@ bool pool::take_back_key(address at, std::uint64_t key, const release& stated) n
 [[gnu::noinline]] bool pool::take_back_of_full(thread_cache& mine, stream_cache::bin& bin, address at,
                                                const release& stated) noexcept {
   bool taken = false;
-  if (mine.latest().set_aside(bin)) {
-    const claim_table::sight seen = claims_.find(at);
+  const claim_table::sight seen = seen_again(mine, at);
+  if (seen.of != nullptr && seen.word().units() == bin.units && mine.latest().set_aside(bin)) {
     taken = mine.alone() ? put_into<true>(mine, &bin, seen, at, stated) : put_into<false>(mine, &bin, seen, at, stated);
   }
   mine.leave();

@@ -52,7 +52,7 @@ TEST_F(CachedMisuse, ASecondFreeByAnotherThreadIsRefused) {
 
 // Both threads have a cache and free at the same moment, many times: one of the two gets the block.
 TEST_F(CachedMisuse, OfTwoFreesAtOnceOneSucceeds) {
-  constexpr int rounds = sanitized ? 2'000 : 20'000;
+  constexpr int rounds = sanitized ? 4'000 : 40'000;
   for (const std::size_t bytes : {512UL, 300'000UL}) {
     warm(bytes);
     const std::uint64_t misuses_before = stats().misuses;
@@ -60,13 +60,18 @@ TEST_F(CachedMisuse, OfTwoFreesAtOnceOneSucceeds) {
     std::atomic<int> freed{0};
     std::atomic<int> refused{0};
     std::barrier ready{2, [&]() noexcept { block = allocator_->allocate(bytes); }};
+    meeting step;  // who has slept comes too late to meet the other one
     const auto race = [&](bool states_bytes) {
       fill_cache();
+      std::vector<void*> many;  // so that the bin is full, and a free looks at the block twice
+      for (int k = 0; k < 100; ++k) many.push_back(allocator_->allocate(bytes));
+      for (void* const p : many) allocator_->deallocate(p);
       ready.arrive_and_wait();
       for (int round = 0; round < rounds; ++round) {
         void* const p = block;
         release stated;
         if (states_bytes) stated.bytes = bytes;
+        step.wait();
         const status s = allocator_->try_deallocate(p, stated);
         if (s.ok()) {
           ++freed;
