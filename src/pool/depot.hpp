@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "thread_cache.hpp"
+#include "stream_cache.hpp"
 
 namespace gpumem {
 

@@ -1,6 +1,6 @@
 /// Which bin a block is found in, and blocks that none is for.
 #include "cached.hpp"
-#include "thread_cache.hpp"
+#include "stream_cache.hpp"
 
 namespace gpumem::caches {
 namespace {

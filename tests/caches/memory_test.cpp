@@ -9,7 +9,7 @@
 #include "cached.hpp"
 #include "forwarding_device.hpp"
 #include "gpumem/policy.hpp"
-#include "thread_cache.hpp"
+#include "stream_cache.hpp"
 
 namespace gpumem::caches {
 namespace {
