@@ -4,6 +4,8 @@
 /// it. A pool that is recorded has no thread caches.
 #pragma once
 
+#include <functional>
+
 #include "gpumem/device.hpp"
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
@@ -21,8 +23,8 @@ class allocation_recorder {
   virtual void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept = 0;
   /// What there is so far is where readers look for it.
   virtual status flush() = 0;
-  /// The program ends, or the allocator does; these are its pool's figures.
-  virtual status finish(const statistics& /*at_end*/) { return flush(); }
+  /// The program ends, or the allocator does; `at_end` asks its pool for its figures.
+  virtual status finish(const std::function<statistics()>& /*at_end*/) { return flush(); }
 };
 
 }  // namespace gpumem

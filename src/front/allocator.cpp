@@ -350,7 +350,8 @@ class pooled_allocator final : public allocator {
       if (const status ok = write_stats(stats_path_); !ok) log_line(ok.message());
     }
     const status done = each_recorder([this](allocation_recorder& r, std::size_t of) {
-      return r.finish(of < pools_.size() ? pools_[of].it->stats() : statistics{});  // none where its pool did not open
+      // There are none where its pool did not open.
+      return r.finish([&] { return of < pools_.size() ? pools_[of].it->stats() : statistics{}; });
     });
     if (!done) log_line(done.message());
   }

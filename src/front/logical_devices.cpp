@@ -151,7 +151,8 @@ status read_plan_of(pool_config& config, const settings& with, const policy_entr
   if (serves.records_plan) {
     if (!own) return {};  // the first run
   } else if (with.plan_path.empty()) {
-    log_line(fmt::format("pool {}: policy planned has no plan (GPUMEM_PLAN); growth serves instead", config.name));
+    log_line(fmt::format("pool {}: policy {} has no plan (GPUMEM_PLAN); growth serves instead", config.name,
+                         config.policy_name));
     return {};
   } else if (!own) {
     path = with.plan_path;

@@ -22,7 +22,10 @@ result<std::unique_ptr<allocation_recorder>> plan_recorder::open(std::string pat
     return status{errc::bad_setting,
                   fmt::format("GPUMEM_PLAN={}: cannot be written: {}", printable(path), std::strerror(errno))};
   }
-  return std::unique_ptr<allocation_recorder>{new plan_recorder{std::move(path), when, most}};
+  // The program may go to another folder.
+  std::error_code why;
+  std::string place = std::filesystem::absolute(path, why).string();
+  return std::unique_ptr<allocation_recorder>{new plan_recorder{why ? std::move(path) : std::move(place), when, most}};
 }
 
 const char* plan_recorder::policy_name() const noexcept {
@@ -62,7 +65,19 @@ void plan_recorder::freed(address at, std::uint64_t requested_bytes, stream_ref 
   }
 }
 
-status plan_recorder::finish(const statistics& at_end) {
+// The plan that was followed, where another one would be no better.
+bool plan_recorder::stays(const statistics& at_end, const std::vector<plan::recorded_op>& ops) const {
+  const std::uint64_t requests = at_end.plan_placements + at_end.plan_departures;
+  if (requests == 0) return false;  // there was none
+  if (at_end.plan_departures <= requests / requests_a_departure) return true;
+  const result<plan::step_plan> there = plan::read_plan(path_);
+  const bool same = there && plan::is_plan_of(*there, ops).ok();
+  log_line(fmt::format("planned:renew: {} of {} requests departed from the plan, which {}", at_end.plan_departures,
+                       requests, same ? "stays, since it is of these requests" : "is made anew"));
+  return same;
+}
+
+status plan_recorder::finish(const std::function<statistics()>& at_end) {
   std::vector<plan::recorded_op> ops;  // placed without the lock: other threads may go on for as long
   {
     const std::lock_guard lock{mutex_};
@@ -70,13 +85,8 @@ status plan_recorder::finish(const statistics& at_end) {
     ops.swap(ops_);
   }
   if (ops.empty()) return {};
-  const std::uint64_t requests = at_end.plan_placements + at_end.plan_departures;
-  if (when_ == writes::where_departed && requests != 0) {
-    if (at_end.plan_departures <= requests / requests_a_departure) return {};
-    log_line(fmt::format("planned:renew: {} of {} requests departed from the plan, which is made anew",
-                         at_end.plan_departures, requests));
-  }
   try {
+    if (when_ == writes::where_departed && stays(at_end(), ops)) return {};
     return write_plan_of(ops);
   } catch (const std::exception& e) {  // no memory; this may run in a destructor
     return {errc::out_of_memory, fmt::format("{}: no plan of {} operations: {}", policy_name(), ops.size(), e.what())};

@@ -22,7 +22,7 @@ class plan_recorder final : public allocation_recorder {
   /// When the plan is written, besides that something has to be allocated.
   enum class writes : std::uint8_t {
     always,          ///< `planned:record`
-    where_departed,  ///< `planned:renew`: no plan was followed, or not closely
+    where_departed,  ///< `planned:renew`: there was none, or it was not followed closely and is of other requests
   };
   static constexpr std::size_t most_ops = std::size_t{1} << 26;  ///< of one run that is for this: 1 GiB of them
   static constexpr std::size_t most_ops_of_each_run = std::size_t{1} << 22;  ///< where every run is recorded: 64 MiB
@@ -38,12 +38,13 @@ class plan_recorder final : public allocation_recorder {
   void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
   status flush() override { return {}; }
   /// Makes the plan and writes it; once.
-  status finish(const statistics& at_end) override;
+  status finish(const std::function<statistics()>& at_end) override;
 
  private:
   plan_recorder(std::string path, writes when, std::size_t most) : path_{std::move(path)}, when_{when}, most_{most} {}
   [[nodiscard]] const char* policy_name() const noexcept;
   bool room();
+  [[nodiscard]] bool stays(const statistics& at_end, const std::vector<plan::recorded_op>& ops) const;
   [[nodiscard]] status write_plan_of(const std::vector<plan::recorded_op>& ops) const;
 
   const std::string path_;

@@ -2,7 +2,6 @@
 #include "plan_file.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <random>
 
 #include "problem_file.hpp"
 #include "text.hpp"
@@ -134,9 +134,9 @@ result<step_plan> read_plan(const std::string& path) {
 
 status write_plan(const std::string& path, const step_plan& made) {
   const std::string text = plan_text(made);
-  // Of this process: several may end together, and each writes all of its own.
-  const std::string beside = fmt::format("{}.{}.part", path, ::getpid());
-  std::FILE* const file = std::fopen(beside.c_str(), "wb");
+  // Several programs may end together, perhaps of one number in different containers, and each writes all of its own.
+  const std::string beside = fmt::format("{}.{:08x}.part", path, std::random_device{}());
+  std::FILE* const file = std::fopen(beside.c_str(), "wbx");
   if (file == nullptr) return {errc::invalid_argument, fmt::format("{}: {}", path, std::strerror(errno))};
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
   const bool closed = std::fclose(file) == 0;

@@ -204,8 +204,9 @@ claim_word pool::held_as(block_index i) const noexcept {
     claims_.erase(seen.at);
     fence_uses(i, o);
   } else if (mine == nullptr || !keep(*mine, seen.at, o, false)) {
+    const bool may_wait = mine != nullptr && calm_ && cacheable(o, b.bytes);
     to_heap(seen.at, o);
-    if (mine != nullptr && calm_ && cacheable(o, held.bytes())) let_wait(*mine, o);
+    if (may_wait) let_wait(*mine, o);
   }
   return {};
 }

@@ -296,6 +296,7 @@ void pool::flush_claimed() {
   try {
     claims_.grow();
   } catch (const std::bad_alloc&) {
+    if (claims_.has_room()) return;  // what caches held had some
     if (follower_ != nullptr) follower_->gone(i);
     free_now(i, heap_.at(i).owner);
     throw;

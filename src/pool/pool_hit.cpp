@@ -56,7 +56,8 @@ claim_table::sight pool::seen_again(const thread_cache& mine, address at) const 
 }
 
 // A block of the latest stream that is in no bin where its claim has it: in the second one of its size, which the claim
-// then says, or in none. What a free knows is looked up anew, as in `defer_of_latest`.
+// then says, or in none (or that bin is full: it waits, and the bin grows when it is settled). What a free knows is
+// looked up anew, as in `defer_of_latest`.
 [[gnu::noinline]] bool pool::take_back_elsewhere(address at, const release& stated) noexcept {
   pool& of = *latest_cache_of_thread.of;
   thread_cache& mine = *latest_cache_of_thread.cache;

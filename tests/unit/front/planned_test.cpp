@@ -262,10 +262,10 @@ TEST_F(planned, record_without_an_allocation_writes_nothing) {
 /// A run from its first request to its end; the lines that it logged.
 class planned_renew : public planned {
  protected:
-  std::vector<std::string> run(const std::vector<recorded_op>& ops) {
+  std::vector<std::string> run(const std::vector<recorded_op>& ops, const std::string& limit = "") {
     std::vector<std::string> lines;
     const log_sink before = set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
-    const status opened = open("", "planned:renew");
+    const status opened = open(limit, "planned:renew");
     EXPECT_TRUE(opened) << opened.message();
     play(ops);
     placements_ = stats().plan_placements;
@@ -345,6 +345,36 @@ TEST_F(planned_renew, makes_a_plan_anew_that_is_of_another_program) {
   EXPECT_TRUE(plan::is_plan_of(*made, other));
   EXPECT_THAT(run(other), ::testing::IsEmpty());
   EXPECT_EQ(departures_, 0U);
+}
+
+// Every request departs, and yet no other plan would be better.
+TEST_F(planned_renew, leaves_a_plan_that_finds_no_memory) {
+  const std::vector<recorded_op> ops = pairs(kib);
+  ASSERT_TRUE(write_plan_of(ops));
+  plan_.height_bytes = 64 * mib;
+  ASSERT_TRUE(plan::write_plan(path_, plan_));
+  const std::string plan = text_of_plan();
+  EXPECT_THAT(run(ops, "32MiB"),
+              ::testing::ElementsAre(HasSubstr("got 0 B of 64.00 MiB"),
+                                     "planned:renew: 400 of 400 requests departed from the plan, which stays, since it "
+                                     "is of these requests"));
+  EXPECT_EQ(text_of_plan(), plan);
+}
+
+TEST_F(planned_renew, writes_where_it_was_opened_though_the_program_goes_elsewhere) {
+  const std::string there = path_;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(std::filesystem::path{path_}.parent_path());
+  path_ = std::filesystem::path{path_}.filename();
+  const log_sink sink = set_log_sink([](std::string_view) {});
+  ASSERT_TRUE(open("", "planned:renew"));
+  std::filesystem::current_path("/");
+  play(pairs(kib));
+  a_.reset();
+  (void)set_log_sink(sink);
+  std::filesystem::current_path(before);
+  path_ = there;
+  EXPECT_TRUE(std::filesystem::exists(path_)) << path_;
 }
 
 TEST_F(planned_renew, refuses_a_file_that_is_no_plan_and_leaves_it) {
