@@ -78,8 +78,7 @@ result<std::unique_ptr<cuda_stage>> open_stage(const options& with) {
 }
 
 std::vector<latency_row> run_benchmarks() {
-  std::array words{std::string{"gpumem_bench"}, std::string{"--benchmark_enable_random_interleaving=true"},
-                   fmt::format("--benchmark_repetitions={}", latency_repetitions)};
+  std::array words{std::string{"gpumem_bench"}, std::string{"--benchmark_enable_random_interleaving=true"}};
   std::vector<char*> argv;
   for (std::string& w : words) argv.push_back(w.data());
   auto argc = static_cast<int>(argv.size());

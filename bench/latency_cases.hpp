@@ -16,6 +16,7 @@
 
 #include "bits.hpp"
 #include "gpumem/device.hpp"
+#include "latency.hpp"
 
 namespace gpumem::bench {
 
@@ -24,7 +25,7 @@ inline constexpr std::array live_powers{2, 3, 4, 5, 6};
 // Turns of a repetition: about a millisecond each, so that most fall between two interruptions, and what a thread takes
 // to begin is little of it. Those of a pair are the subject's.
 inline constexpr std::size_t short_turns = 200'000;  ///< of a few nanoseconds
-inline constexpr std::size_t spin_turns = 40'000;
+inline constexpr std::size_t spin_turns = 120'000;
 inline constexpr std::size_t driver_part_turns = 8000;
 inline constexpr std::size_t uncached_turns = 128;  ///< with a driver call in each
 inline constexpr std::size_t walk_turns = 4000;
@@ -48,16 +49,18 @@ class case_list {
   /// `turns` is how many one repetition has (on each thread). They are fixed, since a trial that is to find them out
   /// may meet an interruption, and one turn would then look like enough.
   template <typename Body>
-  void add(const std::string& allocator, const std::string& name, unsigned threads, std::size_t turns, Body body) {
-    if (wants(name)) add_always(allocator, name, threads, turns, std::move(body));
+  void add(const std::string& allocator, const std::string& name, unsigned threads, std::size_t turns, Body body,
+           int repetitions = latency_repetitions) {
+    if (wants(name)) add_always(allocator, name, threads, turns, std::move(body), repetitions);
   }
   template <typename Body>
-  void add_always(const std::string& allocator, const std::string& name, unsigned threads, std::size_t turns,
-                  Body body) {
+  void add_always(const std::string& allocator, const std::string& name, unsigned threads, std::size_t turns, Body body,
+                  int repetitions = latency_repetitions) {
     names_.push_back(fmt::format("{}|{}|{}", allocator, name, threads));
     benchmark::RegisterBenchmark(fmt::format("{}|{}|", allocator, name).c_str(), body)
         ->Threads(static_cast<int>(threads))
         ->Iterations(static_cast<benchmark::IterationCount>(turns))
+        ->Repetitions(repetitions)
         ->UseRealTime();
   }
   [[nodiscard]] std::ptrdiff_t place(const std::string& allocator, const std::string& name, unsigned threads) const {

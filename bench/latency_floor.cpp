@@ -1,5 +1,6 @@
 #include "latency_floor.hpp"
 
+#include <cstdint>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -30,11 +31,26 @@ void lock_and_unlock(benchmark::State& state) {
   }
 }
 
+/// Four chains of additions: about as many instructions a cycle as an allocate and a free take. A chain of
+/// multiplications leaves most of a core free, so that nobody else on that core slows it, and what two threads are
+/// given of a busy machine is then not what it scales to.
 void spin(benchmark::State& state) {
-  std::uint64_t x = 1;
+  std::uint64_t a = 1;
+  std::uint64_t b = 2;
+  std::uint64_t c = 3;
+  std::uint64_t d = 4;
+  std::uint64_t step = 5;
+  asm volatile("" : "+r"(step));  // no constant, which some processors add for nothing
   for (auto turn : state) {
     static_cast<void>(turn);
-    for (int i = 0; i < 32; ++i) benchmark::DoNotOptimize(x = x * 6364136223846793005U + 1);
+#pragma GCC unroll 32
+    for (int i = 0; i < 32; ++i) {
+      a += step;
+      b += step;
+      c += step;
+      d += step;
+      asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));  // each addition is made, and in a register
+    }
   }
 }
 
@@ -73,13 +89,16 @@ void latency_floor::add(case_list& cases, const std::vector<unsigned>& threads, 
             [this](benchmark::State& state) { ring_.run(state); });
   for (std::size_t i = 0; i < loops.size(); ++i) {
     replays_.push_back(std::make_unique<replayed<empty_subject>>(empty_, loops[i]));
-    cases.add("floor", "replay_loop_" + names[i], 1, replay_turns(loops[i].ops.size()),
-              [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
+    cases.add(
+        "floor", "replay_loop_" + names[i], 1, replay_turns(loops[i].ops.size()),
+        [of = replays_.back().get()](benchmark::State& state) { of->run(state); }, latency_long_repetitions);
   }
   if (!cases.wants("worst")) return;
   worst_ = std::make_unique<worst_case<empty_subject>>([] { return result{std::make_unique<empty_subject>()}; },
-                                                       latency_repetitions);
-  cases.add("floor", "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); });
+                                                       latency_long_repetitions);
+  cases.add(
+      "floor", "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); },
+      latency_long_repetitions);
 }
 
 }  // namespace gpumem::bench

@@ -4,6 +4,7 @@
 #include <benchmark/benchmark.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <semaphore>
@@ -70,10 +71,14 @@ class pointer_ring {
     const std::size_t end = published_.load(std::memory_order_acquire);
     if (taken_here_ == end) return false;
     while (taken_here_ != end) {
-      each(slots_[taken_here_ % slots_.size()]);
-      if (++taken_here_ % chunk == 0) taken_.store(taken_here_, std::memory_order_release);
+      // Read at once: a free's atomic operation would keep the processor from fetching what comes behind it.
+      std::array<void*, chunk> here;
+      const std::size_t some = std::min(chunk, end - taken_here_);
+      for (std::size_t i = 0; i < some; ++i) here[i] = slots_[(taken_here_ + i) % slots_.size()];
+      for (std::size_t i = 0; i < some; ++i) each(here[i]);
+      taken_here_ += some;
+      taken_.store(taken_here_, std::memory_order_release);
     }
-    taken_.store(taken_here_, std::memory_order_release);
     return true;
   }
   /// All that was put is seen, and taken when this returns.

@@ -76,8 +76,11 @@ class measured_subject final : public measured_row {
       if (void* const p = of.allocate(c.bytes, of.stream(0))) of.release(p, of.stream(0));
     }
     for (const sized_case& c : pair_cases) {
-      cases.add(in.name, c.name, 1, of.caches(c.bytes) ? subject::pair_turns : uncached_turns,
-                [&of, c](benchmark::State& state) { one_pair(state, of, c.bytes); });
+      const bool cached = of.caches(c.bytes);
+      cases.add(
+          in.name, c.name, 1, cached ? subject::pair_turns : uncached_turns,
+          [&of, c](benchmark::State& state) { one_pair(state, of, c.bytes); },
+          cached ? latency_repetitions : latency_long_repetitions);
     }
     for (const unsigned n : *in.threads) {
       if (n == 1 || !of.caches(4 * kib)) continue;
@@ -111,10 +114,13 @@ class measured_subject final : public measured_row {
       }
       if (!of->caches(4 * kib) && power > most_uncached_power) continue;
       walks_.push_back(std::make_unique<live_blocks<subject>>(*of));
-      cases.add(in.name, name, 1, of->caches(4 * kib) ? walk_turns : uncached_turns,
-                [over = walks_.back().get(), power](benchmark::State& state) {
-                  random_walk(state, *over, power_of_ten(power));
-                });
+      const bool cached = of->caches(4 * kib);
+      cases.add(
+          in.name, name, 1, cached ? walk_turns : uncached_turns,
+          [over = walks_.back().get(), power](benchmark::State& state) {
+            random_walk(state, *over, power_of_ten(power));
+          },
+          cached ? latency_repetitions : latency_long_repetitions);
     }
     return {};
   }
@@ -127,8 +133,9 @@ class measured_subject final : public measured_row {
       const auto opened = open(in, loop.streams);
       if (!opened) return opened.why();
       replays_.push_back(std::make_unique<replayed<subject>>(**opened, loop));
-      cases.add(in.name, name, 1, replay_turns(loop.ops.size()),
-                [of = replays_.back().get()](benchmark::State& state) { of->run(state); });
+      cases.add(
+          in.name, name, 1, replay_turns(loop.ops.size()),
+          [of = replays_.back().get()](benchmark::State& state) { of->run(state); }, latency_long_repetitions);
     }
     return {};
   }
@@ -136,8 +143,10 @@ class measured_subject final : public measured_row {
   status add_worst(case_list& cases, const row_context& in) {
     if (!cases.wants("worst")) return {};
     worst_ = std::make_unique<worst_case<subject>>([in] { return subject::open(*in.row, in.with->setup, in.stage, 1); },
-                                                   latency_repetitions);
-    cases.add(in.name, "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); });
+                                                   latency_long_repetitions);
+    cases.add(
+        in.name, "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); },
+        latency_long_repetitions);
     return {};
   }
 

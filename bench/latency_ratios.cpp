@@ -100,7 +100,7 @@ class ratio_list {
                      known ? fmt::format("an empty operation: {:.1f} us; ", floor->tail->p99_999_us) : "",
                      ours->tail->preemptions)});
     add({"worst p99.999 us, each operation's median", ours->tail->p99_999_of_medians_us, "< 50", gpumem,
-         fmt::format("of {} times each; at most {:.1f} us", latency_repetitions, ours->tail->max_of_medians_us)});
+         fmt::format("of {} times each; at most {:.1f} us", latency_long_repetitions, ours->tail->max_of_medians_us)});
   }
 
   const std::vector<latency_row>& rows_;
