@@ -14,15 +14,16 @@ bool depot::put(owner_id o, std::uint32_t units, const claim_index* first, std::
   if (p.batches == most_batches || (p.batches != 0 && p.units != units)) return false;
   std::uint32_t b = spare_;
   if (b == no_block) {
-    b = static_cast<std::uint32_t>(batches_.size());
-    batches_.emplace_back();
+    b = static_cast<std::uint32_t>(links_.size());
+    if (held_.size() == b) held_.emplace_back();  // one more than links, where the host was short last time
+    links_.emplace_back();
   } else {
-    spare_ = batches_[b].next;
+    spare_ = links_[b].next;
   }
-  std::copy_n(first, count, batches_[b].held.begin());
-  batches_[b].count = count;
-  batches_[b].next = p.first;
-  p.first = b;
+  std::copy_n(first, count, held_[b].held.begin());
+  links_[b] = {.count = count, .next = no_block};
+  (p.batches == 0 ? p.first : links_[p.last].next) = b;
+  p.last = b;
   p.units = units;
   ++p.batches;
   ++batches_by_size_[units % sizes];
@@ -33,14 +34,14 @@ bool depot::put(owner_id o, std::uint32_t units, const claim_index* first, std::
 
 depot::blocks depot::take_from(place& p) noexcept {
   const std::uint32_t b = p.first;
-  const blocks taken = batches_[b];
-  p.first = taken.next;
+  const blocks taken = batch_at(b);
+  p.first = links_[b].next;
   --p.batches;
   --batches_by_size_[p.units % sizes];
-  batches_[b].next = spare_;
+  links_[b].next = spare_;
   spare_ = b;
-  blocks_ -= taken.count;
-  bytes_ -= std::uint64_t{taken.count} * p.units * block_granularity;
+  blocks_ -= taken.size();
+  bytes_ -= std::uint64_t{taken.size()} * p.units * block_granularity;
   return taken;
 }
 
@@ -60,7 +61,8 @@ depot::blocks depot::take_any(owner_id o) noexcept {
 }
 
 std::uint64_t depot::metadata_bytes() const noexcept {
-  std::uint64_t bytes = batches_.capacity() * sizeof(blocks) + by_owner_.capacity() * sizeof(by_owner_[0]);
+  std::uint64_t bytes = held_.capacity() * sizeof(claims_of_blocks) + links_.capacity() * sizeof(link) +
+                        by_owner_.capacity() * sizeof(by_owner_[0]);
   for (const auto& places : by_owner_) bytes += places.capacity() * sizeof(place);
   return bytes;
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "stream_cache.hpp"
@@ -16,18 +17,14 @@ class depot {
  public:
   static constexpr std::uint32_t batch = stream_cache::batch;
 
-  struct blocks {
-    std::array<claim_index, batch> held;
-    std::uint32_t count = 0;
-    std::uint32_t next = no_block;
-  };
-  static_assert(sizeof(blocks) == 128);
+  /// A batch, until the next `put`: the claims of its blocks, in the order in which they were freed.
+  using blocks = std::span<const claim_index>;
 
   /// False where the place is taken by another size, or holds as many batches as it may.
   bool put(owner_id o, std::uint32_t units, const claim_index* first, std::uint32_t count);
-  /// The latest batch of that size; `count` is 0 where there is none.
+  /// The oldest batch of that size; empty where there is none.
   blocks take(owner_id o, std::uint32_t units) noexcept;
-  /// Any batch of the owner's; `count` is 0 where there is none left.
+  /// Any batch of the owner's; empty where there is none left.
   blocks take_any(owner_id o) noexcept;
 
   [[nodiscard]] owner_id owners() const noexcept { return static_cast<owner_id>(by_owner_.size()); }
@@ -42,7 +39,7 @@ class depot {
   void for_each(Each each) const {
     for (owner_id o = 0; o < by_owner_.size(); ++o) {
       for (const place& p : by_owner_[o]) {
-        for (std::uint32_t b = p.first; b != no_block; b = batches_[b].next) each(o, p.units, batches_[b]);
+        for (std::uint32_t b = p.first; b != no_block; b = links_[b].next) each(o, p.units, batch_at(b));
       }
     }
   }
@@ -52,13 +49,24 @@ class depot {
   static constexpr std::uint32_t sizes = 256;
   struct place {
     std::uint32_t units = 0;
-    std::uint32_t first = no_block;
+    std::uint32_t first = no_block;  // the oldest
+    std::uint32_t last = no_block;
     std::uint32_t batches = 0;
   };
+  struct alignas(64) claims_of_blocks {
+    std::array<claim_index, batch> held;
+  };
+  struct link {
+    std::uint32_t count = 0;
+    std::uint32_t next = no_block;
+  };
+  [[nodiscard]] blocks batch_at(std::uint32_t b) const noexcept { return {held_[b].held.data(), links_[b].count}; }
   blocks take_from(place& p) noexcept;
 
   std::vector<std::vector<place>> by_owner_;
-  std::vector<blocks> batches_;
+  // Apart, so that who takes several waits for one line of memory from another processor, and not for one each time.
+  std::vector<claims_of_blocks> held_;
+  std::vector<link> links_;
   std::uint32_t spare_ = no_block;
   std::uint64_t bytes_ = 0;
   std::uint64_t blocks_ = 0;

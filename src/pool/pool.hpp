@@ -144,9 +144,11 @@ class pool {
   template <bool alone>
   [[nodiscard]] bool put_into(thread_cache& mine, stream_cache::bin* bin, const claim_table::sight& seen, address at,
                               const release& stated) noexcept;
-  void fetch_ahead(const stream_cache::bin& bin, claim_index at) const noexcept;
+  void fetch_ahead(const stream_cache::bin& bin, address at) const noexcept;
   [[nodiscard]] claim_table::sight seen_again(const thread_cache& mine, address at) const noexcept;
   [[nodiscard]] static bool take_back_elsewhere(address at, const release& stated) noexcept;
+  [[nodiscard]] bool take_back_of_run(thread_cache& mine, address at, const release& stated, claim_index place,
+                                      std::uint64_t claim_bits) noexcept;
   [[nodiscard]] bool take_back_of_full(thread_cache& mine, stream_cache::bin& bin, address at,
                                        const release& stated) noexcept;
   [[nodiscard]] bool take_back_of_other(thread_cache& mine, address at, const release& stated,

@@ -87,13 +87,13 @@ address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested)
     returning_.asked(units);
     if (!depot_.may_hold(units)) return 0;
     const depot::blocks got = depot_.take(w.owner, units);
-    if (got.count == 0) return 0;
+    if (got.empty()) return 0;
     s = &stream_cache_for(mine, w.owner);
     bin = &bin_for(mine, *s, units);
-    bin->fill(got.held.data(), got.count);
+    bin->fill_reversed(got);
     bin->most = std::max(bin->most, bin->count);
-    count_cached(mine, units, got.count);
-    mine.figures.filled += got.count;
+    count_cached(mine, units, bin->count);
+    mine.figures.filled += bin->count;
     refill_beside(mine, *s, *bin);
   }
   const address at = pop(mine, *bin, requested);
@@ -101,18 +101,21 @@ address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested)
   return at;
 }
 
+// Requires that nothing lies beside it.
 void pool::refill_beside(thread_cache& mine, stream_cache& s, const stream_cache::bin& bin) {
   stream_cache::stack* const beside = s.beside(bin);
   if (beside == nullptr || !depot_.may_hold(bin.units)) return;
   allow_beside(mine, bin, may_keep(std::uint64_t{bin.units} * block_granularity), beside);
   while (beside->count < beside->allowed) {
     const depot::blocks got = depot_.take(s.owner(), bin.units);
-    if (got.count == 0) return;
-    beside->held[beside->count] = got.held;
+    if (got.empty()) break;
+    // As in the bin: in the end, what was freed first is handed out first, so that a run of neighbours stays one.
+    std::reverse_copy(got.begin(), got.end(), beside->held[beside->count].begin());
     ++beside->count;
-    count_cached(mine, bin.units, got.count);
-    mine.figures.filled += got.count;
+    count_cached(mine, bin.units, depot::batch);
+    mine.figures.filled += depot::batch;
   }
+  std::reverse(beside->held.begin(), beside->held.begin() + beside->count);
 }
 
 // How many batches may lie beside that bin, where all small blocks of the cache are to be `most` bytes.
@@ -219,7 +222,9 @@ bool pool::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin
   if (stream_cache::stack* const beside = s.beside(bin)) {
     allow_beside(mine, bin, most, beside);
     if (s.set_aside(bin)) return true;
-    while (beside->count != 0 && give(beside->held[beside->count - 1].data())) --beside->count;
+    std::uint32_t given = 0;
+    while (given != beside->count && give(beside->held[given].data())) ++given;
+    beside->drop_oldest(given);
   }
   if (!give(bin.held.data())) return s.set_aside(bin);
   bin.drop_batch();
@@ -261,8 +266,8 @@ bool pool::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin
 }
 
 [[gnu::cold]] void pool::empty_depot(owner_id o) {
-  for (depot::blocks b = depot_.take_any(o); b.count != 0; b = depot_.take_any(o)) {
-    for (std::uint32_t k = 0; k < b.count; ++k) to_heap(b.held[k], o);
+  for (depot::blocks b = depot_.take_any(o); !b.empty(); b = depot_.take_any(o)) {
+    for (const claim_index i : b) to_heap(i, o);
   }
 }
 

@@ -174,8 +174,9 @@ status pool::check_caches() const {
       }
     }
   }
-  depot_.for_each(
-      [&look](owner_id o, std::uint32_t units, const depot::blocks& b) { look(o, units, b.held.data(), b.count); });
+  depot_.for_each([&look](owner_id o, std::uint32_t units, const depot::blocks& b) {
+    look(o, units, b.data(), static_cast<std::uint32_t>(b.size()));
+  });
   return first;
 }
 

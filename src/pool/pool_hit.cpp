@@ -75,6 +75,33 @@ claim_table::sight pool::seen_again(const thread_cache& mine, address at) const 
   return true;
 }
 
+// Who frees what another thread allocates mostly frees runs of neighbours, up or down, which the depot keeps in order.
+// Once two frees after each other were of neighbours, the claims of those that would come next are fetched.
+void pool::fetch_ahead(const stream_cache::bin& bin, address at) const noexcept {
+  constexpr std::uint64_t frees = 12;  // what a line takes from another processor, and half of that once more
+  const std::uint64_t bytes = std::uint64_t{bin.units} * block_granularity;
+  const address last = claims_[bin.held[bin.count - 1]].begin.load(std::memory_order_relaxed);
+  const std::uint64_t step = at - last;  // modulo 2^64
+  if (step != bytes && step != 0 - bytes) return;
+  const address before = claims_[bin.held[bin.count - 2]].begin.load(std::memory_order_relaxed);
+  if (last - before != step) {
+    for (std::uint64_t k = 1; k < frees; ++k) claims_.fetch_to_find(at + k * step);
+  }
+  claims_.fetch_to_find(at + frees * step);
+}
+
+// A block of the latest stream for a bin that piles up and has room; the claim stands there, and said that. Not inline,
+// like those above.
+[[gnu::noinline]] bool pool::take_back_of_run(thread_cache& mine, address at, const release& stated, claim_index place,
+                                              std::uint64_t claim_bits) noexcept {
+  const claim_table::sight seen{&claims_[place], place, claim_bits};
+  stream_cache::bin& bin = mine.latest().at(seen.word().bin());
+  fetch_ahead(bin, at);
+  if (!put_into<false>(mine, &bin, seen, at, stated)) return defer_of_latest(at, stated);
+  mine.leave();
+  return true;
+}
+
 // A block of the latest stream whose bin is full, which has room where a batch may be set aside. Not inline, like the
 // one above.
 [[gnu::noinline]] bool pool::take_back_of_full(thread_cache& mine, stream_cache::bin& bin, address at,

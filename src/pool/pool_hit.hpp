@@ -83,15 +83,6 @@ template <bool alone>
   return true;
 }
 
-// Who frees what another thread allocates mostly frees a run of it, whose claims lie at equal distances (`home_of` in
-// claims.hpp): the claim is fetched that comes as many frees later as the one that is looked at here came earlier.
-[[gnu::always_inline]] inline void pool::fetch_ahead(const stream_cache::bin& bin, claim_index at) const noexcept {
-  constexpr unsigned frees = 8;
-  constexpr claim_index farthest = 128;  // 16 lines: so many blocks of up to 4 KiB lie within 9
-  const claim_index run = at - bin.held[bin.count - frees];
-  if (run + farthest <= 2 * farthest) claims_.fetch_to_change(at + run);
-}
-
 // Two of a kind, for a thread that is alone and one that is not: which it is is asked once.
 template <bool alone>
 [[gnu::always_inline]] inline bool pool::take_back_as(thread_cache& mine, address at, const release& stated,
@@ -112,7 +103,8 @@ template <bool alone>
   if (bin->count >= bin->most) [[unlikely]] {
     return bin->count != 0 ? take_back_of_full(mine, *bin, at, stated) : defer_of_latest(at, stated);
   }
-  if (!alone && bin->piles_up()) fetch_ahead(*bin, seen.at);
+  if (!alone && bin->piles_up()) [[unlikely]]
+    return take_back_of_run(mine, at, stated, seen.at, seen.bits);
   if (!put_into<alone>(mine, bin, seen, at, stated)) [[unlikely]]
     return defer_of_latest(at, stated);
   mine.leave();

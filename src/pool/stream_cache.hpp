@@ -9,6 +9,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <span>
 
 #include "block.hpp"
 #include "claims.hpp"
@@ -72,6 +73,11 @@ class stream_cache {
       std::copy_n(first, blocks, held.begin());
       count = static_cast<std::uint8_t>(blocks);
     }
+    /// The same, so that the first of them is popped first.
+    void fill_reversed(std::span<const claim_index> blocks) noexcept {
+      std::reverse_copy(blocks.begin(), blocks.end(), held.begin());
+      count = static_cast<std::uint8_t>(blocks.size());
+    }
     /// Requires that it holds one.
     [[nodiscard]] claim_index pop() noexcept {
       const std::uint8_t left = --count;
@@ -99,8 +105,14 @@ class stream_cache {
   struct stack {
     static constexpr std::uint32_t most = 7;
     std::uint32_t count = 0;
-    std::uint32_t allowed = 0;  ///< of how many its owner may make use without the lock
-    std::array<std::array<claim_index, batch>, most> held;
+    std::uint32_t allowed = 0;                              ///< of how many its owner may make use without the lock
+    std::array<std::array<claim_index, batch>, most> held;  ///< the oldest first
+
+    /// Without its oldest batches, which the caller has taken.
+    void drop_oldest(std::uint32_t going) noexcept {
+      std::copy(held.begin() + going, held.begin() + count, held.begin());
+      count -= going;
+    }
   };
   static constexpr std::uint32_t no_bin = bin_places::all;
 

@@ -81,6 +81,40 @@ TEST_F(HandOff, LongRunsOfSmallBlocksTakeALockForHundreds) {
   EXPECT_EQ(in_caches(), 0U) << "nothing stays beside a bin";
 }
 
+// Blocks come back in the order of their frees, wherever the cuts between what goes at once fall. A free fetches what
+// it needs of the neighbours ahead, so runs that were cut once more in each round would make each free wait in the end.
+TEST_F(HandOff, ARunOfNeighboursStaysOne) {
+  constexpr int rounds = sanitized ? 150 : 600;
+  std::vector<void*> handed;
+  std::barrier turn{2};
+  std::thread frees{[&] {
+    for (int round = 0; round < rounds; ++round) {
+      turn.arrive_and_wait();
+      for (void* const p : handed) give(p);
+      turn.arrive_and_wait();
+    }
+  }};
+  std::uint64_t random = 1;
+  std::size_t late = 0;
+  std::size_t cuts = 0;
+  for (int round = 0; round < rounds; ++round) {
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    handed.resize(round < 2 ? 1300 : 100 + (random >> 33) % 900);  // no later one needs more blocks than the first
+    std::uintptr_t before = 0;
+    for (void*& p : handed) {
+      p = take(4096);
+      const auto at = reinterpret_cast<std::uintptr_t>(p);
+      if (round >= rounds / 2) cuts += at != before + 4096 && before != at + 4096 ? 1U : 0U;
+      before = at;
+    }
+    if (round >= rounds / 2) late += handed.size();
+    turn.arrive_and_wait();
+    turn.arrive_and_wait();
+  }
+  frees.join();
+  EXPECT_LE(static_cast<double>(cuts) / static_cast<double>(late), 0.006) << cuts << " cuts";
+}
+
 // The free names its stream, or runs on a third one; the two sides exchange roles.
 TEST_F(HandOff, StreamsAreKeptWhoeverFrees) {
   const std::array streams{device_.create_stream(), device_.create_stream()};

@@ -86,6 +86,32 @@ TEST(stream_cache, a_full_bin_sets_whole_batches_aside) {
   EXPECT_EQ(s.beside(s.at(bin_places::of(9))), nullptr) << "a block of more than 4 KiB";
 }
 
+TEST(stream_cache, gives_the_oldest_batches_away_and_takes_others_in_their_order) {
+  constexpr claim_index batch = stream_cache::batch;
+  stream_cache s{1, 0};
+  stream_cache::bin& bin = s.at(bin_places::of(8));
+  s.open(bin, 8, stream_cache::room);
+  stream_cache::stack& beside = *s.beside(bin);
+  beside.allowed = 3;
+  claim_index next = 0;
+  for (int k = 0; k < 3; ++k) {
+    while (bin.count < stream_cache::room) bin.push(next++);
+    ASSERT_TRUE(s.set_aside(bin));
+  }
+  beside.drop_oldest(2);
+  ASSERT_EQ(beside.count, 1U);
+  while (bin.count != 0) EXPECT_EQ(bin.pop(), --next);
+  ASSERT_TRUE(s.take_from_beside(bin));
+  for (claim_index i = 3 * batch; i-- > 2 * batch;) EXPECT_EQ(bin.pop(), i);
+  beside.drop_oldest(0);
+  EXPECT_FALSE(s.take_from_beside(bin));
+
+  const std::array<claim_index, 3> from_another{10, 20, 30};
+  bin.fill_reversed(from_another);
+  ASSERT_EQ(bin.count, 3U);
+  for (const claim_index i : from_another) EXPECT_EQ(bin.pop(), i);
+}
+
 // Above 64 KiB a size may be in either of two bins; a third size takes the one that holds less.
 TEST(stream_cache, sizes_that_share_have_a_choice_of_two) {
   constexpr std::uint32_t a = 1000;
