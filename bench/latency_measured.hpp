@@ -84,13 +84,15 @@ class measured_subject final : public measured_row {
     }
     for (const unsigned n : *in.threads) {
       if (n == 1 || !of.caches(4 * kib)) continue;
-      cases.add(in.name, "pair_4KiB", n, subject::pair_turns,
-                [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); });
+      cases.add(
+          in.name, "pair_4KiB", n, subject::pair_turns,
+          [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); }, subject::repetitions);
     }
     if (of.caches(4 * kib)) {
       hand_off_ = std::make_unique<handed_over<subject>>(of);
-      cases.add(in.name, "handoff", 1, subject::handoff_turns,
-                [this](benchmark::State& state) { hand_off_->run(state); });
+      cases.add(
+          in.name, "handoff", 1, subject::handoff_turns, [this](benchmark::State& state) { hand_off_->run(state); },
+          subject::repetitions);
     }
     if (!of.driver_part(of.stream(0))) return;
     cases.add_always(in.name, "driver_part", 1, driver_part_turns, [&of](benchmark::State& state) {
@@ -114,13 +116,12 @@ class measured_subject final : public measured_row {
       }
       if (!of->caches(4 * kib) && power > most_uncached_power) continue;
       walks_.push_back(std::make_unique<live_blocks<subject>>(*of));
-      const bool cached = of->caches(4 * kib);
       cases.add(
-          in.name, name, 1, cached ? walk_turns : uncached_turns,
+          in.name, name, 1, of->caches(4 * kib) ? walk_turns : uncached_turns,
           [over = walks_.back().get(), power](benchmark::State& state) {
             random_walk(state, *over, power_of_ten(power));
           },
-          cached ? latency_repetitions : latency_long_repetitions);
+          subject::repetitions);
     }
     return {};
   }

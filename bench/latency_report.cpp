@@ -87,7 +87,7 @@ std::string latency_table(const std::vector<latency_row>& rows, const replay_set
   const bool real = setup.cuda && !setup.cuda->info.simulated;
   return times_table(rows, width) + tails_table(rows, width) + ratios_table(latency_ratios(rows), width) +
          fmt::format(
-             "\nMedians of {} interleaved repetitions ({} of replays, and of pairs with a device call in each): ns of "
+             "\nMedians of {} interleaved repetitions ({} of what takes longer): ns of "
              "wall-clock time a pair (a replay's: an operation, in "
              "the mean over the trace) of all threads together{}.\n",
              latency_repetitions, latency_long_repetitions,

@@ -12,6 +12,7 @@
 
 #include "cuda_stage.hpp"
 #include "gpumem/allocator.hpp"
+#include "latency.hpp"
 #include "measure.hpp"
 #include "policy_row.hpp"
 
@@ -36,6 +37,8 @@ class gpumem_subject {
   void enter_thread() {}
   /// Pairs in a repetition: about a millisecond.
   static constexpr std::size_t pair_turns = 80'000;
+  /// Of those pairs on several threads, of walks and of batches from hand to hand.
+  static constexpr int repetitions = latency_repetitions;
   /// Batches from hand to hand in one: some milliseconds, most of it with processors that have woken up.
   static constexpr std::size_t handoff_turns = 64;
   /// A block of that size costs no device call when it is asked for again.
@@ -74,6 +77,7 @@ class baseline_subject {
   [[nodiscard]] stream_ref stream(std::size_t i) const { return streams_[i % streams_.size()]; }
   void enter_thread() { api_.set_device(ordinal_); }
   static constexpr std::size_t pair_turns = 8000;
+  static constexpr int repetitions = latency_long_repetitions;
   static constexpr std::size_t handoff_turns = 4;
   [[nodiscard]] bool caches(std::size_t bytes) const {
     return kind_ == "cub_default" ? bytes <= std::size_t{2} << 20 : kind_ != "cuda_malloc";
