@@ -21,8 +21,8 @@ namespace gpumem::bench {
 /// Many short repetitions: on a busy machine most of them then fall between two interruptions, and a median of so many
 /// is the same in the next run.
 inline constexpr int latency_repetitions = 41;
-/// Of what takes longer than some milliseconds: replays, `worst`, pairs with a driver call in each, and of a baseline
-/// all but its cached pairs on one thread.
+/// Of what takes longer than some milliseconds: replays, `worst`, pairs that no cache serves, and of a baseline all but
+/// its cached pairs on one thread and `driver_part`.
 inline constexpr int latency_long_repetitions = 11;
 
 /// Of the case `worst`: single operations, clock readings included.

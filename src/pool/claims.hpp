@@ -128,8 +128,6 @@ class claim_table {
   /// Has the claim of that block fetched to be changed, as `find` is about to look at it and another thread may have
   /// changed it last.
   void fetch_to_find(address at) const noexcept { prefetch_to_write(&at_place(claims_.data(), home_of(at))); }
-  /// The same of the claim that stands there; any place, modulo the table.
-  void fetch_to_change(claim_index i) const noexcept { prefetch_to_write(&at_place(claims_.data(), i & mask_)); }
   /// Has that claim fetched, which another thread may have changed last.
   void fetch(claim_index i) const noexcept { __builtin_prefetch(&at_place(claims_.data(), i)); }
   /// The claim of the block that begins there. A thread inside its cache, or under the lock.

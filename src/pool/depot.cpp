@@ -45,11 +45,14 @@ depot::blocks depot::take_from(place& p) noexcept {
   return taken;
 }
 
+bool depot::holds(owner_id o, std::uint32_t units) const noexcept {
+  if (o >= by_owner_.size() || by_owner_[o].empty()) return false;
+  const place& p = by_owner_[o][bin_places::of(units)];
+  return p.batches != 0 && p.units == units;
+}
+
 depot::blocks depot::take(owner_id o, std::uint32_t units) noexcept {
-  if (o >= by_owner_.size() || by_owner_[o].empty()) return {};
-  place& p = by_owner_[o][bin_places::of(units)];
-  if (p.batches == 0 || p.units != units) return {};
-  return take_from(p);
+  return holds(o, units) ? take_from(by_owner_[o][bin_places::of(units)]) : blocks{};
 }
 
 depot::blocks depot::take_any(owner_id o) noexcept {

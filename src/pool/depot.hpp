@@ -22,6 +22,8 @@ class depot {
 
   /// False where the place is taken by another size, or holds as many batches as it may.
   bool put(owner_id o, std::uint32_t units, const claim_index* first, std::uint32_t count);
+  /// Whether `take` finds one.
+  [[nodiscard]] bool holds(owner_id o, std::uint32_t units) const noexcept;
   /// The oldest batch of that size; empty where there is none.
   blocks take(owner_id o, std::uint32_t units) noexcept;
   /// Any batch of the owner's; empty where there is none left.

@@ -85,12 +85,10 @@ address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested)
   // Where it holds some, it was claimed when the hit was tried.
   if (bin == nullptr || (bin->count == 0 && !s->take_from_beside(*bin))) {
     returning_.asked(units);
-    if (!depot_.may_hold(units)) return 0;
-    const depot::blocks got = depot_.take(w.owner, units);
-    if (got.empty()) return 0;
-    s = &stream_cache_for(mine, w.owner);
+    if (!depot_.may_hold(units) || !depot_.holds(w.owner, units)) return 0;
+    s = &stream_cache_for(mine, w.owner);  // which takes host memory: the batch is the depot's until it is there
     bin = &bin_for(mine, *s, units);
-    bin->fill_reversed(got);
+    bin->fill_reversed(depot_.take(w.owner, units));
     bin->most = std::max(bin->most, bin->count);
     count_cached(mine, units, bin->count);
     mine.figures.filled += bin->count;
@@ -101,7 +99,7 @@ address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested)
   return at;
 }
 
-// Requires that nothing lies beside it.
+// Requires that nothing lies beside it. What the depot has are whole batches.
 void pool::refill_beside(thread_cache& mine, stream_cache& s, const stream_cache::bin& bin) {
   stream_cache::stack* const beside = s.beside(bin);
   if (beside == nullptr || !depot_.may_hold(bin.units)) return;

@@ -106,10 +106,11 @@ class stream_cache {
     static constexpr std::uint32_t most = 7;
     std::uint32_t count = 0;
     std::uint32_t allowed = 0;                              ///< of how many its owner may make use without the lock
-    std::array<std::array<claim_index, batch>, most> held;  ///< the oldest first
+    std::array<std::array<claim_index, batch>, most> held;  ///< the last is used first
 
     /// Without its oldest batches, which the caller has taken.
     void drop_oldest(std::uint32_t going) noexcept {
+      if (going == 0) return;
       std::copy(held.begin() + going, held.begin() + count, held.begin());
       count -= going;
     }

@@ -81,6 +81,35 @@ TEST_F(HandOff, LongRunsOfSmallBlocksTakeALockForHundreds) {
   EXPECT_EQ(in_caches(), 0U) << "nothing stays beside a bin";
 }
 
+// Two threads free the same run while the bins of both pile up: each block once.
+TEST_F(HandOff, OfTwoThatFreeARunAtOnceOneHasEachBlock) {
+  constexpr int rounds = sanitized ? 20 : 100;
+  std::vector<void*> handed(1500);
+  std::atomic<std::uint64_t> freed{0};
+  std::barrier turn{3};
+  const auto frees = [&] {
+    for (int round = 0; round < rounds; ++round) {
+      turn.arrive_and_wait();
+      std::uint64_t mine = 0;
+      for (void* const p : handed) mine += allocator_->try_deallocate(p).ok() ? 1U : 0U;
+      freed += mine;
+      turn.arrive_and_wait();
+    }
+  };
+  std::thread one{frees};
+  std::thread other{frees};
+  for (int round = 0; round < rounds; ++round) {
+    for (void*& p : handed) p = *allocator_->try_allocate({.bytes = 4096});  // not told to the referee, as the frees
+    turn.arrive_and_wait();
+    turn.arrive_and_wait();
+  }
+  one.join();
+  other.join();
+  EXPECT_EQ(freed, rounds * handed.size());
+  EXPECT_EQ(stats().live_blocks, 0U);
+  EXPECT_TRUE(allocator_->check(0).ok()) << allocator_->check(0).message();
+}
+
 // Blocks come back in the order of their frees, wherever the cuts between what goes at once fall. A free fetches what
 // it needs of the neighbours ahead, so runs that were cut once more in each round would make each free wait in the end.
 TEST_F(HandOff, ARunOfNeighboursStaysOne) {

@@ -47,6 +47,9 @@ TEST(depot, hands_out_the_oldest_batch_of_that_owner_and_size) {
   EXPECT_TRUE(d.may_hold(5));
   EXPECT_FALSE(d.may_hold(6));
   EXPECT_EQ(d.take(3, 4).size(), 0U);
+  EXPECT_TRUE(d.holds(1, 4));
+  EXPECT_FALSE(d.holds(3, 4));
+  EXPECT_FALSE(d.holds(2, 5));
   EXPECT_EQ(d.take(1, 6).size(), 0U);
   EXPECT_EQ(d.take(1, 4)[0], 100U);
   ASSERT_TRUE(d.put(1, 4, numbers(500).data(), depot::batch)) << "behind what is there";

@@ -98,12 +98,13 @@ TEST(stream_cache, gives_the_oldest_batches_away_and_takes_others_in_their_order
     while (bin.count < stream_cache::room) bin.push(next++);
     ASSERT_TRUE(s.set_aside(bin));
   }
+  beside.drop_oldest(0);
+  ASSERT_EQ(beside.count, 3U);
   beside.drop_oldest(2);
   ASSERT_EQ(beside.count, 1U);
   while (bin.count != 0) EXPECT_EQ(bin.pop(), --next);
   ASSERT_TRUE(s.take_from_beside(bin));
   for (claim_index i = 3 * batch; i-- > 2 * batch;) EXPECT_EQ(bin.pop(), i);
-  beside.drop_oldest(0);
   EXPECT_FALSE(s.take_from_beside(bin));
 
   const std::array<claim_index, 3> from_another{10, 20, 30};
