@@ -146,7 +146,17 @@ block_index pool::hollow_at(address at) const {
   return i;
 }
 
-// The idle block that holds all of it.
+// The block that is free for `o`, or idle, and holds that address; none where it is in use.
+block_index pool::free_at(address at, owner_id o) const {
+  for (const owner_id each : {idle_owner, o}) {
+    for (block_index i = heap_.oldest_free(each); i != no_block; i = heap_.at(i).in_index.newer) {
+      if (at >= heap_.at(i).begin && at < heap_.at(i).begin + heap_.at(i).bytes) return i;
+    }
+  }
+  return no_block;
+}
+
+// The idle block that holds all of it. Requires that there is one.
 block_index pool::idle_at(address at) const {
   block_index i = heap_.oldest_free(idle_owner);
   while (at < heap_.at(i).begin || at >= heap_.at(i).begin + heap_.at(i).bytes) i = heap_.at(i).in_index.newer;
@@ -215,9 +225,11 @@ void pool::settle_step(const page_step& step, std::uint64_t reserved_bytes) {
   if (new_bytes != 0) policy_->grew(view(), new_bytes);
 }
 
-// The block for the request at its place; none where another thread has taken part of it meanwhile.
+// The block for the request at its place, of which `within` has just got its memory; none where another thread has
+// taken part of it meanwhile. A search for it may have made what was idle there the stream's (`absorb_idle`).
 block_index pool::carve_place(const want& w, const page_place& at, address within) {
-  block_index first = idle_at(within);
+  block_index first = free_at(within, w.owner);
+  if (first == no_block) return no_block;
   while (heap_.at(first).begin > at.begin) {
     first = heap_.at(first).below;
     if (heap_.at(first).state != block_state::free) return no_block;

@@ -279,6 +279,7 @@ class pool {
                                                          std::vector<std::uint64_t>* filled) const;
   [[nodiscard]] block_index hollow_at(address at) const;
   [[nodiscard]] block_index idle_at(address at) const;
+  [[nodiscard]] block_index free_at(address at, owner_id o) const;
   [[nodiscard]] bool may_settle() const;
   std::vector<mapped_run> take_stretch(address begin, std::uint64_t bytes);
   void take_moving(const page_step& step);

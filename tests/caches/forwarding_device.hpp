@@ -12,6 +12,8 @@ class forwarding_device final : public device {
   explicit forwarding_device(sim_device& to) : to_{to} {}
   /// Called in `alloc` before the device is; may replace itself.
   std::function<void()> before_alloc;
+  /// The same of `map`.
+  std::function<void()> before_map;
   /// As the driver's is in the child of a fork.
   void fork() noexcept { set_condition(device_condition::forked); }
 
@@ -29,7 +31,10 @@ class forwarding_device final : public device {
   status do_release_range(address range, std::uint64_t bytes) override { return to_.release_range(range, bytes); }
   result<page_run> do_create(std::uint64_t bytes) override { return to_.create(bytes); }
   status do_destroy(page_run pages) override { return to_.destroy(pages); }
-  status do_map(address at, std::uint64_t bytes, page_run pages) override { return to_.map(at, bytes, pages); }
+  status do_map(address at, std::uint64_t bytes, page_run pages) override {
+    if (const std::function<void()> told = before_map) told();
+    return to_.map(at, bytes, pages);
+  }
   status do_set_access(address at, std::uint64_t bytes) override { return to_.set_access(at, bytes); }
   status do_unmap(address at, std::uint64_t bytes) override { return to_.unmap(at, bytes); }
   result<memory_info> do_memory() override { return to_.memory(); }

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "cached.hpp"
+#include "forwarding_device.hpp"
 
 namespace gpumem::caches {
 namespace {
@@ -73,6 +74,43 @@ TEST_F(CachedPages, BlocksLieWhereTheyWouldWithoutCaches) {
     EXPECT_LT(with, without / 2) << "seed " << seed;
   }
   EXPECT_GE(same, 17U);
+}
+
+// Between the device's calls and the lock, another thread takes part of what was free for the stream; the search that
+// follows makes the new memory the stream's, and finds nothing that is long enough.
+TEST(Pages, APlaceOfWhichPartWasTakenIsSoughtAnew) {
+  sim_device device{{.capacity_bytes = gib}};
+  forwarding_device hooked{device};
+  std::array<gpumem::device*, 1> devices{&hooked};
+  settings s;
+  ASSERT_TRUE(s.set("policy", "expandable").ok());
+  ASSERT_TRUE(s.set("slack", "50%").ok());
+  ASSERT_TRUE(s.set("thread_cache", "0").ok());
+  ASSERT_TRUE(s.set("stream_ids", "notify").ok());
+  const auto opened = allocator::open(devices, s);
+  ASSERT_TRUE(opened.ok()) << opened.why().message();
+  allocator& tested = **opened;
+  const stream_ref own = device.create_stream();
+  const stream_ref other = device.create_stream();
+  const auto take = [&](std::uint64_t bytes, stream_ref of) {
+    const result<void*> got = tested.try_allocate({.bytes = bytes, .stream = of});
+    EXPECT_TRUE(got.ok()) << got.why().message();
+    return got.ok() ? *got : nullptr;
+  };
+  void* const small = take(512, other);
+  void* const first = take(32 * mib, own);
+  device.enqueue_use(own, 1'000'000'000, reinterpret_cast<std::uintptr_t>(first), 32 * mib);
+  EXPECT_TRUE(tested.try_deallocate(first).ok());  // free for that stream, and for no other yet
+
+  void* part = nullptr;
+  hooked.before_map = [&] {
+    hooked.before_map = nullptr;
+    part = take(16 * mib, own);
+  };
+  void* const large = take(64 * mib, own);
+  EXPECT_EQ(part, first) << "this is no test where the two do not meet";
+  for (void* const p : {small, part, large}) EXPECT_TRUE(tested.try_deallocate(p).ok());
+  EXPECT_TRUE(tested.check(0).ok()) << tested.check(0).message();
 }
 
 }  // namespace
