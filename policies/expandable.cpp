@@ -19,7 +19,8 @@ class expandable final : public policy {
     return {.range_bytes = round_up(view.total_bytes, page_) * ranges_of_device,
             .lowest_fit_bytes = 16 * mib,
             .upper_end_bytes = 112 * kib,
-            .upper_end_pool_bytes = 1 * gib};
+            .upper_end_pool_bytes = 1 * gib,
+            .looks_ahead = static_cast<bool>(slack_)};
   }
 
   /// A slack that was set holds to the page. By default more is made ahead while the demand rises, and in runs, which
@@ -48,6 +49,8 @@ class expandable final : public policy {
 
  private:
   static constexpr std::uint64_t ranges_of_device = 4;
+  /// Of what is held; more is as good as none.
+  static constexpr double most_slack = 0.999;
   // The default, chosen by the curve in docs/expandable.md.
   static constexpr double slack_share = 0.08;
   static constexpr std::uint64_t least_slack = 32 * mib;
@@ -59,9 +62,10 @@ class expandable final : public policy {
   static std::uint64_t share(std::uint64_t bytes, double of) {
     return static_cast<std::uint64_t>(static_cast<double>(bytes) * of);
   }
+  /// A share that was set is of what is held: 5 % leave 95 % of it in use at the peak.
   [[nodiscard]] std::uint64_t slack_bytes(std::uint64_t live) const {
     if (slack_.unit == byte_limit::kind::bytes) return slack_.bytes;
-    if (slack_) return share(live, slack_.fraction);
+    if (slack_) return share(live, slack_.fraction / (1 - std::min(slack_.fraction, most_slack)));
     return std::max(share(live, slack_share), least_slack);
   }
   [[nodiscard]] std::uint64_t ahead_bytes(std::uint64_t live) const {

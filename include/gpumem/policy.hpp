@@ -50,6 +50,9 @@ struct page_rules {
   /// fewer pages. Only while the pool holds less than `upper_end_pool_bytes`.
   std::uint64_t upper_end_bytes = 0;
   std::uint64_t upper_end_pool_bytes = 0;
+  /// Requests from `lowest_fit_bytes` on go where, by what is expected to come next, the fewest pages have to move. For
+  /// policies whose pages are made one by one, so that each can move alone.
+  bool looks_ahead = false;
 };
 
 /// What is done about pages that are missing behind a request.

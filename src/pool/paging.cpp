@@ -192,11 +192,13 @@ void pool::take_moving(const page_step& step) {
 void pool::settle_step(const page_step& step, std::uint64_t reserved_bytes) {
   const std::uint64_t page = device_.info().page_bytes;
   std::uint64_t new_bytes = 0;
+  bool moved = false;
   for (const page_step::run& r : step.runs) {
     const std::uint64_t bytes = r.what.bytes;
     switch (r.is) {
       case page_step::fate::arrived:
         pages_.insert({r.to, bytes, r.what.pages});
+        moved = moved || r.moves;
         (r.moves ? counts_.remapped_pages : counts_.mapped_pages) += bytes / page;
         heap_.back(hollow_at(r.to), r.to, bytes);
         break;
@@ -222,6 +224,7 @@ void pool::settle_step(const page_step& step, std::uint64_t reserved_bytes) {
   }
   budget_.give_back(reserved_bytes - new_bytes);
   counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, budget_.reserved());
+  if (moved) note_stirred();
   if (new_bytes != 0) policy_->grew(view(), new_bytes);
 }
 
@@ -243,8 +246,21 @@ block_index pool::carve_place(const want& w, const page_place& at, address withi
   return reached < at.begin + w.bytes ? no_block : heap_.carve_at(first, at.begin, w.bytes, w.owner);
 }
 
+// Requires the ticket, and so many bytes of the budget. Gives the lock up for the calls.
+status pool::carry(guard& lock, page_step& step, std::uint64_t reserved_bytes) {
+  take_moving(step);
+  ++unlocked_calls_;
+  lock.unlock();
+  status done = carry_out(device_, step);
+  lock.lock();
+  if (--unlocked_calls_ == 0) unlocked_calls_done_.notify_all();
+  settle_step(step, reserved_bytes);
+  return done;
+}
+
 // Requires the ticket. Where the request was placed, `w.placed` says so.
 pool::growth pool::page_in(guard& lock, want& w) {
+  if (page_in_ahead(lock, w)) return growth::grew;
   new_pages_at_most most;
   page_means left;
   for (unsigned round = 0; round < most_rounds; ++round) {
@@ -277,13 +293,7 @@ pool::growth pool::page_in(guard& lock, want& w) {
     }
     const std::uint64_t reserved = step.new_bytes;
     if (!budget_.reserve(reserved)) continue;  // the limit was lowered in between
-    take_moving(step);
-    ++unlocked_calls_;
-    lock.unlock();
-    const status done = carry_out(device_, step);
-    lock.lock();
-    if (--unlocked_calls_ == 0) unlocked_calls_done_.notify_all();
-    settle_step(step, reserved);
+    const status done = carry(lock, step, reserved);
     if (done.ok()) {
       w.placed = search(w);  // the new memory may have filled a gap that fits better than the place
       if (w.placed == no_block) w.placed = carve_place(w, *at, step.pieces.front().begin);

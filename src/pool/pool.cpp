@@ -24,6 +24,7 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
                 thread_ends(c);
               }} {
   if (on.info().page_bytes != 0) page_rules_ = policy_->pages(view());
+  if (page_rules_.looks_ahead) large_bytes_ = page_rules_.lowest_fit_bytes;
 }
 
 pool::~pool() {
@@ -78,10 +79,12 @@ pool::~pool() {
   note_calm(rounded);
   ++owner.references;  // keeps the slot while the lock is given up, and then stands for the block
   block_index i = follower_ != nullptr ? place_planned(lock, w, key) : no_block;
-  if (i == no_block && opened_) i = search(w);
+  if (i == no_block && opened_) i = is_large(rounded) ? search_large(lock, w) : search(w);
   if (i == no_block) i = follower_ != nullptr ? climb_beside_plan(lock, w) : climb(lock, w);
   if (i == no_block) return out_of_memory(lock, r, w, report);
   *at = hand_out(i, w, r.bytes);
+  if (w.asked != 0) [[unlikely]]
+    note_large_place(w, *at);
   return {};
 }
 
@@ -254,6 +257,7 @@ std::uint32_t pool::take_node(const use_node& n) {
 // Record the fences first, publish the block later: until each use has one that is done, nobody gets it.
 [[gnu::noinline]] void pool::fence_uses(block_index i, owner_id o) {
   block& b = heap_.at(i);
+  if (is_large(b.bytes)) note_large_free(b.begin);
   heap_.fence(i);
   bool wait = false;
   for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) {

@@ -29,9 +29,11 @@
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
 #include "heap.hpp"
+#include "large_requests.hpp"
 #include "light_mutex.hpp"
 #include "page_map.hpp"
 #include "page_place.hpp"
+#include "page_rehearsal.hpp"
 #include "page_step.hpp"
 #include "returning_sizes.hpp"
 #include "streams.hpp"
@@ -119,7 +121,8 @@ class pool {
     bool limit_refused = false;
     bool device_refused = false;
     status driver_error;
-    block_index placed = no_block;  ///< by `page_in`
+    block_index placed = no_block;     ///< by `page_in`
+    large_requests::number asked = 0;  ///< of a paged pool's large request
   };
   /// Another stream that uses a block; for a fenced block, the fence behind that use.
   struct use_node {
@@ -285,6 +288,7 @@ class pool {
   void take_moving(const page_step& step);
   void settle_step(const page_step& step, std::uint64_t reserved_bytes);
   block_index carve_place(const want& w, const page_place& at, address within);
+  status carry(guard& lock, page_step& step, std::uint64_t reserved_bytes);
   /// Where no page may go from.
   struct page_span {
     address begin = 0;
@@ -295,6 +299,19 @@ class pool {
   std::uint64_t return_pages(guard& lock, std::uint64_t bytes);
   void return_everything_paged();
   [[nodiscard]] status check_pages() const;
+
+  // foresight.cpp
+  [[nodiscard]] bool is_large(std::uint64_t bytes) const noexcept { return bytes >= large_bytes_; }
+  [[nodiscard]] block_index search_large(guard& lock, want& w);
+  [[nodiscard]] std::optional<page_place> better_place(const want& w, address usual, bool at_once);
+  [[nodiscard]] std::vector<bool> owners_that_serve(owner_id o, bool all) const;
+  [[nodiscard]] bool looks_ahead(const want& w) const noexcept;
+  [[nodiscard]] bool free_for(const want& w, const page_place& at) const;
+  bool page_in_ahead(guard& lock, want& w);
+  block_index page_in_at(guard& lock, const want& w, const page_place& at, page_step& step);
+  void note_stirred() noexcept { last_stirred_ = std::max<large_requests::number>(large_.latest(), 1); }
+  void note_large_place(const want& w, address at) noexcept;
+  void note_large_free(address at) noexcept;
 
   /// Runs a driver call that no capture survives, without the lock; `unsupported` while one is under way.
   template <typename Call>
@@ -340,6 +357,11 @@ class pool {
   /// Of a paged pool, larger blocks are kept in caches only while that changes no placement; see cache_limits.cpp.
   static constexpr std::uint32_t freely_kept_units = 64;
   page_map pages_;
+  /// Of a paged pool that looks ahead, requests from here on do.
+  std::uint64_t large_bytes_ = UINT64_MAX;
+  large_requests large_;
+  /// The latest of these when pages moved, or one went elsewhere than it usually would; 0: not yet.
+  large_requests::number last_stirred_ = 0;
   std::vector<use_node> nodes_;
   std::uint32_t spare_node_ = no_block;
   std::vector<block_index> fenced_;  // blocks that wait for other streams' fences

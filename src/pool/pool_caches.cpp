@@ -272,6 +272,8 @@ bool pool::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin
 void pool::to_heap(claim_index i, owner_id o) {
   const block_index block = claims_.block_of(i);
   claims_.erase(i);
+  if (is_large(heap_.at(block).bytes)) [[unlikely]]
+    note_large_free(heap_.at(block).begin);
   free_now(block, o);
 }
 

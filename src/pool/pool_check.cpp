@@ -66,7 +66,7 @@ statistics pool::stats_claimed() const {
   s.metadata_bytes += caches_.spare_bytes() + depot_.metadata_bytes() + heap_.metadata_bytes() + claims_.bytes() +
                       streams_.metadata_bytes() + nodes_.capacity() * sizeof(use_node) +
                       fenced_.capacity() * sizeof(block_index) + backed_.capacity() * sizeof(backed_segment) +
-                      pages_.metadata_bytes();
+                      pages_.metadata_bytes() + large_.metadata_bytes();
   if (follower_ != nullptr) s.metadata_bytes += follower_->metadata_bytes();
   s.live_blocks = t.live_blocks - cached_blocks;
   s.free_blocks = t.free_blocks + fenced_.size();

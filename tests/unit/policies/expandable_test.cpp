@@ -38,14 +38,19 @@ TEST(Expandable, BecomesCachingWhereNoPagesAreMapped) {
 
 TEST(Expandable, MakesNewPagesUpToTheSlackThatWasSet) {
   const auto p = with_slack({.unit = byte_limit::kind::of_total, .bytes = 0, .fraction = 0.05});
-  // 1000 MiB were live, 900 are, and 100 are wanted: up to 1050 MiB.
+  // 1000 MiB were live, 900 are, and 100 are wanted: up to 1052 MiB, of which 95 % are in use then.
   const auto ask = [&](std::uint64_t reserved) {
     return p->page_in(holding(reserved, 900 * mib, 1000 * mib), 100 * mib, 40 * mib).make_bytes;
   };
   EXPECT_EQ(ask(1000 * mib), 40 * mib);
-  EXPECT_EQ(ask(1020 * mib), 30 * mib);
-  EXPECT_EQ(ask(1050 * mib), 0U);
+  EXPECT_EQ(ask(1020 * mib), 32 * mib);
+  EXPECT_EQ(ask(1052 * mib), 0U);
   EXPECT_EQ(ask(1100 * mib), 0U);
+}
+
+TEST(Expandable, ASlackOfEverythingMovesNothing) {
+  const auto p = with_slack({.unit = byte_limit::kind::of_total, .bytes = 0, .fraction = 1});
+  EXPECT_EQ(p->page_in(holding(100 * gib, 900 * mib, 1000 * mib), 100 * mib, 40 * mib).make_bytes, 40 * mib);
 }
 
 TEST(Expandable, SlackInBytesAndNone) {
