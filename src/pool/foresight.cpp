@@ -1,10 +1,10 @@
 // Where a paged pool that moves pages puts a large request, by what is expected to come next.
 //
-// A pool that moved pages lately, and whose policy makes them one by one (`page_rules::looks_ahead`), plays what it
-// expects through on a sketch of itself, for the place that it would take and for each other one, and takes the one
-// after which least moves (page_rehearsal.hpp, large_requests.hpp). Some tens of microseconds under the lock, for
-// requests each of which may else move pages at some hundred microseconds a page; a pool whose steps have found their
-// places does not come here.
+// A pool whose policy makes pages one by one (`page_rules::looks_ahead`), and that moved one lately or placed a block
+// otherwise than usually, plays what it expects through on a sketch of itself, for the place that it would take and for
+// each other one, and takes the one after which least moves (page_rehearsal.hpp, large_requests.hpp). That takes some
+// tens of microseconds under the lock, and where idle pages are short a wait for fences, for requests each of which may
+// else move pages at some hundred microseconds a page.
 #include <algorithm>
 #include <new>
 
@@ -72,7 +72,6 @@ std::optional<page_place> pool::better_place(const want& w, address usual, bool 
     const std::optional<std::uint64_t> begin =
         gpumem::better_place(soon, places, usual, w.bytes, expected, supply, make, most_looks);
     if (!begin) return std::nullopt;
-    note_stirred();  // whoever rests by going elsewhere than usual has to go on with it
     return page_place{
         .begin = *begin, .first = heap_.containing(*begin), .missing_bytes = soon.missing(*begin, w.bytes)};
   } catch (const std::bad_alloc&) {
@@ -94,11 +93,14 @@ block_index pool::search_large(guard& lock, want& w) {
     if (usual == no_block) return no_block;
     const std::optional<page_place> at = better_place(w, heap_.at(usual).begin, true);
     if (!at) break;
-    if (at->missing_bytes == 0) return heap_.carve_at(at->first, at->begin, w.bytes, w.owner);
+    if (at->missing_bytes == 0) {
+      note_stirred();
+      return heap_.carve_at(at->first, at->begin, w.bytes, w.owner);
+    }
     page_step step;
     const page_plan plan = plan_pages(w, *at, {}, {}, &step);
-    if (plan == page_plan::wait_first && may_wait) {  // with what is idle then, look again
-      if (wait_for_fences(lock)) poll();
+    if (plan == page_plan::wait_first && may_wait && wait_for_fences(lock)) {  // with what is idle then, look again
+      poll();
       continue;
     }
     if (plan != page_plan::ready) break;
@@ -125,13 +127,14 @@ bool pool::page_in_ahead(guard& lock, want& w) {
     if (!free_for(w, *at)) {
       plan = page_plan::wait_first;
     } else if (at->missing_bytes == 0) {
+      note_stirred();
       w.placed = heap_.carve_at(at->first, at->begin, w.bytes, w.owner);
       return true;
     } else {
       plan = plan_pages(w, *at, {}, {}, &step);
     }
-    if (plan == page_plan::wait_first && may_wait) {
-      if (wait_for_fences(lock)) poll();
+    if (plan == page_plan::wait_first && may_wait && wait_for_fences(lock)) {
+      poll();
       continue;
     }
     if (plan != page_plan::ready) return false;
@@ -155,7 +158,10 @@ bool pool::free_for(const want& w, const page_place& at) const {
 // move again, or where another thread took part of the place meanwhile.
 block_index pool::page_in_at(guard& lock, const want& w, const page_place& at, page_step& step) {
   if (!budget_.reserve(step.new_bytes)) return no_block;
-  if (carry(lock, step, step.new_bytes).ok()) return carve_place(w, at, step.pieces.front().begin);
+  if (carry(lock, step, step.new_bytes).ok()) {
+    note_stirred();
+    return carve_place(w, at, step.pieces.front().begin);
+  }
   last_stirred_ = 0;
   return no_block;
 }

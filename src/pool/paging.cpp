@@ -261,6 +261,8 @@ status pool::carry(guard& lock, page_step& step, std::uint64_t reserved_bytes) {
 // Requires the ticket. Where the request was placed, `w.placed` says so.
 pool::growth pool::page_in(guard& lock, want& w) {
   if (page_in_ahead(lock, w)) return growth::grew;
+  w.placed = search(w);  // looking ahead may have waited
+  if (w.placed != no_block) return growth::grew;
   new_pages_at_most most;
   page_means left;
   for (unsigned round = 0; round < most_rounds; ++round) {
