@@ -3,6 +3,7 @@
 
 #include <map>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -121,6 +122,11 @@ TEST(foresight, most_steps_that_repeat_come_to_move_no_page) {
   const settled without = play_a_hundred(false, false);
   for (const bool caches : {false, true}) {
     const settled with = play_a_hundred(true, caches);
+    const std::string of = caches ? "_with_caches" : "";  // docs/expandable.md quotes these
+    RecordProperty("moving_without", std::to_string(without.moving));
+    RecordProperty("moving" + of, std::to_string(with.moving));
+    RecordProperty("moved_late_without", std::to_string(without.moved_late));
+    RecordProperty("moved_late" + of, std::to_string(with.moved_late));
     EXPECT_LE(with.moving, 25U);
     EXPECT_GE(without.moving, 2 * with.moving);
     EXPECT_GE(without.moved_late, 3 * with.moved_late);
