@@ -76,7 +76,8 @@ class pooled_allocator final : public allocator {
       return allocate_anything(r, report);
     }
     address at = 0;
-    status done = p.it->allocate(r, round_up(r.bytes, block_granularity), &at, report);
+    thread_cache& mine = *latest_cache_of_thread.cache;
+    status done = p.it->miss(mine, r, round_up(r.bytes, block_granularity), &at, report);
     if (!done) [[unlikely]]
       return done;
     return to_pointer(at);

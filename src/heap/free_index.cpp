@@ -16,6 +16,60 @@ void lowest_in(const block_table& blocks, block_index root, std::uint64_t bytes,
 
 }  // namespace
 
+void free_index::insert_into_tree(block_table& blocks, block_index i, block_index* root) noexcept {
+  block& b = blocks[i];
+  block_index* link = root;
+  const std::uint32_t rank = priority(i);
+  while (*link != no_block && priority(*link) >= rank) {
+    block& at = blocks[*link];
+    link = before(b, at) ? &at.in_index.left : &at.in_index.right;
+  }
+  // Split what hangs here into what comes before b and what comes after it, and put b on top.
+  block_index rest = *link;
+  block_index* smaller = &b.in_index.left;
+  block_index* larger = &b.in_index.right;
+  while (rest != no_block) {
+    block& at = blocks[rest];
+    if (before(at, b)) {
+      *smaller = rest;
+      smaller = &at.in_index.right;
+      rest = *smaller;
+    } else {
+      *larger = rest;
+      larger = &at.in_index.left;
+      rest = *larger;
+    }
+  }
+  *smaller = no_block;
+  *larger = no_block;
+  *link = i;
+}
+
+// Requires another block in the tree.
+void free_index::erase_from_tree(block_table& blocks, block_index i, block_index* root) noexcept {
+  block& b = blocks[i];
+  block_index* link = root;
+  while (*link != i) {
+    block& at = blocks[*link];
+    link = before(b, at) ? &at.in_index.left : &at.in_index.right;
+  }
+  // Merge the two subtrees in its place.
+  block_index left = b.in_index.left;
+  block_index right = b.in_index.right;
+  while (left != no_block && right != no_block) {
+    if (priority(left) >= priority(right)) {
+      *link = left;
+      link = &blocks[left].in_index.right;
+      left = *link;
+    } else {
+      *link = right;
+      link = &blocks[right].in_index.left;
+      right = *link;
+    }
+  }
+  *link = left != no_block ? left : right;
+}
+
 block_index free_index::lowest_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {
   block_index found = no_block;
   for (unsigned bin = next_bin(bin_of(bytes)); bin < bins; bin = next_bin(bin + 1)) {

@@ -40,12 +40,14 @@ class free_index {
   static constexpr unsigned bins = exact_bins + 36 * 8;  // up to 2^43 units, 2^52 B
   static constexpr unsigned words = (bins + 63) / 64;
 
+  static constexpr auto eighths_of_exact =
+      static_cast<unsigned>(std::bit_cast<std::uint64_t>(double{exact_bins}) >> 49U);
+
   static unsigned bin_of(std::uint64_t bytes) noexcept {
-    const std::uint64_t units = bytes >> unit_shift;
-    if (units < exact_bins) return static_cast<unsigned>(units);
-    const auto high = static_cast<unsigned>(std::bit_width(units)) - 1;  // 7 and up
-    const auto eighth = static_cast<unsigned>(units >> (high - 3)) & 7U;
-    return exact_bins + (high - 7) * 8 + eighth;
+    // A floating-point number has its power of two and the next three bits side by side.
+    const auto units = static_cast<std::int64_t>(bytes >> unit_shift);
+    const auto eighths = static_cast<unsigned>(std::bit_cast<std::uint64_t>(static_cast<double>(units)) >> 49U);
+    return units < exact_bins ? static_cast<unsigned>(units) : eighths - eighths_of_exact + exact_bins;
   }
   // A treap's priorities need to be unrelated to its keys; a record's index, mixed, is.
   static std::uint32_t priority(block_index i) noexcept {
@@ -57,6 +59,8 @@ class free_index {
   static bool before(const block& a, const block& b) noexcept {
     return a.bytes != b.bytes ? a.bytes < b.bytes : a.begin < b.begin;
   }
+  void insert_into_tree(block_table& blocks, block_index i, block_index* root) noexcept;
+  void erase_from_tree(block_table& blocks, block_index i, block_index* root) noexcept;
   [[nodiscard]] unsigned next_bin(unsigned from) const noexcept;  // `bins` where none holds anything
   static bool subtree_valid(const block_table& blocks, block_index root, const block* low, const block* high,
                             std::uint32_t* seen);
@@ -77,63 +81,27 @@ inline unsigned free_index::next_bin(unsigned from) const noexcept {
   return word * 64 + static_cast<unsigned>(std::countr_zero(bits));
 }
 
+// Mostly a bin holds one block or none: trees are apart (free_index.cpp).
 inline void free_index::insert(block_table& blocks, block_index i) noexcept {
   block& b = blocks[i];
   const unsigned bin = bin_of(b.bytes);
-  block_index* link = &roots_[bin];
-  const std::uint32_t rank = priority(i);
-  while (*link != no_block && priority(*link) >= rank) {
-    block& at = blocks[*link];
-    link = before(b, at) ? &at.in_index.left : &at.in_index.right;
-  }
-  // Split what hangs here into what comes before b and what comes after it, and put b on top.
-  block_index rest = *link;
-  block_index* smaller = &b.in_index.left;
-  block_index* larger = &b.in_index.right;
-  while (rest != no_block) {
-    block& at = blocks[rest];
-    if (before(at, b)) {
-      *smaller = rest;
-      smaller = &at.in_index.right;
-      rest = *smaller;
-    } else {
-      *larger = rest;
-      larger = &at.in_index.left;
-      rest = *larger;
-    }
-  }
-  *smaller = no_block;
-  *larger = no_block;
-  *link = i;
-  filled_[bin / 64] |= std::uint64_t{1} << (bin % 64);
   ++count_;
+  if (roots_[bin] != no_block) return insert_into_tree(blocks, i, &roots_[bin]);
+  b.in_index.left = no_block;
+  b.in_index.right = no_block;
+  roots_[bin] = i;
+  filled_[bin / 64] |= std::uint64_t{1} << (bin % 64);
 }
 
 inline void free_index::erase(block_table& blocks, block_index i) noexcept {
-  block& b = blocks[i];
+  const block& b = blocks[i];
   const unsigned bin = bin_of(b.bytes);
-  block_index* link = &roots_[bin];
-  while (*link != i) {
-    block& at = blocks[*link];
-    link = before(b, at) ? &at.in_index.left : &at.in_index.right;
-  }
-  // Merge the two subtrees in its place.
-  block_index left = b.in_index.left;
-  block_index right = b.in_index.right;
-  while (left != no_block && right != no_block) {
-    if (priority(left) >= priority(right)) {
-      *link = left;
-      link = &blocks[left].in_index.right;
-      left = *link;
-    } else {
-      *link = right;
-      link = &blocks[right].in_index.left;
-      right = *link;
-    }
-  }
-  *link = left != no_block ? left : right;
-  if (roots_[bin] == no_block) filled_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
   --count_;
+  if (roots_[bin] != i || (b.in_index.left & b.in_index.right) != no_block) {
+    return erase_from_tree(blocks, i, &roots_[bin]);
+  }
+  roots_[bin] = no_block;
+  filled_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
 }
 
 inline block_index free_index::best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {

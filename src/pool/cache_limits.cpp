@@ -52,18 +52,18 @@ void pool::note_pressure() noexcept {
 // Bytes that a thread may keep of blocks of that size: a share of what is free in the segments that serve them, and the
 // less the fuller these are.
 std::uint64_t pool::may_keep(std::uint64_t bytes) const noexcept {
+  const bool weighs = bin_places::weighs(bytes / block_granularity);
+  if (!calm_ && (weighs || calm_requests_ < small_calm)) return 0;
   const unsigned klass = classes_ == 1 ? 0 : policy_->segment_class(bytes);
   const double whole = number(heap_.segment_bytes(klass));
   const double free = number(heap_.free_bytes(klass));
   if (whole == 0) return 0;
   const double empty = free / whole;
-  if (bin_places::weight(bytes / block_granularity) != 0) {
-    if (!calm_) return 0;
+  if (weighs) {
     // A paged pool keeps freely what is small against a page, and everything else on condition.
     const bool roomy = paged() || counts_.peak_live_bytes <= heap_.totals().segment_bytes / 2;
     return bytes_of((roomy ? roomy_share : tight_share) * empty * free);
   }
-  if (!calm_ && calm_requests_ < small_calm) return 0;
   // What caches hold is free, as far as small blocks go: a large block that is kept, or a batch in the depot, would
   // else send those on their way from thread to thread to the heap. They are not counted by class.
   const double not_live = classes_ == 1 ? free + number(in_caches_bytes_ + depot_.bytes()) : free;

@@ -30,6 +30,7 @@ namespace gpumem {
                            : put_into<false>(mine, nullptr, seen, at, stated);
     }
     if (taken) {
+      __builtin_prefetch(&heap_.at(claims_.block_of(seen.at)));  // what `settle` begins with
       waiting.held[waiting.count] = seen.at;
       ++waiting.count;
       ++mine.figures.deferred;
@@ -47,30 +48,29 @@ namespace gpumem {
   return inside.of->defer(*inside.cache, inside.cache->latest(), at, stated);
 }
 
-// Those of one stream, the latest of `wanted` units last: they are the caller's, and in no place.
-pool::deferred_blocks pool::take_deferred(thread_cache& c, stream_cache& s, std::uint64_t wanted) noexcept {
+// Those of one stream: they are the caller's, and in no place. To be read until the thread's next free.
+std::span<claim_index> pool::take_deferred(thread_cache& c, stream_cache& s) noexcept {
   stream_cache::deferred_frees& waiting = s.deferred();
-  deferred_blocks out;
-  out.count = waiting.count;
+  const std::uint32_t count = waiting.count;
   std::uint64_t bytes = 0;
-  std::uint32_t last = waiting.count;
-  for (std::uint32_t k = 0; k < waiting.count; ++k) {
-    const claim_word w = claims_[waiting.held[k]].read();
-    out.held[k] = waiting.held[k];
-    bytes += w.bytes();
-    if (w.units() == wanted) last = k;
-  }
-  if (last != out.count) {
-    out.last_is_wanted = true;
-    std::rotate(out.held.begin() + last, out.held.begin() + last + 1, out.held.begin() + out.count);
-  }
+  for (std::uint32_t k = 0; k < count; ++k) bytes += claims_[waiting.held[k]].read().bytes();
   waiting.count = 0;
-  c.figures.deferred -= out.count;
+  c.figures.deferred -= count;
   c.figures.deferred_bytes -= bytes;
-  c.figures.emptied += out.count;
+  c.figures.emptied += count;
   c.figures.held_bytes -= bytes;
   in_caches_bytes_ -= bytes;
-  return out;
+  return {waiting.held.data(), count};
+}
+
+// The latest block of that many units last, if there is one.
+[[gnu::noinline]] void pool::put_last(std::span<claim_index> blocks, std::uint64_t units) const noexcept {
+  for (std::size_t k = blocks.size(); k-- != 0;) {
+    if (claims_[blocks[k]].read().units() != units) continue;
+    std::rotate(blocks.begin() + static_cast<std::ptrdiff_t>(k), blocks.begin() + static_cast<std::ptrdiff_t>(k) + 1,
+                blocks.end());
+    return;
+  }
 }
 
 // From the thread's next free on that stream on, such a block waits. Not where another stream would have to go for it,
@@ -86,20 +86,23 @@ pool::deferred_blocks pool::take_deferred(thread_cache& c, stream_cache& s, std:
 
 // Of one stream. What is asked for next comes last: the heap is then as the request will find it.
 [[gnu::noinline, gnu::flatten]] void pool::settle(thread_cache& c, stream_cache& s, std::uint64_t wanted) {
-  const deferred_blocks going = take_deferred(c, s, wanted);
-  for (std::uint32_t k = 0; k < going.count; ++k) {
+  const std::span<claim_index> going = take_deferred(c, s);
+  if (going.size() != 1) put_last(going, wanted);
+  const owner_id o = s.owner();
+  const claim_index last = going.back();
+  const bool last_is_wanted = claims_[last].read().units() == wanted;
+  for (const claim_index i : going) {
     look_after(c);
-    const bool is_wanted = going.last_is_wanted && k + 1 == going.count;
-    if (!keep(c, going.held[k], s.owner(), is_wanted)) to_heap(going.held[k], s.owner());
+    if (!keep(c, i, o, last_is_wanted && i == last)) to_heap(i, o);
   }
 }
 
-// All of that cache, which is the thread's own or claimed; `w`: what its thread asks for next, if anything.
-void pool::settle(thread_cache& c, const want* w) {
-  stream_cache* const last = w != nullptr ? c.of_owner(w->owner) : nullptr;
-  const std::uint32_t of_last = last != nullptr ? last->deferred().count : 0;
-  if (c.figures.deferred != of_last) settle_but(c, last);
-  if (of_last != 0) settle(c, *last, w->bytes / block_granularity);
+// All of that cache, which is the thread's own or claimed. Its thread asks for `wanted` units of a stream next, whose
+// are in `asks`; null: for nothing that is known.
+void pool::settle_all_of(thread_cache& c, stream_cache* asks, std::uint64_t wanted) {
+  const std::uint32_t of_asks = asks != nullptr ? asks->deferred().count : 0;
+  if (c.figures.deferred != of_asks) settle_but(c, asks);
+  if (of_asks != 0) settle(c, *asks, wanted);
 }
 
 [[gnu::noinline]] void pool::settle_but(thread_cache& c, const stream_cache* last) {
@@ -121,7 +124,7 @@ bool pool::settle_claimed() {
   for (const auto& c : caches_.all()) {
     any = any || c->figures.deferred != 0;
     fold(*c);
-    settle(*c, nullptr);
+    settle_all_of(*c, nullptr, 0);
   }
   return any;
 }

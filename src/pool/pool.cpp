@@ -40,7 +40,8 @@ pool::~pool() {
   }
 }
 
-[[gnu::flatten]] status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_report* report) {
+[[gnu::noinline, gnu::flatten]] status pool::allocate(const request& r, std::uint64_t rounded, address* at,
+                                                      oom_report* report) {
   const bool aligned = r.alignment <= block_granularity;
   std::uint64_t key = 0;
   if (streams_.key_is_known(r.stream)) {
@@ -57,7 +58,7 @@ pool::~pool() {
   guard lock = enter();
   thread_cache* const mine = fold_mine();
   // Frees of the only stream so far take in idle neighbours, which they may not any more once there is a second one.
-  if (streams_.single() && !streams_.was_latest(key) && mine != nullptr) settle(*mine, nullptr);
+  if (streams_.single() && !streams_.was_latest(key) && mine != nullptr) settle_all_of(*mine, nullptr, 0);
   const owner_id stream = streams_.slot_of(r.stream, key);
   const stream_slot& asks = streams_[stream];
   want w;
@@ -69,20 +70,27 @@ pool::~pool() {
   stream_slot& owner = streams_[w.owner];
   w.plain = plain_of(w.owner, owner, rounded);
   if (mine != nullptr) {
-    if (mine->figures.deferred != 0) settle(*mine, aligned ? &w : nullptr);
+    if (mine->figures.deferred != 0) {
+      settle_all_of(*mine, aligned ? mine->of_owner(w.owner) : nullptr, rounded / block_granularity);
+    }
     if (aligned && w.plain && streams_.captures() == 0 && !owner.gone) {
-      *at = refill(*mine, w, r.bytes);
+      *at = refill(*mine, w.owner, rounded, r.bytes);
       if (*at != 0) return {};
     }
     look_after(*mine);
   }
-  note_calm(rounded);
-  ++owner.references;  // keeps the slot while the lock is given up, and then stands for the block
+  return serve(lock, r, w, key, at, report);
+}
+
+// By the heap, or by what the driver and everybody else can be made to give.
+status pool::serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_report* report) {
+  note_calm(w.bytes);
+  ++streams_[w.owner].references;  // keeps the slot while the lock is given up, and then stands for the block
   block_index i = follower_ != nullptr ? place_planned(lock, w, key) : no_block;
-  if (i == no_block && opened_) i = is_large(rounded) ? search_large(lock, w) : search(w);
+  if (i == no_block && opened_) i = is_large(w.bytes) ? search_large(lock, w) : search(w);
   if (i == no_block) i = follower_ != nullptr ? climb_beside_plan(lock, w) : climb(lock, w);
   if (i == no_block) return out_of_memory(lock, r, w, report);
-  *at = hand_out(i, w, r.bytes);
+  *at = hand_out(i, w.owner, w.plain, r.bytes);
   if (w.asked != 0) [[unlikely]]
     note_large_place(w, *at);
   return {};
@@ -104,16 +112,17 @@ bool pool::from_above(std::uint64_t bytes, std::uint64_t alignment) const noexce
          heap_.totals().segment_bytes < page_rules_.upper_end_pool_bytes;
 }
 
-block_index pool::search(const want& w) {
+block_index pool::search(const want& w) { return search(w.owner, w.klass, w.bytes, w.alignment); }
+
+block_index pool::search(owner_id o, unsigned klass, std::uint64_t bytes, std::uint64_t alignment) {
   // Idle memory beside the stream's own makes one hole with it, which is worth most where holes are large.
-  if (w.bytes >= page_rules_.lowest_fit_bytes && !streams_.single()) heap_.absorb_idle(w.owner);
-  const block_index from = w.bytes < page_rules_.lowest_fit_bytes
-                               ? heap_.best_fit(w.klass, w.owner, true, w.bytes, w.alignment)
-                               : heap_.lowest_fit(w.klass, w.owner, w.bytes, w.alignment);
+  if (bytes >= page_rules_.lowest_fit_bytes && !streams_.single()) heap_.absorb_idle(o);
+  const block_index from = bytes < page_rules_.lowest_fit_bytes ? heap_.best_fit(klass, o, true, bytes, alignment)
+                                                                : heap_.lowest_fit(klass, o, bytes, alignment);
   if (from == no_block) return no_block;
-  if (!from_above(w.bytes, w.alignment)) return heap_.carve(from, w.bytes, w.alignment);
+  if (!from_above(bytes, alignment)) return heap_.carve(from, bytes, alignment);
   const block& b = heap_.at(from);
-  return heap_.carve_at(from, b.begin + b.bytes - w.bytes, w.bytes, w.owner);
+  return heap_.carve_at(from, b.begin + b.bytes - bytes, bytes, o);
 }
 
 // Among one other owner's blocks, behind which the request's stream is ordered already.
@@ -122,13 +131,13 @@ block_index pool::search_of(const want& w, owner_id other) {
   return from == no_block ? no_block : heap_.carve(from, w.bytes, w.alignment);
 }
 
-address pool::hand_out(block_index i, const want& w, std::uint64_t requested_bytes) {
+address pool::hand_out(block_index i, owner_id o, bool plain, std::uint64_t requested_bytes) {
   block& b = heap_.at(i);
-  b.owner = w.owner;
+  b.owner = o;
   if (!claims_.has_room()) make_room_for_claim_of(i);
   claims_.insert(b.begin, i,
-                 w.plain ? claim_word::plain(b.bytes, requested_bytes, w.owner, bin_places::of_bytes(b.bytes))
-                         : claim_word::odd(b.bytes - requested_bytes));
+                 plain ? claim_word::plain(b.bytes, requested_bytes, o, bin_places::of_bytes(b.bytes))
+                       : claim_word::odd(b.bytes - requested_bytes));
   ++counts_.allocations;
   counts_.requested_bytes += requested_bytes;
   const heap_totals& now = heap_.totals();
@@ -189,7 +198,7 @@ claim_word pool::held_as(block_index i) const noexcept {
   }
   thread_cache* const mine = fold_mine();  // not before: a refused free changes nothing
   if (mine != nullptr) {
-    settle(*mine, nullptr);
+    settle_all_of(*mine, nullptr, 0);
     look_after(*mine);
   }
   if (follower_ != nullptr) follower_->gone(i);
@@ -206,10 +215,11 @@ claim_word pool::held_as(block_index i) const noexcept {
   if (b.in_use.uses != no_block) {
     claims_.erase(seen.at);
     fence_uses(i, o);
-  } else if (mine == nullptr || !keep(*mine, seen.at, o, false)) {
-    const bool may_wait = mine != nullptr && calm_ && cacheable(o, b.bytes);
+  } else {
+    const bool may_stay = mine != nullptr && cacheable(o, b.bytes);
+    if (may_stay && keep(*mine, seen.at, o, false)) return {};
     to_heap(seen.at, o);
-    if (may_wait) let_wait(*mine, o);
+    if (may_stay && calm_) let_wait(*mine, o);
   }
   return {};
 }

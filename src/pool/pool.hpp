@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -84,6 +85,9 @@ class pool {
   /// `r.bytes` is not 0 and `r.alignment` a power of two; `rounded` is `r.bytes` rounded up to 512.
   /// `at` is where the block begins, on success.
   status allocate(const request& r, std::uint64_t rounded, address* at, oom_report* report);
+  /// The same, the short way, for a request without an alignment that `hit` just missed in this thread's cache, which
+  /// `mine` is and which served the request's stream last.
+  status miss(thread_cache& mine, const request& r, std::uint64_t rounded, address* at, oom_report* report);
   /// `unknown_pointer` where no block of this pool begins there.
   status release_block(address at, const release& stated);
   status record_use(address at, stream_ref s);
@@ -169,7 +173,7 @@ class pool {
   [[nodiscard]] static bool plain_of(owner_id o, const stream_slot& slot, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool cacheable(owner_id o, std::uint64_t bytes) const noexcept;
   void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
-  address refill(thread_cache& mine, const want& w, std::uint64_t requested);
+  address refill(thread_cache& mine, owner_id o, std::uint64_t bytes, std::uint64_t requested);
   void refill_beside(thread_cache& mine, stream_cache& s, const stream_cache::bin& bin);
   static void allow_beside(const thread_cache& mine, const stream_cache::bin& bin, std::uint64_t most,
                            stream_cache::stack* beside) noexcept;
@@ -193,14 +197,10 @@ class pool {
   // deferred_frees.cpp
   [[nodiscard]] bool defer(thread_cache& mine, stream_cache& s, address at, const release& stated) noexcept;
   [[nodiscard]] static bool defer_of_latest(address at, const release& stated) noexcept;
-  struct deferred_blocks {
-    std::uint32_t count = 0;
-    bool last_is_wanted = false;
-    std::array<claim_index, stream_cache::deferred_frees::most> held;
-  };
-  deferred_blocks take_deferred(thread_cache& c, stream_cache& s, std::uint64_t wanted) noexcept;
+  [[nodiscard]] std::span<claim_index> take_deferred(thread_cache& c, stream_cache& s) noexcept;
+  void put_last(std::span<claim_index> blocks, std::uint64_t units) const noexcept;
   void settle(thread_cache& c, stream_cache& s, std::uint64_t wanted);
-  void settle(thread_cache& c, const want* w);
+  void settle_all_of(thread_cache& c, stream_cache* asks, std::uint64_t wanted);
   void settle_but(thread_cache& c, const stream_cache* last);
   bool settle_all();
   bool settle_claimed();
@@ -220,8 +220,12 @@ class pool {
   // pool.cpp
   [[nodiscard]] bool from_above(std::uint64_t bytes, std::uint64_t alignment) const noexcept;
   [[nodiscard]] block_index search(const want& w);
+  [[nodiscard]] block_index search(owner_id o, unsigned klass, std::uint64_t bytes, std::uint64_t alignment);
   [[nodiscard]] block_index search_of(const want& w, owner_id other);
-  address hand_out(block_index i, const want& w, std::uint64_t requested_bytes);
+  address hand_out(block_index i, owner_id o, bool plain, std::uint64_t requested_bytes);
+  status serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_report* report);
+  status serve_miss(guard& lock, const stream_cache& s, const request& r, std::uint64_t rounded, address* at,
+                    oom_report* report);
   status out_of_memory(guard& lock, const request& r, const want& w, oom_report* report);
   status why_not_live(address at, block_index i) const;
   [[nodiscard]] claim_word held_as(block_index i) const noexcept;

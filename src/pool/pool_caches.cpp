@@ -78,17 +78,17 @@ bool pool::cacheable(owner_id o, std::uint64_t bytes) const noexcept {
 
 // A block from a batch of the depot, the rest of which goes to the thread's bin, and more batches beside it; 0 where
 // there is none of that size.
-address pool::refill(thread_cache& mine, const want& w, std::uint64_t requested) {
-  const auto units = static_cast<std::uint32_t>(w.bytes / block_granularity);
-  stream_cache* s = mine.of_owner(w.owner);
+address pool::refill(thread_cache& mine, owner_id o, std::uint64_t bytes, std::uint64_t requested) {
+  const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
+  stream_cache* s = mine.of_owner(o);
   stream_cache::bin* bin = s != nullptr ? s->find(units) : nullptr;
   // Where it holds some, it was claimed when the hit was tried.
   if (bin == nullptr || (bin->count == 0 && !s->take_from_beside(*bin))) {
     returning_.asked(units);
-    if (!depot_.may_hold(units) || !depot_.holds(w.owner, units)) return 0;
-    s = &stream_cache_for(mine, w.owner);  // which takes host memory: the batch is the depot's until it is there
+    if (!depot_.may_hold(units) || !depot_.holds(o, units)) return 0;
+    s = &stream_cache_for(mine, o);  // which takes host memory: the batch is the depot's until it is there
     bin = &bin_for(mine, *s, units);
-    bin->fill_reversed(depot_.take(w.owner, units));
+    bin->fill_reversed(depot_.take(o, units));
     bin->most = std::max(bin->most, bin->count);
     count_cached(mine, units, bin->count);
     mine.figures.filled += bin->count;
@@ -157,28 +157,26 @@ void pool::count_cached(thread_cache& c, std::uint32_t units, std::int64_t block
 }
 
 // Puts a block that the program gave up into the thread's cache; `wanted`: that size is what the thread asks for next.
-// Requires that its claim is the caller's to change. False where it is to go to the heap.
+// Requires that it is `cacheable`, and its claim the caller's to change. False where it is to go to the heap.
 bool pool::keep(thread_cache& mine, claim_index place, owner_id o, bool wanted) {
   const block_index i = claims_.block_of(place);
   const std::uint64_t bytes = heap_.at(i).bytes;
-  if (!cacheable(o, bytes)) return false;
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
-  const std::uint64_t weight = bin_places::weight(units);
   const std::uint64_t most = may_keep(bytes);
   bool on_condition = false;
-  if (weight == 0) {
+  if (!bin_places::weighs(units)) {
     if (f.unweighed_bytes() + bytes > most) return false;
   } else {
     f.most_weighed_bytes = most;
     if (!calm_ || (!returning_.freed(units) && !wanted)) return false;
-    on_condition = weight > most || (paged() && units > freely_kept_units);
+    on_condition = bytes > most || (paged() && units > freely_kept_units);
     if (on_condition) {
       if (!wanted || !would_return(i, o)) return false;
       f.on_condition = true;
-      f.most_weighed_bytes = std::max(most, f.weighed_bytes + weight);
-    } else if (f.weighed_bytes + weight > most) {
-      shed(mine, (most - weight) / 4 * 3);
+      f.most_weighed_bytes = std::max(most, f.weighed_bytes + bytes);
+    } else if (f.weighed_bytes + bytes > most) {
+      shed(mine, (most - bytes) / 4 * 3);
     }
   }
   stream_cache& s = stream_cache_for(mine, o);
@@ -255,8 +253,7 @@ bool pool::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin
 [[gnu::noinline]] void pool::empty(thread_cache& c, owner_id o) {
   stream_cache* const s = c.of_owner(o);
   if (s == nullptr) return;
-  const deferred_blocks waited = take_deferred(c, *s, 0);
-  for (std::uint32_t k = 0; k < waited.count; ++k) to_heap(waited.held[k], o);
+  for (const claim_index i : take_deferred(c, *s)) to_heap(i, o);
   for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
     empty(c, *s, s->at(at));
     s->close(s->at(at));  // what is short is not hoarded: the bin starts anew, and small
