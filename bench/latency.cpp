@@ -26,6 +26,7 @@ class collector final : public benchmark::BenchmarkReporter {
     auto operator<=>(const key&) const = default;
   };
   bool ReportContext(const Context& /*context*/) override { return true; }
+  void begin_round() { ++rounds_; }
   void ReportRuns(const std::vector<Run>& runs) override {
     for (const Run& r : runs) {
       if (r.run_type != Run::RT_Iteration) continue;
@@ -36,7 +37,9 @@ class collector final : public benchmark::BenchmarkReporter {
       if (r.error_occurred) {
         failed_.insert(k);
       } else {
-        times_[k].push_back(r.real_accumulated_time / static_cast<double>(r.iterations) * 1e9);
+        std::vector<std::optional<round_time>>& times = times_[k];
+        times.resize(rounds_);
+        times.back() = round_time{r.real_accumulated_time / static_cast<double>(r.iterations) * 1e9};
       }
     }
   }
@@ -50,7 +53,11 @@ class collector final : public benchmark::BenchmarkReporter {
       row.threads = k.threads;
       row.oom = true;
     }
-    for (auto& [k, ns] : times_) {
+    for (auto& [k, rounds] : times_) {
+      std::vector<double> ns;
+      for (const auto& round : rounds) {
+        if (round) ns.push_back(round->ns);
+      }
       std::sort(ns.begin(), ns.end());
       latency_row& row = out.emplace_back();
       row.allocator = k.allocator;
@@ -59,12 +66,14 @@ class collector final : public benchmark::BenchmarkReporter {
       row.median_ns = ns[ns.size() / 2];
       row.least_ns = ns.front();
       row.most_ns = ns.back();
+      row.rounds = std::move(rounds);
     }
     return out;
   }
 
  private:
-  std::map<key, std::vector<double>> times_;
+  std::size_t rounds_ = 0;  // begun
+  std::map<key, std::vector<std::optional<round_time>>> times_;
   std::set<key> failed_;
 };
 
@@ -77,14 +86,17 @@ result<std::unique_ptr<cuda_stage>> open_stage(const options& with) {
                            .works = false});
 }
 
-std::vector<latency_row> run_benchmarks() {
-  std::array words{std::string{"gpumem_bench"}, std::string{"--benchmark_enable_random_interleaving=true"}};
-  std::vector<char*> argv;
-  for (std::string& w : words) argv.push_back(w.data());
+std::vector<latency_row> run_benchmarks(const case_list& cases) {
+  std::string name = "gpumem_bench";
+  std::array argv{name.data()};
   auto argc = static_cast<int>(argv.size());
   benchmark::Initialize(&argc, argv.data());
   collector collected;
-  benchmark::RunSpecifiedBenchmarks(&collected);
+  for (int round = 0; round < latency_repetitions; ++round) {
+    cases.register_round(round);
+    collected.begin_round();
+    benchmark::RunSpecifiedBenchmarks(&collected);
+  }
   benchmark::ClearRegisteredBenchmarks();
   return collected.rows();
 }
@@ -103,6 +115,9 @@ void scale(latency_row& row, const std::vector<replay_loop>& loops, const std::v
   row.median_ns /= turns;
   row.least_ns /= turns;
   row.most_ns /= turns;
+  for (auto& round : row.rounds) {
+    if (round) round->ns /= turns;
+  }
 }
 
 /// Of one thread only: what several wait for each other in the device is no part of any one.
@@ -115,6 +130,9 @@ void add_double_shares(std::vector<latency_row>& all) {
     if (part == all.end()) continue;
     row.double_share_ns = part->median_ns * row.pairs_per_turn;
     row.least_share_ns = part->least_ns * row.pairs_per_turn;
+    for (std::size_t i = 0; i < std::min(row.rounds.size(), part->rounds.size()); ++i) {
+      if (row.rounds[i] && part->rounds[i]) row.rounds[i]->double_share_ns = part->rounds[i]->ns * row.pairs_per_turn;
+    }
   }
 }
 
@@ -160,12 +178,11 @@ result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& 
     if (!added) return added;
   }
   if (const std::string* const unknown = cases.unknown()) {
-    benchmark::ClearRegisteredBenchmarks();
     return status{errc::bad_setting, fmt::format("--case {}: expected the begin of a case's name, such as pair, "
                                                  "live_1e4, handoff, replay or worst",
                                                  printable(*unknown))};
   }
-  std::vector<latency_row> all = run_benchmarks();
+  std::vector<latency_row> all = run_benchmarks(cases);
   std::sort(all.begin(), all.end(), [&](const auto& a, const auto& b) {
     return cases.place(a.allocator, a.name, a.threads) < cases.place(b.allocator, b.name, b.threads);
   });

@@ -1,8 +1,9 @@
 /// What a cached allocate and free cost: gpumem, the baselines, and the floor of the machine, in turn in one run.
 ///
-/// Google Benchmark measures; its repetitions are interleaved at random, so that a busy moment of the machine meets all
-/// alike. Times are of processor and lock, not of a GPU: nothing is enqueued. The figures, the ratios and their texts
-/// are plain values and need no Google Benchmark.
+/// Google Benchmark measures, in rounds: each has a repetition of every case, in an order of its own and the allocators
+/// side by side, so that a busy moment of the machine meets all alike, and what is compared is of one moment. Times are
+/// of processor and lock, not of a GPU: nothing is enqueued. The figures, the ratios and their texts are plain values
+/// and need no Google Benchmark.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +19,11 @@
 
 namespace gpumem::bench {
 
-/// Many short repetitions: on a busy machine most of them then fall between two interruptions, and a median of so many
-/// is the same in the next run.
+/// Many short repetitions, one a round: on a busy machine most of them then fall between two interruptions, and a
+/// median of so many is the same in the next run.
 inline constexpr int latency_repetitions = 41;
-/// Of what takes longer than some milliseconds: replays, `worst`, pairs that no cache serves, and of a baseline all but
-/// its cached pairs on one thread and `driver_part`.
+/// Of what takes longer than some milliseconds, in each fourth round: replays, `worst`, pairs that no cache serves, and
+/// of a baseline all but its cached pairs on one thread and `driver_part`.
 inline constexpr int latency_long_repetitions = 11;
 
 /// Of the case `worst`: single operations, clock readings included.
@@ -76,6 +77,12 @@ enum class turn_kind : std::uint8_t {
   other,      ///< a turn of the floor, or one pair of `worst` with its clock readings
 };
 
+/// What a turn took in one round, and of that the simulated device or the double of the driver.
+struct round_time {
+  double ns = 0;
+  double double_share_ns = 0;
+};
+
 struct latency_row {
   std::string allocator;  ///< `gpumem/<policy>`, a baseline, or `floor`
   std::string name;       ///< the case: pair_4KiB, live_1e4, handoff, replay_lstm, worst, or one of the floor's
@@ -88,7 +95,9 @@ struct latency_row {
   double pairs_per_turn = 1;              ///< of replays the share of the operations that are frees
   std::optional<double> double_share_ns;  ///< of it, what the simulated device or the double of the driver takes
   std::optional<double> least_share_ns;   ///< the same of `least_ns`
-  std::optional<tail_times> tail;         ///< of `worst`
+  std::vector<std::optional<round_time>>
+      rounds{};                    ///< none where it was not measured; may be empty, and is not printed
+  std::optional<tail_times> tail;  ///< of `worst`
 };
 
 /// A figure that is compared with a bound. Whether it holds is for the reader: the machine may be busy.
@@ -97,7 +106,7 @@ struct latency_ratio {
   double value = 0;
   std::string bound;                 ///< such as `>= 10`
   std::string of;                    ///< the allocator
-  std::string from;                  ///< the figures it is made of
+  std::string from;                  ///< the medians of the figures it is made of
   std::optional<double> of_least{};  ///< the same of the least times, which a busy machine disturbs less
 };
 
@@ -105,7 +114,8 @@ struct latency_ratio {
 result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& rows, const std::vector<trace>& traces,
                                                  const options& with);
 
-/// For each row of gpumem what there are figures for, in the order of the rows.
+/// For each row of gpumem what there are figures for, in the order of the rows: of two figures that were measured in
+/// the same rounds, the median of their ratios (or differences) in each.
 std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows);
 
 std::string latency_table(const std::vector<latency_row>& rows, const replay_setup& setup);

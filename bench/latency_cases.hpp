@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,7 +38,7 @@ constexpr std::size_t replay_turns(std::size_t operations) {
   return operations == 0 ? 1 : (replay_operations + operations - 1) / operations;
 }
 
-/// The cases of a run, in order; Google Benchmark keeps their functions.
+/// The cases of a run, in order. Google Benchmark has those of one round at a time.
 class case_list {
  public:
   /// Only cases with a name that begins with one of these; empty: all.
@@ -56,29 +58,59 @@ class case_list {
   template <typename Body>
   void add_always(const std::string& allocator, const std::string& name, unsigned threads, std::size_t turns, Body body,
                   int repetitions = latency_repetitions) {
-    names_.push_back(fmt::format("{}|{}|{}", allocator, name, threads));
-    benchmark::RegisterBenchmark(fmt::format("{}|{}|", allocator, name).c_str(), body)
-        ->Threads(static_cast<int>(threads))
-        ->Iterations(static_cast<benchmark::IterationCount>(turns))
-        ->Repetitions(repetitions)
-        ->UseRealTime();
+    cases_.push_back({allocator, name, threads, turns, repetitions, std::move(body)});
+  }
+  /// Gives Google Benchmark what is measured in that round, and nothing else. The same case of all allocators one after
+  /// the other, so that what is compared meets the same moment of the machine; both in an order that is each round's.
+  void register_round(int round) const {
+    std::minstd_rand random{static_cast<unsigned>(round) + 1};
+    std::vector<std::vector<const one_case*>> alike;
+    for (const one_case& c : cases_) {
+      if (round % ((latency_repetitions - 1) / (c.repetitions - 1)) != 0) continue;
+      const auto same = std::find_if(alike.begin(), alike.end(), [&c](const auto& others) {
+        return others.front()->name == c.name && others.front()->threads == c.threads;
+      });
+      (same != alike.end() ? *same : alike.emplace_back()).push_back(&c);
+    }
+    std::shuffle(alike.begin(), alike.end(), random);
+    benchmark::ClearRegisteredBenchmarks();
+    for (auto& group : alike) {
+      std::shuffle(group.begin(), group.end(), random);
+      for (const one_case* const c : group) {
+        benchmark::RegisterBenchmark(fmt::format("{}|{}|", c->allocator, c->name).c_str(), c->body)
+            ->Threads(static_cast<int>(c->threads))
+            ->Iterations(static_cast<benchmark::IterationCount>(c->turns))
+            ->UseRealTime();
+      }
+    }
   }
   [[nodiscard]] std::ptrdiff_t place(const std::string& allocator, const std::string& name, unsigned threads) const {
-    const std::string full = fmt::format("{}|{}|{}", allocator, name, threads);
-    return std::find(names_.begin(), names_.end(), full) - names_.begin();
+    return std::find_if(
+               cases_.begin(), cases_.end(),
+               [&](const one_case& c) { return c.allocator == allocator && c.name == name && c.threads == threads; }) -
+           cases_.begin();
   }
   /// Of what was wanted, the first that no case's name begins with; null: there is none.
   [[nodiscard]] const std::string* unknown() const {
     const auto found = std::find_if(wanted_.begin(), wanted_.end(), [this](const std::string& w) {
-      return std::none_of(names_.begin(), names_.end(),
-                          [&w](const std::string& name) { return name.substr(name.find('|') + 1).starts_with(w); });
+      return std::none_of(cases_.begin(), cases_.end(), [&w](const one_case& c) { return c.name.starts_with(w); });
     });
     return found != wanted_.end() ? &*found : nullptr;
   }
 
  private:
+  struct one_case {
+    std::string allocator;
+    std::string name;
+    unsigned threads;
+    std::size_t turns;
+    int repetitions;
+    std::function<void(benchmark::State&)> body;
+  };
+  static_assert((latency_repetitions - 1) % (latency_long_repetitions - 1) == 0);
+
   std::vector<std::string> wanted_;
-  std::vector<std::string> names_;
+  std::vector<one_case> cases_;
 };
 
 inline std::string power_name(std::string_view what, int power) { return fmt::format("{}_1e{}", what, power); }

@@ -12,6 +12,22 @@ namespace {
 
 /// What is the allocator's own of a row's time.
 double own_ns(const latency_row& row) { return row.median_ns - row.double_share_ns.value_or(0); }
+double own_ns(const round_time& round) { return round.ns - round.double_share_ns; }
+
+round_time medians_of(const latency_row& row) { return {row.median_ns, row.double_share_ns.value_or(0)}; }
+
+/// The median of a figure over the rounds in which all the rows were measured; where there is none, of their medians.
+template <typename Figure, typename... Row>
+double over_rounds(Figure figure, const Row&... rows) {
+  std::vector<double> values;
+  for (std::size_t i = 0; i < std::min({rows.rounds.size()...}); ++i) {
+    if ((rows.rounds[i].has_value() && ...)) values.push_back(figure(*rows.rounds[i]...));
+  }
+  if (values.empty()) return figure(medians_of(rows)...);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 std::string own_text(const latency_row& row) {
   return row.double_share_ns ? fmt::format("({:.1f} - {:.1f})", row.median_ns, *row.double_share_ns)
@@ -62,7 +78,9 @@ class ratio_list {
     const latency_row* const ours = find(gpumem, name);
     const latency_row* const theirs = best_cub(name);
     if (ours == nullptr || theirs == nullptr) return;
-    add({name + " cub/gpumem", own_ns(*theirs) / own_ns(*ours), bound, gpumem,
+    const double value =
+        over_rounds([](const auto& cub, const auto& own) { return own_ns(cub) / own_ns(own); }, *theirs, *ours);
+    add({name + " cub/gpumem", value, bound, gpumem,
          fmt::format("{} {} / {} ns", theirs->allocator, own_text(*theirs), own_text(*ours))});
   }
   void add_scaling(const std::string& gpumem) {
@@ -71,23 +89,26 @@ class ratio_list {
     const latency_row* const spin_one = find("floor", "spin");
     const latency_row* const spin_two = find("floor", "spin", 2);
     if (one == nullptr || two == nullptr || spin_one == nullptr || spin_two == nullptr) return;
-    const double ours = one->median_ns / two->median_ns;
-    const double floor = spin_one->median_ns / spin_two->median_ns;
-    add({"pair_4KiB 2 threads, of spin's scaling", ours / floor, ">= 0.9", gpumem,
-         fmt::format("x {:.2f} / x {:.2f}", ours, floor)});
+    const double value = over_rounds(
+        [](const auto& a, const auto& b, const auto& c, const auto& d) { return a.ns / b.ns / (c.ns / d.ns); }, *one,
+        *two, *spin_one, *spin_two);
+    add({"pair_4KiB 2 threads, of spin's scaling", value, ">= 0.9", gpumem,
+         fmt::format("x {:.2f} / x {:.2f}", one->median_ns / two->median_ns,
+                     spin_one->median_ns / spin_two->median_ns)});
   }
   void add_handoff(const std::string& gpumem) {
     const latency_row* const handed = find(gpumem, "handoff");
     const latency_row* const pair = find(gpumem, "pair_4KiB");
     if (handed == nullptr || pair == nullptr) return;
-    add({"handoff / pair_4KiB", handed->median_ns / pair->median_ns, "<= 2", gpumem,
-         fmt::format("{:.1f} / {:.1f} ns", handed->median_ns, pair->median_ns)});
+    add({"handoff / pair_4KiB", over_rounds([](const auto& a, const auto& b) { return a.ns / b.ns; }, *handed, *pair),
+         "<= 2", gpumem, fmt::format("{:.1f} / {:.1f} ns", handed->median_ns, pair->median_ns)});
   }
   void add_million(const std::string& gpumem) {
     const latency_row* const walk = find(gpumem, "live_1e6");
     const latency_row* const chase = find("floor", "chase_1e6");
     if (walk == nullptr || chase == nullptr) return;
-    add({"live_1e6 - chase_1e6 ns", own_ns(*walk) - chase->median_ns, "<= 60", gpumem,
+    const double value = over_rounds([](const auto& a, const auto& b) { return own_ns(a) - b.ns; }, *walk, *chase);
+    add({"live_1e6 - chase_1e6 ns", value, "<= 60", gpumem,
          fmt::format("{} - {:.1f} ns", own_text(*walk), chase->median_ns)});
   }
   void add_worst(const std::string& gpumem) {
@@ -156,7 +177,7 @@ tail_times tail_of(const operation_times& times, std::optional<std::uint64_t> de
 
 namespace {
 
-std::vector<latency_ratio> ratios_of_medians(const std::vector<latency_row>& rows) {
+std::vector<latency_ratio> ratios_of(const std::vector<latency_row>& rows) {
   ratio_list list{rows};
   std::vector<std::string> seen;
   for (const latency_row& row : rows) {
@@ -174,10 +195,11 @@ std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows) 
   for (latency_row& row : least) {
     row.median_ns = row.least_ns;
     row.double_share_ns = row.least_share_ns;
+    row.rounds.clear();
     row.tail.reset();  // which is of all repetitions together
   }
-  const std::vector<latency_ratio> of_least = ratios_of_medians(least);
-  std::vector<latency_ratio> out = ratios_of_medians(rows);
+  const std::vector<latency_ratio> of_least = ratios_of(least);
+  std::vector<latency_ratio> out = ratios_of(rows);
   for (latency_ratio& each : out) {
     const auto same = std::find_if(of_least.begin(), of_least.end(), [&each](const latency_ratio& other) {
       return other.name == each.name && other.of == each.of;

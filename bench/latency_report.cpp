@@ -87,7 +87,7 @@ std::string latency_table(const std::vector<latency_row>& rows, const replay_set
   const bool real = setup.cuda && !setup.cuda->info.simulated;
   return times_table(rows, width) + tails_table(rows, width) + ratios_table(latency_ratios(rows), width) +
          fmt::format(
-             "\nMedians of {} interleaved repetitions ({} of what takes longer): ns of "
+             "\nMedians of {} rounds ({} of what takes longer), a ratio's of the ratios in each: ns of "
              "wall-clock time a pair (a replay's: an operation, in "
              "the mean over the trace) of all threads together{}.\n",
              latency_repetitions, latency_long_repetitions,

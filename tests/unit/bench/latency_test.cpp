@@ -161,6 +161,25 @@ TEST(latency, a_replay_has_a_mean_and_a_ratio_for_each_trace_and_row) {
   EXPECT_DOUBLE_EQ(all[3].value, 90.0 / 36);
 }
 
+// The machine is twice as slow in some rounds, and the medians of the two are of different ones: their ratio would be 8.
+TEST(latency, what_was_measured_in_the_same_rounds_is_compared_round_by_round) {
+  latency_row pair = row(ours, "pair_2MiB", 20);
+  latency_row cub = with_share(row("cub", "pair_2MiB", 200), 40);
+  pair.rounds = {round_time{10}, round_time{20}, {}, round_time{20}, round_time{10}};
+  cub.rounds = {round_time{200, 40}, round_time{400, 80}, round_time{1, 0}, {}, round_time{200, 40}};
+  const auto all = latency_ratios({pair, cub});
+  const latency_ratio ratio = only(all, "pair_2MiB cub/gpumem");
+  EXPECT_DOUBLE_EQ(ratio.value, 16);
+  EXPECT_DOUBLE_EQ(ratio.of_least.value_or(0), (100.0 - 8) / 10) << "of the least times, whatever the round";
+  EXPECT_EQ(ratio.from, "cub (200.0 - 40.0) / 20.0 ns");
+
+  latency_row one = row(ours, "pair_4KiB", 30);
+  latency_row handed = row(ours, "handoff", 30);
+  one.rounds = {round_time{10}, round_time{30}, round_time{30}};
+  handed.rounds = {round_time{15}, round_time{45}, round_time{30}};
+  EXPECT_DOUBLE_EQ(only(latency_ratios({one, handed}), "handoff / pair_4KiB").value, 1.5);
+}
+
 TEST(latency, ratios_stand_in_the_table_and_in_the_json) {
   const std::vector<latency_row> rows{row(ours, "pair_4KiB", 30), row(ours, "handoff", 45)};
   const auto all = nlohmann::json::parse(latency_json(rows, {}));
