@@ -1,13 +1,13 @@
 // The pool: one heap, its policy, its budget and its stream order behind one lock. A logical device is one pool.
 //
-// Files: pool_hit.hpp (the paths without the lock), pool.cpp (those under it without a driver call), pool_caches.cpp
-// (what threads' caches and the pool hand each other), deferred_frees.cpp (frees that need no bin), cache_limits.cpp
-// (how much they keep), oom_ladder.cpp (what happens when nothing fits), give_back.cpp (trim, limit), pool_check.cpp
-// (statistics, invariants). `allocate` and `release_block` are flattened: a miss is one function, and what is seldom in
-// it is cold or not inline. The lock is never held across a driver call that can block; whoever grows holds the growth
-// ticket instead, and frees go on meanwhile. Invariant: reserved = live + thread-cached + cached + fenced + idle +
-// leaked, with `budget.reserved()` never above the limit but by lowering it. To the heap, what a cache holds is live:
-// it is out, and its claim says whose it is.
+// Files: pool_hit.hpp (the paths without the lock), pool.cpp (those under it without a driver call), miss.cpp (the
+// short one of them), pool_caches.cpp (what threads' caches and the pool hand each other), deferred_frees.cpp (frees
+// that need no bin), cache_limits.cpp (how much they keep), oom_ladder.cpp (what happens when nothing fits),
+// give_back.cpp (trim, limit), pool_check.cpp (statistics, invariants). `allocate`, `miss` and `release_block` are
+// flattened: each is one function, and what is seldom in it is cold or not inline. The lock is never held across a
+// driver call that can block; whoever grows holds the growth ticket instead, and frees go on meanwhile. Invariant:
+// reserved = live + thread-cached + cached + fenced + idle + leaked, with `budget.reserved()` never above the limit but
+// by lowering it. To the heap, what a cache holds is live: it is out, and its claim says whose it is.
 #pragma once
 
 #include <array>

@@ -161,7 +161,8 @@ TEST(latency, a_replay_has_a_mean_and_a_ratio_for_each_trace_and_row) {
   EXPECT_DOUBLE_EQ(all[3].value, 90.0 / 36);
 }
 
-// The machine is twice as slow in some rounds, and the medians of the two are of different ones: their ratio would be 8.
+// The machine is twice as slow in some rounds, and the medians of the two are of different ones: their ratio would
+// be 8.
 TEST(latency, what_was_measured_in_the_same_rounds_is_compared_round_by_round) {
   latency_row pair = row(ours, "pair_2MiB", 20);
   latency_row cub = with_share(row("cub", "pair_2MiB", 200), 40);
