@@ -92,10 +92,10 @@ std::vector<latency_row> run_benchmarks(const case_list& cases) {
   auto argc = static_cast<int>(argv.size());
   benchmark::Initialize(&argc, argv.data());
   collector collected;
+  std::minstd_rand random;
   for (int round = 0; round < latency_repetitions; ++round) {
-    cases.register_round(round);
     collected.begin_round();
-    benchmark::RunSpecifiedBenchmarks(&collected);
+    if (cases.register_round(round, random)) benchmark::RunSpecifiedBenchmarks(&collected);
   }
   benchmark::ClearRegisteredBenchmarks();
   return collected.rows();

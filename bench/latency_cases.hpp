@@ -62,8 +62,8 @@ class case_list {
   }
   /// Gives Google Benchmark what is measured in that round, and nothing else. The same case of all allocators one after
   /// the other, so that what is compared meets the same moment of the machine; both in an order that is each round's.
-  void register_round(int round) const {
-    std::minstd_rand random{static_cast<unsigned>(round) + 1};
+  /// `random` is one for all rounds. False where nothing is measured.
+  [[nodiscard]] bool register_round(int round, std::minstd_rand& random) const {
     std::vector<std::vector<const one_case*>> alike;
     for (const one_case& c : cases_) {
       if (round % ((latency_repetitions - 1) / (c.repetitions - 1)) != 0) continue;
@@ -83,6 +83,7 @@ class case_list {
             ->UseRealTime();
       }
     }
+    return !alike.empty();
   }
   [[nodiscard]] std::ptrdiff_t place(const std::string& allocator, const std::string& name, unsigned threads) const {
     return std::find_if(

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 
 #include "latency.hpp"
 
@@ -78,8 +79,12 @@ class ratio_list {
     const latency_row* const ours = find(gpumem, name);
     const latency_row* const theirs = best_cub(name);
     if (ours == nullptr || theirs == nullptr) return;
-    const double value =
-        over_rounds([](const auto& cub, const auto& own) { return own_ns(cub) / own_ns(own); }, *theirs, *ours);
+    const double value = over_rounds(
+        [](const auto& cub, const auto& own) {
+          // The double's part, measured elsewhere in the round, may be all of it: that is fast, and not slow.
+          return own_ns(own) > 0 ? own_ns(cub) / own_ns(own) : std::numeric_limits<double>::infinity();
+        },
+        *theirs, *ours);
     add({name + " cub/gpumem", value, bound, gpumem,
          fmt::format("{} {} / {} ns", theirs->allocator, own_text(*theirs), own_text(*ours))});
   }

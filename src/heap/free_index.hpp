@@ -1,6 +1,6 @@
 // The free blocks of one owner and one class, ordered by (size, position): exact best fit.
 //
-// Bins by size: one for each multiple of 512 B up to 64 KiB, from there 32 to a power of two. A bitmap finds the
+// Bins by size: one for each multiple of 512 B up to 64 KiB, from there eight to a power of two. A bitmap finds the
 // next bin that holds anything; within a bin stands a treap (Seidel and Aragon 1996) whose nodes are the block records
 // themselves, so nothing is allocated. Best fit is the smallest block that fits and, of equals, the lowest.
 // Costs O(1) to find the bin and O(log n) expected in the bin's own blocks. The owner of the heap locks. What a miss
@@ -37,11 +37,11 @@ class free_index {
  private:
   static constexpr unsigned unit_shift = 9;  // 512 B
   static constexpr unsigned exact_bins = 128;
-  static constexpr unsigned bins = exact_bins + 36 * 32;  // up to 2^43 units, 2^52 B
+  static constexpr unsigned bins = exact_bins + 36 * 8;  // below 2^43 units, 2^52 B
   static constexpr unsigned words = (bins + 63) / 64;
 
-  // A floating-point number has its power of two and the next five bits side by side.
-  static constexpr unsigned parts_shift = 52 - 5;
+  // A floating-point number has its power of two and the next three bits side by side.
+  static constexpr unsigned parts_shift = 52 - 3;
   static constexpr auto parts_of_exact =
       static_cast<unsigned>(std::bit_cast<std::uint64_t>(double{exact_bins}) >> parts_shift);
 

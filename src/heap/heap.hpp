@@ -104,6 +104,8 @@ class heap {
 
   [[nodiscard]] block& at(block_index i) noexcept { return blocks_[i]; }
   [[nodiscard]] const block& at(block_index i) const noexcept { return blocks_[i]; }
+  /// Has the record fetched that `at` is about to be asked for. Any thread.
+  void fetch(block_index i) const noexcept { blocks_.fetch(i); }
   /// The block that contains the position, in whatever state; `no_block` outside all segments. Slow: O(n).
   [[nodiscard]] block_index containing(std::uint64_t position) const noexcept;
   [[nodiscard]] std::uint64_t largest_free() const noexcept;  ///< bytes; cached and idle, not fenced

@@ -30,7 +30,7 @@ namespace gpumem {
                            : put_into<false>(mine, nullptr, seen, at, stated);
     }
     if (taken) {
-      __builtin_prefetch(&heap_.at(claims_.block_of(seen.at)));  // what `settle` begins with
+      heap_.fetch(claims_.block_of(seen.at));  // what `settle` begins with
       waiting.held[waiting.count] = seen.at;
       ++waiting.count;
       ++mine.figures.deferred;

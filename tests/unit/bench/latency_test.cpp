@@ -174,6 +174,12 @@ TEST(latency, what_was_measured_in_the_same_rounds_is_compared_round_by_round) {
   EXPECT_DOUBLE_EQ(ratio.of_least.value_or(0), (100.0 - 8) / 10) << "of the least times, whatever the round";
   EXPECT_EQ(ratio.from, "cub (200.0 - 40.0) / 20.0 ns");
 
+  pair.rounds = {round_time{75, 71}, round_time{70, 71}, round_time{69, 71}};  // the double took longer elsewhere
+  cub.rounds = {round_time{220, 71}, round_time{220, 71}, round_time{220, 71}};
+  EXPECT_TRUE(latency_ratios({pair, cub}).empty()) << "too fast to say how much";
+  pair.rounds = {round_time{81, 71}, round_time{70, 71}, round_time{91, 71}};
+  EXPECT_DOUBLE_EQ(only(latency_ratios({pair, cub}), "pair_2MiB cub/gpumem").value, (220.0 - 71) / (81 - 71));
+
   latency_row one = row(ours, "pair_4KiB", 30);
   latency_row handed = row(ours, "handoff", 30);
   one.rounds = {round_time{10}, round_time{30}, round_time{30}};
