@@ -1,9 +1,8 @@
 /// What a cached allocate and free cost: gpumem, the baselines, and the floor of the machine, in turn in one run.
 ///
 /// Google Benchmark measures, in rounds: each has a repetition of every case, in an order of its own and the allocators
-/// side by side, so that a busy moment of the machine meets all alike, and what is compared is of one moment. Times are
-/// of processor and lock, not of a GPU: nothing is enqueued. The figures, the ratios and their texts are plain values
-/// and need no Google Benchmark.
+/// side by side, so that a busy moment of the machine meets all alike. Times are of processor and lock, not of a GPU:
+/// nothing is enqueued. The figures, the ratios and their texts are plain values and need no Google Benchmark.
 #pragma once
 
 #include <algorithm>
@@ -95,8 +94,8 @@ struct latency_row {
   double pairs_per_turn = 1;              ///< of replays the share of the operations that are frees
   std::optional<double> double_share_ns;  ///< of it, what the simulated device or the double of the driver takes
   std::optional<double> least_share_ns;   ///< the same of `least_ns`
-  std::vector<std::optional<round_time>>
-      rounds{};                    ///< none where it was not measured; may be empty, and is not printed
+  /// Which the ratios are made of. Without a time where a round did not measure it; may be empty, and is not printed.
+  std::vector<std::optional<round_time>> rounds{};
   std::optional<tail_times> tail;  ///< of `worst`
 };
 
