@@ -94,8 +94,8 @@ void latency_floor::add(case_list& cases, const std::vector<unsigned>& threads, 
         [of = replays_.back().get()](benchmark::State& state) { of->run(state); }, latency_long_repetitions);
   }
   if (!cases.wants("worst")) return;
-  worst_ = std::make_unique<worst_case<empty_subject>>([] { return result{std::make_unique<empty_subject>()}; },
-                                                       latency_long_repetitions);
+  worst_ = std::make_unique<worst_case<chasing_subject>>([] { return result{std::make_unique<chasing_subject>()}; },
+                                                         latency_long_repetitions);
   cases.add(
       "floor", "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); },
       latency_long_repetitions);

@@ -19,16 +19,39 @@ class pointer_chase {
  public:
   explicit pointer_chase(std::size_t blocks) : blocks_{blocks} {}
   void run(benchmark::State& state);
+  /// In random order, from where it is.
+  void link();
+  /// To the next block. Requires `link`.
+  [[gnu::always_inline]] void* step() {
+    node& here = nodes_[at_];
+    at_ = here.next;
+    return &here;
+  }
 
  private:
   struct alignas(64) node {
     std::uint32_t next;
   };
-  void link();
 
   std::size_t blocks_;
   std::vector<node> nodes_;
   std::uint32_t at_ = 0;
+};
+
+/// What `worst` times where nothing is allocated: a step of a chase, which takes about as long as an operation of
+/// gpumem. An empty call would take so little of the time that interruptions of the machine fell between two of them.
+class chasing_subject {
+ public:
+  static constexpr std::size_t blocks = 100'000;
+
+  chasing_subject() { chase_.link(); }
+  void* allocate(std::size_t /*bytes*/, stream_ref /*s*/) { return chase_.step(); }
+  void release(void* /*p*/, stream_ref /*own*/) { benchmark::DoNotOptimize(chase_.step()); }
+  [[nodiscard]] static stream_ref stream(std::size_t /*i*/) { return {}; }
+  static constexpr bool counts_device_calls = false;
+
+ private:
+  pointer_chase chase_{blocks};
 };
 
 /// What the floor's cases keep while they run.
@@ -37,14 +60,14 @@ class latency_floor {
   /// `loops` and the names of their traces stay where they are.
   void add(case_list& cases, const std::vector<unsigned>& threads, const std::vector<replay_loop>& loops,
            const std::vector<std::string>& names);
-  [[nodiscard]] worst_case<empty_subject>* worst() { return worst_.get(); }
+  [[nodiscard]] worst_case<chasing_subject>* worst() { return worst_.get(); }
 
  private:
   empty_subject empty_;
   handed_over<empty_subject> ring_{empty_};
   std::vector<std::unique_ptr<pointer_chase>> chases_;
   std::vector<std::unique_ptr<replayed<empty_subject>>> replays_;
-  std::unique_ptr<worst_case<empty_subject>> worst_;
+  std::unique_ptr<worst_case<chasing_subject>> worst_;
 };
 
 }  // namespace gpumem::bench

@@ -123,7 +123,7 @@ class ratio_list {
     const bool known = floor != nullptr && floor->tail;
     add({"worst p99.999 us", ours->tail->p99_999_us, "< 50", gpumem,
          fmt::format("{}preempted {} times",
-                     known ? fmt::format("an empty operation: {:.1f} us; ", floor->tail->p99_999_us) : "",
+                     known ? fmt::format("a step of a chase: {:.1f} us; ", floor->tail->p99_999_us) : "",
                      ours->tail->preemptions)});
     add({"worst p99.999 us, each operation's median", ours->tail->p99_999_of_medians_us, "< 50", gpumem,
          fmt::format("of {} times each; at most {:.1f} us", latency_long_repetitions, ours->tail->max_of_medians_us)});

@@ -81,7 +81,7 @@ class allocator {
   void* allocate(const request& r) {
     if (void* const p = hit(r)) [[likely]]
       return p;
-    return allocate_or_throw(r);
+    return missed_or_throw(r.bytes, r.stream.handle, r.device, r.alignment);
   }
   void* allocate(std::size_t bytes, stream_ref stream = {}, int device = 0) {
     return allocate(request{.bytes = bytes, .stream = stream, .device = device});
@@ -90,20 +90,27 @@ class allocator {
   result<void*> try_allocate(const request& r, oom_report* report = nullptr) {
     if (void* const p = hit(r)) [[likely]]
       return p;
-    return do_allocate(r, report);
+    return missed(r.bytes, r.stream.handle, r.device, r.alignment, report);
   }
 
   /// Frees; a null pointer is nothing. Misuse is logged, counted in `statistics::misuses` and otherwise ignored.
   void deallocate(void* p, const release& stated = {}) noexcept {
-    if (taken_back(p, stated)) [[likely]]
-      return;
-    deallocate_or_log(p, stated);
+    if (states_nothing(stated)) {
+      if (!take_back(p)) [[unlikely]]
+        not_taken_or_log(p);
+    } else if (!take_back_as_stated(p, stated)) {
+      deallocate_or_log(p, stated);
+    }
   }
   /// The same, returning `unknown_pointer`, `double_free`, `wrong_size` or `wrong_device`; the block stays as it is.
   status try_deallocate(void* p, const release& stated = {}) {
-    if (taken_back(p, stated)) [[likely]]
-      return {};
-    return do_deallocate(p, stated);
+    if (states_nothing(stated)) {
+      if (!take_back(p)) [[unlikely]]
+        return not_taken(p);
+    } else if (!take_back_as_stated(p, stated)) {
+      return do_deallocate(p, stated);
+    }
+    return {};
   }
 
   /// The block is also used by work on `s`: it is free only when that is done, too. `p` may be any address in it.
@@ -142,19 +149,21 @@ class allocator {
  private:
   friend class pooled_allocator;
   // What a hit needs goes in registers, and what is not asked for costs nothing: these are inline, what they call is
-  // not.
+  // not. What they call after a miss has no reference to what the caller passed, either: the caller would have to write
+  // all of it to memory before it knows whether it hits.
   void* hit(const request& r) noexcept {
-    return r.alignment == block_granularity ? hit(r.bytes, r.stream, r.device) : nullptr;
+    return r.alignment == block_granularity ? hit(r.bytes, r.stream.handle, r.device) : nullptr;
   }
-  bool taken_back(void* p, const release& stated) noexcept {
-    return !stated.stream && !stated.bytes && !stated.device ? take_back(p) : take_back_as_stated(p, stated);
-  }
+  static bool states_nothing(const release& r) noexcept { return !r.stream && !r.bytes && !r.device; }
   /// A block from the thread's cache; null where there is none, and `do_allocate` then says what is to be said.
-  void* hit(std::size_t bytes, stream_ref stream, int device) noexcept;
+  void* hit(std::size_t bytes, void* stream, int device) noexcept;
   /// True where the thread's cache took the block; else `do_deallocate` says what is to be said of it.
   bool take_back(void* p) noexcept;
   bool take_back_as_stated(void* p, const release& stated) noexcept;
-  void* allocate_or_throw(const request& r);
+  result<void*> missed(std::size_t bytes, void* stream, int device, std::size_t alignment, oom_report* report);
+  void* missed_or_throw(std::size_t bytes, void* stream, int device, std::size_t alignment);
+  status not_taken(void* p);
+  void not_taken_or_log(void* p) noexcept;
   void deallocate_or_log(void* p, const release& stated) noexcept;
 
   std::uint64_t number_ =

@@ -1,18 +1,18 @@
 // gpumem.h: what it tells of blocks, pools and logical devices, as structs that may grow.
 #include "c_edge.hpp"
+#include "pointers.hpp"
 
 namespace {
 
 using namespace gpumem::c_edge;
 using gpumem::result;
 using gpumem::status;
+using gpumem::to_pointer;
 
 template <std::size_t N>
 void copy_text(char (&to)[N], const std::string& from) {
   to[from.copy(to, N - 1)] = '\0';
 }
-
-void* to_pointer(gpumem::address a) noexcept { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(a)); }
 
 gpumem_stats to_c(const gpumem::statistics& s) {
   return {.struct_bytes = sizeof(gpumem_stats),

@@ -15,20 +15,15 @@
 #include "first_use.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
+#include "pointers.hpp"
 #include "pool_hit.hpp"
 #include "recorders.hpp"
 
 namespace gpumem {
 namespace {
 
-address to_address(const void* p) noexcept { return static_cast<address>(reinterpret_cast<std::uintptr_t>(p)); }
-void* to_pointer(address a) noexcept { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(a)); }
-
 /// Beyond this, arithmetic on sizes could overflow: such a request is looked at with care.
 constexpr std::size_t most_hit_bytes = std::size_t{1} << 40;
-
-/// What a free states that states nothing: of one address, so that none has to be made where a call may need it.
-constexpr release nothing{};
 
 }  // namespace
 
@@ -385,40 +380,6 @@ result<std::unique_ptr<allocator>> allocator::open(std::span<device* const> devi
   auto made = std::make_unique<pooled_allocator>();
   if (status ok = made->start(devices, with); !ok) return ok;
   return std::unique_ptr<allocator>{std::move(made)};
-}
-
-// The hot ones: each a leaf without a frame, and what serves elsewhere is called by the inline functions around them.
-void* allocator::hit(std::size_t bytes, stream_ref stream, int device) noexcept {
-  const latest_cache& latest = latest_cache_of_thread;
-  if (latest.allocator != number_ || latest.device != device) [[unlikely]]
-    return nullptr;
-  return to_pointer(latest.of->hit(*latest.cache, stream, bytes));
-}
-
-bool allocator::take_back(void* p) noexcept {
-  const latest_cache& latest = latest_cache_of_thread;
-  if (latest.allocator != number_) [[unlikely]]
-    return false;
-  return latest.of->take_back(*latest.cache, to_address(p), nothing);
-}
-
-bool allocator::take_back_as_stated(void* p, const release& stated) noexcept {
-  const latest_cache& latest = latest_cache_of_thread;
-  if (latest.allocator != number_ || stated.device) [[unlikely]]
-    return false;
-  return latest.of->take_back(*latest.cache, to_address(p), stated);
-}
-
-void* allocator::allocate_or_throw(const request& r) {
-  oom_report report;
-  result<void*> p = do_allocate(r, &report);
-  if (p) return *p;
-  if (p.code() == errc::out_of_memory) throw out_of_memory{std::move(report)};
-  throw bad_request{p.why()};
-}
-
-void allocator::deallocate_or_log(void* p, const release& stated) noexcept {
-  if (const status freed = do_deallocate(p, stated); !freed) log_line("refused free: " + freed.message());
 }
 
 }  // namespace gpumem

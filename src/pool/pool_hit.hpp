@@ -70,15 +70,18 @@ template <bool alone>
   if (stated.bytes && *stated.bytes != w.requested_bytes()) [[unlikely]]
     return false;
   cache_figures& f = mine.figures;
-  const bool weighs = bin != nullptr && bin_places::weighs(w.units());
-  if (weighs && f.weighed_bytes + w.bytes() > f.most_weighed_bytes) [[unlikely]]
-    return false;
+  std::uint64_t weighed = 0;  // with it; 0: it does not count
+  if (bin != nullptr && bin_places::weighs(w.units())) {
+    weighed = f.weighed_bytes + w.bytes();
+    if (weighed > f.most_weighed_bytes) [[unlikely]]
+      return false;
+  }
   if (!give_up<alone>(*seen.of, at, w)) [[unlikely]]
     return false;
   if (bin != nullptr) bin->push(seen.at);
   ++f.frees;
   f.requested_bytes -= w.requested_bytes();
-  if (weighs) f.weighed_bytes += w.bytes();
+  if (weighed != 0) f.weighed_bytes = weighed;  // which no load has to wait for behind the compare-and-swap
   f.handed_bytes -= static_cast<std::int64_t>(w.bytes());
   return true;
 }

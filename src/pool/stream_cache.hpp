@@ -81,7 +81,8 @@ class stream_cache {
     /// Requires that it holds one.
     [[nodiscard]] claim_index pop() noexcept {
       const std::uint8_t left = --count;
-      unused = std::min(unused, left);
+      if (left < unused) [[unlikely]]  // and no store of what mostly stays as it is
+        unused = left;
       return held[left];
     }
     /// It was full, and holds a batch all the time since: its thread frees what another one allocates.

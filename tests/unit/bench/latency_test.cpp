@@ -140,7 +140,7 @@ TEST(latency, a_hand_off_a_million_blocks_and_the_worst_have_their_bounds) {
   EXPECT_DOUBLE_EQ(only(all, "worst p99.999 us").value, 12.5);
   EXPECT_EQ(only(all, "worst p99.999 us").bound, "< 50");
   EXPECT_FALSE(only(all, "worst p99.999 us").of_least.has_value());
-  EXPECT_EQ(only(all, "worst p99.999 us").from, "an empty operation: 4.5 us; preempted 9 times");
+  EXPECT_EQ(only(all, "worst p99.999 us").from, "a step of a chase: 4.5 us; preempted 9 times");
   EXPECT_DOUBLE_EQ(only(all, "worst p99.999 us, each operation's median").value, 2.5);
   EXPECT_EQ(only(all, "worst p99.999 us, each operation's median").from, "of 11 times each; at most 8.0 us");
 }

@@ -1,0 +1,13 @@
+/// A program's pointers are the pools' addresses.
+#pragma once
+
+#include <cstdint>
+
+#include "gpumem/device.hpp"
+
+namespace gpumem {
+
+inline address to_address(const void* p) noexcept { return static_cast<address>(reinterpret_cast<std::uintptr_t>(p)); }
+inline void* to_pointer(address a) noexcept { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(a)); }
+
+}  // namespace gpumem
