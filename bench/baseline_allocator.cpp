@@ -29,7 +29,7 @@ class baseline_allocator final : public allocator {
   baseline_allocator(const baseline_allocator&) = delete;
   baseline_allocator& operator=(const baseline_allocator&) = delete;
 
-  result<void*> do_allocate(const request& r, oom_report* report) override {
+  result<void*> do_allocate(const request& r, oom_slot* refusal) override {
     void* p = nullptr;
     const int code = api_.allocate(under_, &p, r.bytes, r.stream.handle);
     if (code == 0) {
@@ -39,7 +39,10 @@ class baseline_allocator final : public allocator {
       return p;
     }
     if (code != cuda_out_of_memory) return failed("allocate", code);
-    if (report != nullptr) report->cause = oom_cause::device_full;
+    if (refusal != nullptr) {
+      *refusal = std::make_unique<oom_report>();
+      (*refusal)->cause = oom_cause::device_full;
+    }
     return status{errc::out_of_memory,
                   fmt::format("{} of {} bytes: {}", devices_[0].name, r.bytes, api_.error_text(code))};
   }

@@ -62,8 +62,9 @@ void add_baseline(const std::string& name, std::vector<policy_row>& rows) {
   }
 }
 
-/// Those that were asked for. Where `latency` was asked for nothing, CUB, which its bounds are about and which it takes
-/// seconds to measure; the others, with a driver call in each operation, take minutes.
+/// Those that were asked for. Where `latency` was asked for nothing, CUB, which its bounds are about; but not where
+/// driver calls cost what they cost (on a GPU, or over the double as if it were one): there it takes minutes, as the
+/// others, with a driver call in each operation, do anywhere.
 void add_baselines(const options& from, std::vector<policy_row>& rows) {
   for (const std::string& each : from.baselines) add_baseline(each, rows);
   if (from.what != command::latency || from.setup.cuda || !from.policies.empty() || !from.baselines.empty()) return;

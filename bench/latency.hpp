@@ -103,7 +103,7 @@ struct latency_row {
 struct latency_ratio {
   std::string name;
   double value = 0;
-  std::string bound;                 ///< such as `>= 10`
+  std::string bound;                 ///< such as `>= 10`; empty: none, of a row that asks the device
   std::string of;                    ///< the allocator
   std::string from;                  ///< the medians of the figures it is made of
   std::optional<double> of_least{};  ///< the same of the least times, which a busy machine disturbs less

@@ -19,9 +19,9 @@ class pointer_chase {
  public:
   explicit pointer_chase(std::size_t blocks) : blocks_{blocks} {}
   void run(benchmark::State& state);
-  /// In random order, from where it is.
+  /// Makes the ring of blocks, in an order that is random and always the same.
   void link();
-  /// To the next block. Requires `link`.
+  /// To the next block. Requires that it is linked.
   [[gnu::always_inline]] void* step() {
     node& here = nodes_[at_];
     at_ = here.next;
@@ -38,8 +38,9 @@ class pointer_chase {
   std::uint32_t at_ = 0;
 };
 
-/// What `worst` times where nothing is allocated: a step of a chase, which takes about as long as an operation of
-/// gpumem. An empty call would take so little of the time that interruptions of the machine fell between two of them.
+/// What `worst` times where nothing is allocated: a step of a chase. In a row, and with the clock read around it, it
+/// takes about as long as an operation of gpumem. An empty call would take so little of the time that interruptions of
+/// the machine fell between two of them.
 class chasing_subject {
  public:
   static constexpr std::size_t blocks = 100'000;
@@ -49,6 +50,7 @@ class chasing_subject {
   void release(void* /*p*/, stream_ref /*own*/) { benchmark::DoNotOptimize(chase_.step()); }
   [[nodiscard]] static stream_ref stream(std::size_t /*i*/) { return {}; }
   static constexpr bool counts_device_calls = false;
+  static constexpr bool opened_anew = true;
 
  private:
   pointer_chase chase_{blocks};

@@ -53,7 +53,8 @@ class replayed {
         of.release(p, streams[op.stream]);
       } else {
         p = of.allocate(op.bytes, streams[op.stream]);
-        enough &= p != nullptr;
+        if (p == nullptr) [[unlikely]]
+          enough = false;
       }
     }
     return enough;

@@ -45,7 +45,7 @@ std::string ratios_table(const std::vector<latency_ratio>& ratios, std::size_t w
                                 "bound", "from");
   for (const latency_ratio& r : ratios) {
     out += fmt::format("{:<{}}{:<42}{:>10.2f}{:>10}  {:<9}{}\n", r.of, width, r.name, r.value,
-                       r.of_least ? fmt::format("{:.2f}", *r.of_least) : "-", r.bound, r.from);
+                       r.of_least ? fmt::format("{:.2f}", *r.of_least) : "-", r.bound.empty() ? "-" : r.bound, r.from);
   }
   return out;
 }
@@ -108,7 +108,7 @@ std::string latency_json(const std::vector<latency_row>& rows, const replay_setu
   for (const latency_ratio& r : latency_ratios(rows)) {
     all["ratios"].push_back({{"name", r.name},
                              {"value", r.value},
-                             {"bound", r.bound},
+                             {"bound", r.bound.empty() ? nlohmann::json{} : nlohmann::json(r.bound)},
                              {"of", r.of},
                              {"from", r.from},
                              {"of_least", r.of_least ? json(*r.of_least) : json(nullptr)}});

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,13 +25,16 @@ class gpumem_subject {
   static result<std::unique_ptr<gpumem_subject>> open(const policy_row& row, const replay_setup& setup,
                                                       cuda_stage* stage, std::size_t streams);
 
-  /// Null where it fails.
+  /// By the calls that programs make. Null where it fails.
   void* allocate(std::size_t bytes, stream_ref s) {
-    const result<void*> got = over_->try_allocate({.bytes = bytes, .stream = s});
-    return got ? *got : nullptr;
+    try {
+      return over_->allocate(bytes, s);
+    } catch (const std::exception&) {
+      return nullptr;
+    }
   }
   /// In the order of the block's own stream.
-  void release(void* p, stream_ref /*own*/) { static_cast<void>(over_->try_deallocate(p)); }
+  void release(void* p, stream_ref /*own*/) { over_->deallocate(p); }
   /// A stream for the i-th thread.
   [[nodiscard]] stream_ref stream(std::size_t i) const { return streams_[i % streams_.size()]; }
   /// To be called first on every thread but the one that opened it.
@@ -49,6 +53,8 @@ class gpumem_subject {
   bool driver_part(stream_ref s);
   /// Calls so far, those that every pair makes left out.
   static constexpr bool counts_device_calls = true;
+  /// Each repetition of `worst` is on one that is new.
+  static constexpr bool opened_anew = true;
   [[nodiscard]] std::uint64_t device_calls() const;
 
  private:
@@ -87,6 +93,7 @@ class baseline_subject {
 
   bool driver_part(stream_ref s) { return api_.runtime_calls_of_a_pair(under_, s.handle) == 0; }
   static constexpr bool counts_device_calls = false;
+  static constexpr bool opened_anew = false;  // what it holds is returned by driver calls, for seconds
 
  private:
   const gpumem_baseline_api& api_;
@@ -105,7 +112,6 @@ class empty_subject {
   }
   [[nodiscard]] static stream_ref stream(std::size_t /*i*/) { return {}; }
   void enter_thread() {}
-  static constexpr bool counts_device_calls = false;
 };
 
 }  // namespace gpumem::bench

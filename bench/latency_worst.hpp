@@ -34,7 +34,7 @@ class worst_case {
   worst_case(opener opens, std::size_t repetitions) : opens_{std::move(opens)}, times_{2 * worst_pairs, repetitions} {}
 
   void run(benchmark::State& state) {
-    if (subject::counts_device_calls || of_ == nullptr) {
+    if (subject::opened_anew || of_ == nullptr) {
       of_.reset();
       result<std::unique_ptr<subject>> opened = opens_();
       if (!opened) {

@@ -141,7 +141,8 @@ void add_options(CLI::App& app, option_texts& texts, options& into) {
   app.add_option(
          "--baseline", into.baselines,
          "a row for what others do: cub (its allocator caching every size, and with its defaults), cuda_malloc or "
-         "cuda_malloc_async; simulated where the device is")
+         "cuda_malloc_async; simulated where the device is. Of latency without any option of this kind and without "
+         "--policy: cub")
       ->allow_extra_args(false)
       ->type_name("B");
   app.add_option("--json", into.json_path, "write the figures here as JSON; - is standard output")->type_name("FILE");

@@ -81,7 +81,7 @@ class allocator {
   void* allocate(const request& r) {
     if (void* const p = hit(r)) [[likely]]
       return p;
-    return missed_or_throw(r.bytes, r.stream.handle, r.device, r.alignment);
+    return allocate_after_miss_or_throw(r.bytes, r.stream.handle, r.device, r.alignment);
   }
   void* allocate(std::size_t bytes, stream_ref stream = {}, int device = 0) {
     return allocate(request{.bytes = bytes, .stream = stream, .device = device});
@@ -90,15 +90,15 @@ class allocator {
   result<void*> try_allocate(const request& r, oom_report* report = nullptr) {
     if (void* const p = hit(r)) [[likely]]
       return p;
-    return missed(r.bytes, r.stream.handle, r.device, r.alignment, report);
+    return allocate_after_miss(r.bytes, r.stream.handle, r.device, r.alignment, report);
   }
 
   /// Frees; a null pointer is nothing. Misuse is logged, counted in `statistics::misuses` and otherwise ignored.
   void deallocate(void* p, const release& stated = {}) noexcept {
     if (states_nothing(stated)) {
       if (!take_back(p)) [[unlikely]]
-        not_taken_or_log(p);
-    } else if (!take_back_as_stated(p, stated)) {
+        free_after_miss_or_log(p);
+    } else if (!take_back_as_stated(p, stated)) [[unlikely]] {
       deallocate_or_log(p, stated);
     }
   }
@@ -106,8 +106,8 @@ class allocator {
   status try_deallocate(void* p, const release& stated = {}) {
     if (states_nothing(stated)) {
       if (!take_back(p)) [[unlikely]]
-        return not_taken(p);
-    } else if (!take_back_as_stated(p, stated)) {
+        return free_after_miss(p);
+    } else if (!take_back_as_stated(p, stated)) [[unlikely]] {
       return do_deallocate(p, stated);
     }
     return {};
@@ -143,14 +143,15 @@ class allocator {
  protected:
   allocator() = default;
   /// What allocates and frees where no thread's cache serves: the whole of it, for an allocator that is not gpumem's.
-  virtual result<void*> do_allocate(const request& r, oom_report* report) = 0;
+  /// Says why in `refusal`, where one is given, if it answers `out_of_memory`.
+  virtual result<void*> do_allocate(const request& r, oom_slot* refusal) = 0;
   virtual status do_deallocate(void* p, const release& stated) = 0;
 
  private:
   friend class pooled_allocator;
   // What a hit needs goes in registers, and what is not asked for costs nothing: these are inline, what they call is
-  // not. What they call after a miss has no reference to what the caller passed, either: the caller would have to write
-  // all of it to memory before it knows whether it hits.
+  // not. Those that follow a miss have no reference to the request, either, nor to a release that states nothing: the
+  // caller would have to write all of it to memory before it knows whether it hits.
   void* hit(const request& r) noexcept {
     return r.alignment == block_granularity ? hit(r.bytes, r.stream.handle, r.device) : nullptr;
   }
@@ -160,10 +161,11 @@ class allocator {
   /// True where the thread's cache took the block; else `do_deallocate` says what is to be said of it.
   bool take_back(void* p) noexcept;
   bool take_back_as_stated(void* p, const release& stated) noexcept;
-  result<void*> missed(std::size_t bytes, void* stream, int device, std::size_t alignment, oom_report* report);
-  void* missed_or_throw(std::size_t bytes, void* stream, int device, std::size_t alignment);
-  status not_taken(void* p);
-  void not_taken_or_log(void* p) noexcept;
+  result<void*> allocate_after_miss(std::size_t bytes, void* stream, int device, std::size_t alignment,
+                                    oom_report* report);
+  void* allocate_after_miss_or_throw(std::size_t bytes, void* stream, int device, std::size_t alignment);
+  status free_after_miss(void* p);
+  void free_after_miss_or_log(void* p) noexcept;
   void deallocate_or_log(void* p, const release& stated) noexcept;
 
   std::uint64_t number_ =

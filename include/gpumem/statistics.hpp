@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -83,5 +84,8 @@ struct oom_report {
   /// The first line of it.
   [[nodiscard]] std::string headline() const;
 };
+
+/// Where a refusal is reported. Null until there is one, so that an allocation that succeeds does not pay for it.
+using oom_slot = std::unique_ptr<oom_report>;
 
 }  // namespace gpumem

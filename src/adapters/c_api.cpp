@@ -154,13 +154,14 @@ gpumem_code gpumem_allocate_aligned(gpumem_allocator* memory, size_t bytes, size
   if (out != nullptr) *out = nullptr;
   return with_allocator(memory, [&](gpumem::allocator& from) -> status {
     if (out == nullptr) return null_argument("out");
-    gpumem::oom_report report;
-    const result<void*> block =
-        from.try_allocate({.bytes = bytes, .stream = {stream}, .device = device, .alignment = alignment}, &report);
-    if (block.code() == errc::out_of_memory) return {errc::out_of_memory, report.to_string()};
-    if (!block) return block.why();
-    *out = *block;
-    return {};
+    try {
+      *out = from.allocate({.bytes = bytes, .stream = {stream}, .device = device, .alignment = alignment});
+      return {};
+    } catch (const gpumem::out_of_memory& refused) {
+      return {errc::out_of_memory, refused.what()};
+    } catch (const gpumem::bad_request& refused) {
+      return refused.why();
+    }
   });
 }
 

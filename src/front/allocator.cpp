@@ -1,4 +1,4 @@
-// The allocator over its pools: checks a request's form, finds the pool, keeps the trace, reports misuse.
+// The allocator over its pools: checks a request's form, finds the pool, keeps the trace, refuses misuse.
 //
 // Holds no lock of its own: the list of pools is fixed when it is opened.
 #include "gpumem/allocator.hpp"
@@ -16,8 +16,9 @@
 #include "log.hpp"
 #include "logical_devices.hpp"
 #include "pointers.hpp"
-#include "pool_hit.hpp"
+#include "pool.hpp"
 #include "recorders.hpp"
+#include "thread_caches.hpp"
 
 namespace gpumem {
 namespace {
@@ -62,17 +63,17 @@ class pooled_allocator final : public allocator {
   }
 
   // A miss of an ordinary request on an ordinary pool; everything else is below.
-  result<void*> do_allocate(const request& r, oom_report* report) override {
+  result<void*> do_allocate(const request& r, oom_slot* refusal) override {
     if (r.alignment != block_granularity || r.bytes - 1 >= most_hit_bytes || !tried(r)) [[unlikely]]
-      return allocate_anything(r, report);
+      return allocate_anything(r, refusal);
     const placed_pool& p = pools_[static_cast<std::size_t>(r.device)];  // that has served it before
     if (!p.plain || p.on->condition() != device_condition::usable || captures_.busy() ||
         untouched_.load(std::memory_order_relaxed)) [[unlikely]] {
-      return allocate_anything(r, report);
+      return allocate_anything(r, refusal);
     }
     address at = 0;
     thread_cache& mine = *latest_cache_of_thread.cache;
-    status done = p.it->miss(mine, r, round_up(r.bytes, block_granularity), &at, report);
+    status done = p.it->miss(mine, r, round_up(r.bytes, block_granularity), &at, refusal);
     if (!done) [[unlikely]]
       return done;
     return to_pointer(at);
@@ -229,7 +230,7 @@ class pooled_allocator final : public allocator {
     return {errc::invalid_argument, fmt::format("{} bytes asked; expected less than 2^63", r.bytes)};
   }
 
-  [[gnu::noinline]] result<void*> allocate_anything(const request& r, oom_report* report) {
+  [[gnu::noinline]] result<void*> allocate_anything(const request& r, oom_slot* refusal) {
     const bool ordinary = r.alignment == block_granularity && r.bytes - 1 < most_hit_bytes;
     if (!ordinary) {
       if (status ok = sound(r); !ok) return ok;
@@ -249,7 +250,7 @@ class pooled_allocator final : public allocator {
       if (status ok = captures_.follow(on, r.stream, asks); !ok) return ok;
     }
     address at = 0;
-    if (status done = p.allocate(r, round_up(r.bytes, block_granularity), &at, report); !done) return done;
+    if (status done = p.allocate(r, round_up(r.bytes, block_granularity), &at, refusal); !done) return done;
     if (untouched_.load(std::memory_order_relaxed)) take_ahead(r.device);
     for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(at, r.bytes, r.stream);
     return to_pointer(at);

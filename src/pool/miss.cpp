@@ -8,9 +8,9 @@
 namespace gpumem {
 
 [[gnu::flatten]] status pool::miss(thread_cache& mine, const request& r, std::uint64_t rounded, address* at,
-                                   oom_report* report) {
+                                   oom_slot* refusal) {
   if (follower_ != nullptr || is_large(rounded)) [[unlikely]]
-    return allocate(r, rounded, at, report);
+    return allocate(r, rounded, at, refusal);
   if (rounded <= bin_places::small_units * block_granularity) {
     if ((*at = hit_beside(streams_.known_key(r.stream), r.bytes)) != 0) return {};
   }
@@ -18,7 +18,7 @@ namespace gpumem {
   stream_cache* const s = mine.of_handle(r.stream.handle);
   if (s == nullptr || streams_.captures() != 0) [[unlikely]] {  // since `hit` looked
     lock.unlock();
-    return allocate(r, rounded, at, report);
+    return allocate(r, rounded, at, refusal);
   }
   fold(mine);
   if (mine.figures.deferred != 0) settle_all_of(mine, s, rounded / block_granularity);
@@ -27,7 +27,7 @@ namespace gpumem {
   look_after(mine);
   const block_index i = search(o, classes_ == 1 ? 0 : policy_->segment_class(rounded), rounded, block_granularity);
   if (i == no_block) [[unlikely]]
-    return serve_miss(lock, *s, r, rounded, at, report);
+    return serve_miss(lock, *s, r, rounded, at, refusal);
   note_calm(rounded);
   ++streams_[o].references;
   *at = hand_out(i, o, true, r.bytes);
@@ -36,14 +36,14 @@ namespace gpumem {
 
 // What nothing free is large enough for.
 [[gnu::cold, gnu::noinline]] status pool::serve_miss(guard& lock, const stream_cache& s, const request& r,
-                                                     std::uint64_t rounded, address* at, oom_report* report) {
+                                                     std::uint64_t rounded, address* at, oom_slot* refusal) {
   want w;
   w.owner = s.owner();
   w.bytes = rounded;
   w.alignment = block_granularity;
   w.klass = classes_ == 1 ? 0 : policy_->segment_class(rounded);
   w.plain = true;
-  return serve(lock, r, w, s.key(), at, report);
+  return serve(lock, r, w, s.key(), at, refusal);
 }
 
 }  // namespace gpumem

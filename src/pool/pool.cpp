@@ -41,7 +41,7 @@ pool::~pool() {
 }
 
 [[gnu::noinline, gnu::flatten]] status pool::allocate(const request& r, std::uint64_t rounded, address* at,
-                                                      oom_report* report) {
+                                                      oom_slot* refusal) {
   const bool aligned = r.alignment <= block_granularity;
   std::uint64_t key = 0;
   if (streams_.key_is_known(r.stream)) {
@@ -79,30 +79,30 @@ pool::~pool() {
     }
     look_after(*mine);
   }
-  return serve(lock, r, w, key, at, report);
+  return serve(lock, r, w, key, at, refusal);
 }
 
 // By the heap, or by what the driver and everybody else can be made to give.
-status pool::serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_report* report) {
+status pool::serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_slot* refusal) {
   note_calm(w.bytes);
   ++streams_[w.owner].references;  // keeps the slot while the lock is given up, and then stands for the block
   block_index i = follower_ != nullptr ? place_planned(lock, w, key) : no_block;
   if (i == no_block && opened_) i = is_large(w.bytes) ? search_large(lock, w) : search(w);
   if (i == no_block) i = follower_ != nullptr ? climb_beside_plan(lock, w) : climb(lock, w);
-  if (i == no_block) return out_of_memory(lock, r, w, report);
+  if (i == no_block) return out_of_memory(lock, r, w, refusal);
   *at = hand_out(i, w.owner, w.plain, r.bytes);
   if (w.asked != 0) [[unlikely]]
     note_large_place(w, *at);
   return {};
 }
 
-[[gnu::cold]] status pool::out_of_memory(guard& lock, const request& r, const want& w, oom_report* report) {
+[[gnu::cold]] status pool::out_of_memory(guard& lock, const request& r, const want& w, oom_slot* refusal) {
   --streams_[w.owner].references;
   ++counts_.out_of_memory;
   oom_report local;
   fill_report(lock, r, w, &local);
   status failed{errc::out_of_memory, local.headline()};
-  if (report != nullptr) *report = std::move(local);
+  if (refusal != nullptr) *refusal = std::make_unique<oom_report>(std::move(local));
   return failed;
 }
 

@@ -84,10 +84,10 @@ class pool {
   status open_ahead();
   /// `r.bytes` is not 0 and `r.alignment` a power of two; `rounded` is `r.bytes` rounded up to 512.
   /// `at` is where the block begins, on success.
-  status allocate(const request& r, std::uint64_t rounded, address* at, oom_report* report);
+  status allocate(const request& r, std::uint64_t rounded, address* at, oom_slot* refusal);
   /// The same, the short way, for a request without an alignment that `hit` just missed in this thread's cache, which
   /// `mine` is and which served the request's stream last.
-  status miss(thread_cache& mine, const request& r, std::uint64_t rounded, address* at, oom_report* report);
+  status miss(thread_cache& mine, const request& r, std::uint64_t rounded, address* at, oom_slot* refusal);
   /// `unknown_pointer` where no block of this pool begins there.
   status release_block(address at, const release& stated);
   status record_use(address at, stream_ref s);
@@ -223,10 +223,10 @@ class pool {
   [[nodiscard]] block_index search(owner_id o, unsigned klass, std::uint64_t bytes, std::uint64_t alignment);
   [[nodiscard]] block_index search_of(const want& w, owner_id other);
   address hand_out(block_index i, owner_id o, bool plain, std::uint64_t requested_bytes);
-  status serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_report* report);
+  status serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_slot* refusal);
   status serve_miss(guard& lock, const stream_cache& s, const request& r, std::uint64_t rounded, address* at,
-                    oom_report* report);
-  status out_of_memory(guard& lock, const request& r, const want& w, oom_report* report);
+                    oom_slot* refusal);
+  status out_of_memory(guard& lock, const request& r, const want& w, oom_slot* refusal);
   status why_not_live(address at, block_index i) const;
   [[nodiscard]] claim_word held_as(block_index i) const noexcept;
   void free_now(block_index i, owner_id o);

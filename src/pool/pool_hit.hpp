@@ -1,8 +1,8 @@
 // The paths of a pool that take no lock: a hit in the thread's cache, and a free into it.
 //
-// Inline, so that the allocator's two functions hold the whole of it. Costs: one compare-and-swap in the free (a
-// plain store while one thread alone uses the pool), none in the allocation, no call but one for the second pool that a
-// thread uses. docs/performance.md counts the instructions.
+// Inline, so that the allocator's functions (front/hit.cpp) hold the whole of it. Costs: one compare-and-swap in the
+// free (a plain store while one thread alone uses the pool), none in the allocation, no call but one for the second
+// pool that a thread uses. docs/performance.md counts the instructions.
 #pragma once
 
 #include <algorithm>

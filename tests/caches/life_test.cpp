@@ -116,14 +116,24 @@ class foreign_allocator final : public allocator {
   [[nodiscard]] status check(int) const override { return {}; }
   status flush_trace() override { return {}; }
   int asked = 0;
+  request last{};
+  release last_freed{};
+  status refuses{};
 
  private:
-  result<void*> do_allocate(const request&, oom_report*) override {
+  result<void*> do_allocate(const request& r, oom_slot* refusal) override {
     ++asked;
-    return static_cast<void*>(&asked);
+    last = r;
+    if (refuses) return static_cast<void*>(&asked);
+    if (refusal != nullptr) {
+      *refusal = std::make_unique<oom_report>();
+      (*refusal)->requested_bytes = r.bytes;
+    }
+    return refuses;
   }
-  status do_deallocate(void*, const release&) override {
+  status do_deallocate(void*, const release& stated) override {
     ++asked;
+    last_freed = stated;
     return {};
   }
   std::vector<logical_device> devices_;
@@ -148,6 +158,54 @@ TEST_F(CachedLife, AnotherKindOfAllocatorIsNeverServedFromThem) {
   give(take(4096));
   allocator_.reset();
   asks_it();
+}
+
+// By the ways that return and by those that throw: what follows a miss loses nothing on its way.
+TEST_F(CachedLife, AnotherKindOfAllocatorIsToldAllThatIsAskedOfIt) {
+  foreign_allocator other;
+  int stream = 0;
+  const request asked{.bytes = 4096, .stream = {&stream}, .device = 3, .alignment = 4096};
+  const auto expect_all = [&] {
+    EXPECT_EQ(other.last.bytes, asked.bytes);
+    EXPECT_EQ(other.last.stream, asked.stream);
+    EXPECT_EQ(other.last.device, asked.device);
+    EXPECT_EQ(other.last.alignment, asked.alignment);
+    other.last = {};
+  };
+  EXPECT_EQ(other.allocate(asked), &other.asked);
+  expect_all();
+  EXPECT_TRUE(other.try_allocate(asked).ok());
+  expect_all();
+
+  const release stated{.stream = asked.stream, .bytes = 4096, .device = 3};
+  const auto expect_stated = [&](bool all) {
+    EXPECT_EQ(other.last_freed.stream, all ? stated.stream : std::nullopt);
+    EXPECT_EQ(other.last_freed.bytes, all ? stated.bytes : std::nullopt);
+    EXPECT_EQ(other.last_freed.device, all ? stated.device : std::nullopt);
+  };
+  other.deallocate(&other, stated);
+  expect_stated(true);
+  other.deallocate(&other);
+  expect_stated(false);
+  EXPECT_TRUE(other.try_deallocate(&other, stated).ok());
+  expect_stated(true);
+  EXPECT_TRUE(other.try_deallocate(&other).ok());
+  expect_stated(false);
+
+  other.refuses = {errc::out_of_memory, "none left"};
+  oom_report report;
+  EXPECT_EQ(other.try_allocate(asked, &report).code(), errc::out_of_memory);
+  expect_all();
+  EXPECT_EQ(report.requested_bytes, asked.bytes);
+  EXPECT_EQ(other.try_allocate(asked).code(), errc::out_of_memory) << "and no report is wanted";
+  try {
+    static_cast<void>(other.allocate(asked));
+    FAIL();
+  } catch (const out_of_memory& refused) {
+    EXPECT_EQ(refused.report().requested_bytes, asked.bytes);
+  }
+  other.refuses = {errc::invalid_argument, "not like this"};
+  EXPECT_THROW(static_cast<void>(other.allocate(asked)), bad_request);
 }
 
 // The child refuses, keeps its hands off the locks that it may have inherited, and ends like any process.

@@ -159,6 +159,27 @@ TEST_F(CachedMisuse, AWrongSizeIsRefusedAndTheBlockStays) {
 }
 
 // The cached block has room for 512 bytes; what counts is what was asked for this time.
+TEST_F(CachedMisuse, WhatAFreeWithoutAnAnswerStatesIsCheckedAndLogged) {
+  std::vector<std::string> lines;
+  const log_sink former = set_log_sink([&lines](std::string_view line) { lines.emplace_back(line); });
+  std::size_t refused = 0;
+  for (const std::size_t bytes : {512UL, 100'000UL, std::size_t{64} << 20}) {  // the last goes to the heap
+    give(take(bytes));
+    void* const p = take(bytes);
+    allocator_->deallocate(p, {.bytes = bytes + 1});
+    allocator_->deallocate(p, {.device = 1});
+    refused += 2;
+    ASSERT_EQ(lines.size(), refused) << bytes;
+    EXPECT_NE(lines[refused - 2].find("refused free: "), std::string::npos) << lines[refused - 2];
+    EXPECT_NE(lines[refused - 2].find(std::to_string(bytes + 1)), std::string::npos) << lines[refused - 2];
+    EXPECT_EQ(stats().misuses, refused);
+    EXPECT_TRUE(allocator_->describe(p).ok()) << "it is still the program's";
+    allocator_->deallocate(p, {.bytes = bytes});
+    EXPECT_EQ(lines.size(), refused) << bytes;
+  }
+  static_cast<void>(set_log_sink(former));
+}
+
 TEST_F(CachedMisuse, TheSizeIsTheLatestRequestsOwn) {
   give(take(512));
   void* const p = take(100);

@@ -72,7 +72,7 @@ TEST(Operations, HoldEveryKindAndFaultsOnlyWhereAsked) {
 class wrapper : public allocator {
  public:
   explicit wrapper(std::unique_ptr<allocator> inner) : inner_{std::move(inner)} {}
-  result<void*> do_allocate(const request& r, oom_report* report) override { return inner_->try_allocate(r, report); }
+  result<void*> do_allocate(const request& r, oom_slot* refusal) override { return pass_on(r, refusal); }
   status do_deallocate(void* p, const release& stated) override { return inner_->try_deallocate(p, stated); }
   status record_use(void* p, stream_ref s) override { return inner_->record_use(p, s); }
   status stream_release(stream_ref s) override { return inner_->stream_release(s); }
@@ -90,6 +90,13 @@ class wrapper : public allocator {
 
  protected:
   allocator& inner() noexcept { return *inner_; }
+  result<void*> pass_on(const request& r, oom_slot* refusal) {
+    oom_report report;
+    result<void*> got = inner_->try_allocate(r, &report);
+    if (refusal != nullptr && got.code() == errc::out_of_memory)
+      *refusal = std::make_unique<oom_report>(std::move(report));
+    return got;
+  }
 
  private:
   std::unique_ptr<allocator> inner_;
@@ -106,8 +113,8 @@ class forgets_uses final : public wrapper {
 class hands_out_twice final : public wrapper {
  public:
   using wrapper::wrapper;
-  result<void*> do_allocate(const request& r, oom_report* report) override {
-    result<void*> got = inner().try_allocate(r, report);
+  result<void*> do_allocate(const request& r, oom_slot* refusal) override {
+    result<void*> got = pass_on(r, refusal);
     if (!got) return got;
     void* const before = std::exchange(last_, *got);
     return before != nullptr && r.bytes > (std::size_t{1} << 20) ? before : *got;
@@ -121,10 +128,10 @@ class hands_out_twice final : public wrapper {
 class ignores_alignment final : public wrapper {
  public:
   using wrapper::wrapper;
-  result<void*> do_allocate(const request& r, oom_report* report) override {
+  result<void*> do_allocate(const request& r, oom_slot* refusal) override {
     request plain = r;
     plain.alignment = block_granularity;
-    return inner().try_allocate(plain, report);
+    return pass_on(plain, refusal);
   }
 };
 

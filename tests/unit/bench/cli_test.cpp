@@ -267,6 +267,29 @@ TEST_F(cli, latency_measures_the_cases_that_are_asked_for) {
   expect_refused("latency --case nonsense", "--case nonsense: expected the begin of a case's name");
 }
 
+TEST_F(cli, latency_compares_with_cub_where_nothing_is_asked_for) {
+  const auto rows_of = [this](const std::string& words, const std::string& environment = "") {
+    const outcome got =
+        run("latency --case pair_4KiB --threads 1 --json - --trace " + good_trace() + " " + words, environment);
+    EXPECT_EQ(got.exit_status, 0) << got.err;
+    std::vector<std::string> out;
+    const json all = json::parse(got.out);
+    for (const json& row : all["results"]) {
+      if (row["case"] == "pair_4KiB") out.push_back(row["allocator"]);
+    }
+    return std::pair{out, got.err};
+  };
+  const std::vector<std::string> own{"gpumem/growth,stream_ids=notify", "gpumem/growth"};
+  std::vector<std::string> with_cub = own;
+  with_cub.insert(with_cub.end(), {"cub", "cub_default"});
+  EXPECT_EQ(rows_of("").first, with_cub);
+  EXPECT_EQ(rows_of("--policy growth").first, std::vector<std::string>{"gpumem/growth"});
+  EXPECT_EQ(rows_of("--device cuda:0", with_driver).first, own) << "where its walks would take minutes";
+  const auto [rows, said] = rows_of("", "GPUMEM_CUDA_DRIVER=/nonexistent");
+  EXPECT_EQ(rows, own);
+  EXPECT_THAT(said, testing::HasSubstr("cub is left out: "));
+}
+
 TEST_F(cli, latency_times_the_worst_of_millions_of_operations) {
   const outcome got = run("latency --policy growth,stream_ids=notify --case worst --json - --trace " + good_trace());
   ASSERT_EQ(got.exit_status, 0) << got.err;

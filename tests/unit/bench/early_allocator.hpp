@@ -14,7 +14,7 @@ class early_allocator final : public allocator {
  public:
   explicit early_allocator(device& on) : begin_{*on.alloc(std::uint64_t{64} << 20)}, next_{begin_} {}
 
-  result<void*> do_allocate(const request& r, oom_report*) override {
+  result<void*> do_allocate(const request& r, oom_slot*) override {
     auto& same_size = free_[r.bytes];
     if (same_size.empty()) {
       same_size.push_back(next_);

@@ -145,6 +145,23 @@ TEST(latency, a_hand_off_a_million_blocks_and_the_worst_have_their_bounds) {
   EXPECT_EQ(only(all, "worst p99.999 us, each operation's median").from, "of 11 times each; at most 8.0 us");
 }
 
+TEST(latency, a_row_that_asks_the_device_has_figures_and_no_bounds) {
+  const std::string quiet = "gpumem/growth,stream_ids=notify";
+  const std::vector<latency_row> rows{row(ours, "pair_4KiB", 40), row(ours, "handoff", 60),
+                                      row(ours, "driver_part", 20), row(quiet, "pair_4KiB", 20),
+                                      row(quiet, "handoff", 40)};
+  const auto all = latency_ratios(rows);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].of, ours);
+  EXPECT_DOUBLE_EQ(all[0].value, 1.5);
+  EXPECT_EQ(all[0].bound, "");
+  EXPECT_EQ(all[1].of, quiet);
+  EXPECT_EQ(all[1].bound, "<= 2");
+  const auto read = nlohmann::json::parse(latency_json(rows, {}));
+  EXPECT_TRUE(read["ratios"][0]["bound"].is_null());
+  EXPECT_EQ(read["ratios"][1]["bound"], "<= 2");
+}
+
 TEST(latency, a_replay_has_a_mean_and_a_ratio_for_each_trace_and_row) {
   const std::string other = "gpumem/caching";
   const std::vector<latency_row> rows{replay("floor", 2), replay(ours, 18), replay(other, 36),

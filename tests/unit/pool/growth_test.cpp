@@ -94,14 +94,15 @@ TEST(growth, an_alignment_beyond_the_segments_own_still_finds_room) {
 TEST(growth, an_error_of_the_driver_is_the_cause_and_costs_no_budget) {
   pool_of_one_policy x{gib, {}, {.bytes = 2 * mib}};
   x.device.fail_nth(device_call::alloc, 1);
-  oom_report report;
+  oom_slot refusal;
   request r;
   r.bytes = mib;
   address at = 0;
-  EXPECT_EQ(x.tested.allocate(r, mib, &at, &report).code(), errc::out_of_memory);
+  EXPECT_EQ(x.tested.allocate(r, mib, &at, &refusal).code(), errc::out_of_memory);
   EXPECT_EQ(at, 0U);
-  EXPECT_EQ(report.cause, oom_cause::driver_error);
-  EXPECT_NE(report.driver_message.find("alloc"), std::string::npos);
+  ASSERT_NE(refusal, nullptr);
+  EXPECT_EQ(refusal->cause, oom_cause::driver_error);
+  EXPECT_NE(refusal->driver_message.find("alloc"), std::string::npos);
   EXPECT_EQ(x.tested.stats().reserved_bytes, 0U);
   EXPECT_TRUE(x.take(mib).ok()) << "the next request is served";
 }
