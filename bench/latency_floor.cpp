@@ -85,6 +85,7 @@ void latency_floor::add(case_list& cases, const std::vector<unsigned>& threads, 
               [of = chases_.back().get()](benchmark::State& state) { of->run(state); });
   }
   for (const unsigned n : threads) cases.add("floor", "spin", n, spin_turns, spin);
+  if (cases.wants("handoff_ring")) ring_.begin();
   cases.add("floor", "handoff_ring", 1, gpumem_subject::handoff_turns,
             [this](benchmark::State& state) { ring_.run(state); });
   for (std::size_t i = 0; i < loops.size(); ++i) {

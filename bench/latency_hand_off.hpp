@@ -115,11 +115,16 @@ class handed_over {
   handed_over(const handed_over&) = delete;
   handed_over& operator=(const handed_over&) = delete;
 
-  /// A turn is a batch of pairs. A batch comes first that is not measured: it wakes the other thread.
+  /// From here on the thread that frees is there, and has used the allocator: what else is measured of that one in the
+  /// same run is then not of a thread that is alone in some rounds and not in others.
+  void begin() {
+    other_ = std::thread{[this] { free_what_comes(); }};
+    paused_.acquire();
+  }
+  /// Requires `begin`. A turn is a batch of pairs. A batch comes first that is not measured: it wakes the other thread.
   void run(benchmark::State& state) {
     const own_processor here;
     processor_.store(here.other(), std::memory_order_relaxed);
-    if (!other_.joinable()) other_ = std::thread{[this] { free_what_comes(); }};
     pauses_.store(false, std::memory_order_relaxed);
     begin_.release();
     bool enough = batch();
@@ -149,6 +154,8 @@ class handed_over {
   void free_what_comes() {
     of_->enter_thread();
     const stream_ref s = of_->stream(0);
+    if (void* const p = of_->allocate(4 * kib, s)) of_->release(p, s);
+    paused_.release();
     for (;;) {
       begin_.acquire();
       if (ends_) return;

@@ -90,6 +90,7 @@ class measured_subject final : public measured_row {
     }
     if (of.caches(4 * kib)) {
       hand_off_ = std::make_unique<handed_over<subject>>(of);
+      if (cases.wants("handoff")) hand_off_->begin();
       cases.add(
           in.name, "handoff", 1, subject::handoff_turns, [this](benchmark::State& state) { hand_off_->run(state); },
           subject::repetitions);

@@ -27,17 +27,17 @@ static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t), "a fu
 
 }  // namespace
 
-void light_mutex::enter_as_first_or_second() noexcept {
-  if (!take()) sleep_for_it();
-  if (!alone_.load(std::memory_order_relaxed)) return;
-  if (owner_.load(std::memory_order_relaxed) == nullptr) {
-    owner_.store(&mark_of_thread, std::memory_order_relaxed);
-    return;
-  }
-  // The owner sees this before it says that it is inside, or has said so already.
+// This thread has it by `held_`, as whoever changes `alone_` has. Where the first is another one, or has ended, it sees
+// that before it says that it is inside, or has said so already.
+void light_mutex::meet_first() noexcept {
+  const char* const first = first_.load(std::memory_order_relaxed);
+  if (first == nullptr || first == &mark_of_thread) return;
   alone_.store(false, std::memory_order_seq_cst);
   heavy_fence();
-  while (owner_inside_.load(std::memory_order_acquire)) ::sched_yield();
+  while (first_inside_.load(std::memory_order_acquire)) ::sched_yield();
+  if (first != &gone) return;
+  first_.store(nullptr, std::memory_order_relaxed);
+  alone_.store(true, std::memory_order_relaxed);
 }
 
 void light_mutex::sleep_for_it() noexcept {

@@ -1,8 +1,8 @@
-/// A mutex for what is locked for nanoseconds and seldom met: it costs no atomic read-modify-write as long as one
-/// thread alone takes it, and one, not two, from then on.
+/// A mutex for what is locked for nanoseconds and seldom met: it costs no atomic read-modify-write while one thread
+/// alone takes it, and one, not two, else.
 ///
-/// The first thread that takes it is its owner and only says that it is inside, until another one comes and ends that
-/// for good (Kawachiya, Koseki and Onodera, "Lock Reservation", 2002). After that, unlocking is a plain store: who
+/// The first thread (`be_first`) only says that it is inside, until another one comes and ends that (Kawachiya, Koseki
+/// and Onodera, "Lock Reservation", 2002); `unlock_to` begins it anew. In between, unlocking is a plain store: who
 /// sleeps counts itself first (Drepper's third mutex in "Futexes Are Tricky", 2011, has a read-modify-write there).
 /// Both rest on the asymmetric fence: whoever comes second, or sleeps, has the kernel order what the other thread just
 /// stored. Any thread; not recursive; a standard BasicLockable. A section that waits for something unlocks it. Not
@@ -27,18 +27,52 @@ class light_mutex {
   light_mutex& operator=(const light_mutex&) = delete;
 
   void lock() noexcept {
-    if (alone_.load(std::memory_order_relaxed)) [[likely]] {
-      if (!owner_enters()) enter_as_first_or_second();
-    } else if (!take()) [[unlikely]] {
+    if (alone_.load(std::memory_order_relaxed) && first_enters()) [[likely]]
+      return;
+    if (!take()) [[unlikely]]
       sleep_for_it();
-    }
+    // Or again: then the first may be inside as well.
+    if (alone_.load(std::memory_order_relaxed)) [[unlikely]]
+      meet_first();
   }
   void unlock() noexcept {
-    if (by_owner_) [[likely]] {
-      by_owner_ = false;
-      owner_inside_.store(false, std::memory_order_release);
+    if (by_first_) [[likely]] {
+      by_first_ = false;
+      first_inside_.store(false, std::memory_order_release);
       return;
     }
+    unlock_held();
+  }
+  /// No thread has taken it but the first, or, where there is none, any. True holds while the asker has it locked.
+  [[nodiscard]] bool alone() const noexcept { return alone_.load(std::memory_order_relaxed); }
+
+  // By who has it locked:
+  /// The mark of the first thread, or null.
+  [[nodiscard]] const char* first() const noexcept {
+    const char* const mark = first_.load(std::memory_order_relaxed);
+    return mark != &gone ? mark : nullptr;
+  }
+  /// This thread is the first, if there is none.
+  void be_first() noexcept {
+    if (first_.load(std::memory_order_relaxed) == nullptr) first_.store(&mark_of_thread, std::memory_order_relaxed);
+  }
+  /// This thread is not the first any more, if it was.
+  void be_nobody() noexcept {
+    if (first_.load(std::memory_order_relaxed) == &mark_of_thread)
+      first_.store(by_first_ ? &gone : nullptr, std::memory_order_relaxed);
+  }
+  /// Instead of `unlock`: the thread of that mark is the first and alone, until another one comes; null: whoever is
+  /// first by `be_first`. Requires that no other thread was first. No more than `unlock` where none is ever alone.
+  void unlock_to(const char* mark) noexcept {
+    if (by_first_) return unlock();
+    first_.store(mark, std::memory_order_relaxed);
+    // The last that is done inside: the first may be there, too, as soon as it sees this.
+    alone_.store(free_fence_, std::memory_order_release);
+    unlock_held();
+  }
+
+ private:
+  void unlock_held() noexcept {
     if (free_fence_) [[likely]] {
       held_.store(0, std::memory_order_release);
       light_fence();
@@ -48,29 +82,27 @@ class light_mutex {
     if (sleepers_.load(std::memory_order_seq_cst) != 0) [[unlikely]]
       wake();
   }
-  /// No thread but the first has taken it so far. Once false it stays so; true holds while the asker has it locked.
-  [[nodiscard]] bool alone() const noexcept { return alone_.load(std::memory_order_relaxed); }
-
- private:
-  [[nodiscard]] bool owner_enters() noexcept {
-    if (owner_.load(std::memory_order_relaxed) != &mark_of_thread) return false;
-    owner_inside_.store(true, std::memory_order_relaxed);
+  [[nodiscard]] bool first_enters() noexcept {
+    if (first_.load(std::memory_order_relaxed) != &mark_of_thread) return false;
+    first_inside_.store(true, std::memory_order_relaxed);
     light_fence();
     if (alone_.load(std::memory_order_seq_cst)) [[likely]] {
-      by_owner_ = true;
+      by_first_ = true;
       return true;
     }
-    owner_inside_.store(false, std::memory_order_release);
+    first_inside_.store(false, std::memory_order_release);
     return false;
   }
   [[nodiscard]] bool take() noexcept { return held_.exchange(1, std::memory_order_acquire) == 0; }
-  void enter_as_first_or_second() noexcept;
+  void meet_first() noexcept;
   void sleep_for_it() noexcept;
   void wake() noexcept;
 
-  std::atomic<const char*> owner_{nullptr};
-  std::atomic<bool> owner_inside_{false};
-  bool by_owner_ = false;  // how it is locked now
+  static constexpr char gone = 0;  // its address: the first thread, which has ended and may be inside for the last time
+
+  std::atomic<const char*> first_{nullptr};
+  std::atomic<bool> first_inside_{false};
+  bool by_first_ = false;  // how it is locked now
   const bool free_fence_;
   std::atomic<bool> alone_;
   std::atomic<std::uint32_t> held_{0};  // what sleepers wait for to change

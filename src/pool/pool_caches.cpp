@@ -34,7 +34,10 @@ pool::guard pool::enter() {
 
 // This thread's cache, with what happened in it since it was here last taken into account; null where caches are off.
 thread_cache* pool::fold_mine() {
-  if (!config_.thread_cache) return nullptr;
+  if (!config_.thread_cache) {
+    mutex_.be_first();
+    return nullptr;
+  }
   thread_cache* mine = caches_.mine();
   if (mine == nullptr) mine = new_cache();
   if (mine == nullptr) return nullptr;
@@ -44,7 +47,12 @@ thread_cache* pool::fold_mine() {
 
 [[gnu::cold]] thread_cache* pool::new_cache() {
   thread_cache* const made = caches_.make_mine();
-  if (made != nullptr) made->set_alone(alone_);
+  if (made != nullptr) {
+    mutex_.be_first();
+    made->set_alone(alone_);
+  } else {
+    ever_without_cache_ = true;
+  }
   return made;
 }
 
@@ -324,7 +332,7 @@ void pool::forget_caches(owner_id only) {
 
 void pool::thread_ends(thread_cache& c) {
   if (device_.condition() == device_condition::forked) return;
-  const guard lock = enter();
+  guard lock = enter();
   fold(c);
   for (owner_id o = 0; o < c.owners(); ++o) empty(c, o);
   counts_.allocations += c.allocations();
@@ -334,6 +342,18 @@ void pool::thread_ends(thread_cache& c) {
     if (c.of_owner(o) != nullptr) caches_.keep_spare(c.forget(o));
   }
   caches_.remove(c);
+  mutex_.be_nobody();
+  if (!one_may_be_alone()) return;
+  alone_ = true;
+  const char* const who = caches_.begin_alone();
+  lock.release()->unlock_to(who);
+}
+
+// Whether one thread at most has a cache, and no other one was the first; asked by a thread that ends and has none any
+// more. Not once one that could have none asked for memory: it may be about to lock again.
+bool pool::one_may_be_alone() const noexcept {
+  if (alone_ || !asymmetric_fences() || ever_without_cache_ || caches_.all().size() > 1) return false;
+  return mutex_.first() == nullptr || (!caches_.all().empty() && caches_.all().front()->thread() == mutex_.first());
 }
 
 }  // namespace gpumem

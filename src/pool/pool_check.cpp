@@ -29,11 +29,17 @@ bool pool::nothing_behind(segment_index s) const {
          heap_.at(heap_.segments()[s].first).state == block_state::hollow;
 }
 
+// Who only looks is no second thread: where one was alone, it is again.
 statistics pool::stats() {
-  const guard lock{mutex_};
-  const thread_caches::claim all{caches_};
-  settle_claimed();
-  return stats_claimed();
+  guard lock{mutex_};
+  statistics now;
+  {
+    const thread_caches::claim all{caches_};
+    settle_claimed();
+    now = stats_claimed();
+  }
+  if (alone_) lock.release()->unlock_to(mutex_.first());
+  return now;
 }
 
 // Requires that every cache is claimed.

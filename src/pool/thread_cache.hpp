@@ -14,6 +14,7 @@
 #include "asymmetric_fence.hpp"
 #include "block.hpp"
 #include "claims.hpp"
+#include "light_mutex.hpp"
 #include "stream_cache.hpp"
 
 namespace gpumem {
@@ -68,6 +69,9 @@ class alignas(64) thread_cache {
     return false;
   }
   void leave() noexcept { inside_.store(false, std::memory_order_release); }
+
+  /// The mark of the thread that made this, whose it is.
+  [[nodiscard]] const char* thread() const noexcept { return thread_; }
 
   /// While no other thread uses the pool: what is the program's is this thread's alone to change. Asked inside.
   [[nodiscard]] bool alone() const noexcept { return alone_.load(std::memory_order_relaxed); }
@@ -189,6 +193,7 @@ class alignas(64) thread_cache {
   std::vector<std::unique_ptr<stream_cache>> by_owner_;
   std::uint32_t streams_ = 0;
   owner_id going_ = 0;
+  const char* const thread_ = &mark_of_thread;
 };
 
 }  // namespace gpumem

@@ -99,6 +99,14 @@ void thread_caches::end_alone() const noexcept {
   }
 }
 
+const char* thread_caches::begin_alone() const noexcept {
+  if (all_.empty()) return nullptr;
+  const claim the_only_one{*this};
+  all_.front()->set_alone(true);
+  all_.front()->figures.most_deferred_bytes = UINT64_MAX;
+  return all_.front()->thread();
+}
+
 std::unique_ptr<stream_cache> thread_caches::take_spare() noexcept {
   if (spare_.empty()) return nullptr;
   std::unique_ptr<stream_cache> latest = std::move(spare_.back());

@@ -56,6 +56,8 @@ class thread_caches {
   thread_cache* make_mine();
   /// The pool's lock: a thread's cache is not alone any more, whose ever it is; it knows when this returns.
   void end_alone() const noexcept;
+  /// The pool's lock: the thread of the only cache is alone from here on. Its mark; null where there is no cache.
+  const char* begin_alone() const noexcept;
   void remove(thread_cache& of) noexcept;
 
   /// The pool's lock: a stream's cache that served another thread, or null. A new one takes 100 KiB from the system,

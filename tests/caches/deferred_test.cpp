@@ -108,8 +108,9 @@ TEST_F(DeferredFrees, ServeAnotherThreadBeforeCachesAreEmptied) {
   if (p != nullptr) give(p);
 }
 
-// They are no other thread's to be placed in, so there are not to be many bytes of them once there is one (`calm`'s).
+// They are no other thread's to be placed in, so there are not to be many bytes of them while there is one.
 TEST_F(DeferredFrees, OfManyBytesWaitOneAtATime) {
+  const parked_thread other{[this] { give(take(512)); }};
   fill_cache();
   void* const a = take(3 * mib);
   void* const b = take(5 * mib);
@@ -120,6 +121,30 @@ TEST_F(DeferredFrees, OfManyBytesWaitOneAtATime) {
             1U);
   void* const c = take(200 * mib);
   EXPECT_EQ(locks_of([&] { give(c); }), 0U) << "one of any size";
+}
+
+// Another one ends that for as long as it is there; one that only looks is none.
+TEST_F(DeferredFrees, OfManyBytesWaitWhileTheFirstThreadIsAloneAgain) {
+  if (!asymmetric_fences()) GTEST_SKIP() << "no membarrier here (or ThreadSanitizer), so no thread is ever alone";
+  fill_cache();
+  std::size_t bytes = 3 * mib;  // a size that comes back is kept, and does not wait
+  const auto locks_of_two_frees = [&] {
+    void* const a = take(bytes += 512);
+    void* const b = take(bytes += 512);
+    return locks_of([&] {
+      give(a);
+      give(b);
+    });
+  };
+  for (int round = 0; round < 3; ++round) {
+    {
+      const parked_thread other{[this] { give(take(512)); }};
+      EXPECT_EQ(locks_of_two_frees(), 1U) << round;
+    }
+    EXPECT_EQ(locks_of_two_frees(), 0U) << round;
+    std::thread{[this] { static_cast<void>(stats()); }}.join();
+    EXPECT_EQ(locks_of_two_frees(), 0U) << round;
+  }
 }
 
 // While nobody else is there any number of bytes may wait; a second thread's first request finds them in their places.

@@ -144,6 +144,43 @@ TEST(FirstMeeting, OfTwoFreesAtOnceOneSucceeds) {
   other.join();
 }
 
+// The same on one pool, whose first thread is alone again each time that the second one has ended.
+TEST(EachMeeting, OfTwoFreesAtOnceOneSucceeds) {
+  constexpr int rounds = sanitized ? 40 : 400;
+  constexpr std::size_t blocks = 32;
+  sim_device on{{.capacity_bytes = gib}};
+  device* const devices[] = {&on};
+  settings with;
+  ASSERT_TRUE(with.set("policy", "grab_all").ok());
+  const std::unique_ptr<allocator> of = *allocator::open(devices, with);
+  for (int turn = 0; turn < 600; ++turn) of->deallocate(of->allocate(512));  // small blocks are kept from then on
+  std::vector<void*> all(blocks);
+  for (int round = 0; round < rounds; ++round) {
+    for (void*& p : all) p = of->allocate(1024);
+    std::atomic<std::size_t> freed{0};
+    std::atomic<bool> failed{false};
+    meeting step;
+    const auto free_all = [&] {
+      std::size_t mine = 0;
+      for (void* const p : all) {
+        step.wait();
+        const status s = of->try_deallocate(p);
+        mine += s.ok() ? 1U : 0U;
+        if (!s && s.code() != errc::double_free) failed = true;
+      }
+      freed += mine;
+    };
+    std::thread other{free_all};
+    free_all();
+    other.join();
+    EXPECT_EQ(freed.load(), blocks) << round;
+    EXPECT_FALSE(failed.load()) << round;
+    EXPECT_EQ(of->stats(0)->misuses, blocks * (static_cast<std::size_t>(round) + 1)) << round;
+    EXPECT_EQ(of->stats(0)->live_blocks, 0U) << round;
+    EXPECT_TRUE(of->check(0).ok()) << of->check(0).message();
+  }
+}
+
 TEST_F(CachedMisuse, AWrongSizeIsRefusedAndTheBlockStays) {
   for (const std::size_t bytes : {500UL, 4096UL, 100'000UL}) {
     warm(bytes);

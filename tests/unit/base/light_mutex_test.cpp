@@ -27,20 +27,46 @@ void pass_time(int turns) {
   for (; turns > 0; --turns) std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
+void be_first(light_mutex& m) {
+  const std::lock_guard lock{m};
+  m.be_first();
+}
+
 /// What two that are inside at once would spoil.
 class guarded_counter {
  public:
   void add(light_mutex& by, int stay = 0) {
     const std::lock_guard lock{by};
-    together_ |= inside_.exchange(true, std::memory_order_relaxed);
-    ++count_;
-    pass_time(stay);
-    inside_.store(false, std::memory_order_relaxed);
+    add_inside(stay);
+  }
+  /// By another thread than the first, to which it is left.
+  void add_and_leave(light_mutex& by) {
+    by.lock();
+    add_inside(0);
+    by.unlock_to(by.first());
+  }
+  /// By one that is not the first any more; whoever is next to say so may be.
+  void add_and_go(light_mutex& by, int stay) {
+    by.lock();
+    by.be_nobody();
+    add_inside(stay);
+    if (by.first() == nullptr) {
+      by.unlock_to(nullptr);
+    } else {
+      by.unlock();
+    }
   }
   [[nodiscard]] int count() const { return count_; }
   [[nodiscard]] bool together() const { return together_; }
 
  private:
+  void add_inside(int stay) {
+    together_ |= inside_.exchange(true, std::memory_order_relaxed);
+    ++count_;
+    pass_time(stay);
+    inside_.store(false, std::memory_order_relaxed);
+  }
+
   std::atomic<bool> inside_{false};
   bool together_ = false;
   int count_ = 0;
@@ -49,6 +75,9 @@ class guarded_counter {
 TEST(LightMutex, StaysItsFirstThreadsWhileNoOtherComes) {
   light_mutex m;
   guarded_counter c;
+  EXPECT_EQ(m.first(), nullptr);
+  be_first(m);
+  EXPECT_EQ(m.first(), &mark_of_thread);
   for (int i = 0; i < 1000; ++i) {
     c.add(m);
     EXPECT_EQ(m.alone(), asymmetric_fences());
@@ -56,15 +85,63 @@ TEST(LightMutex, StaysItsFirstThreadsWhileNoOtherComes) {
   EXPECT_EQ(c.count(), 1000);
 }
 
-TEST(LightMutex, ASecondThreadEndsThatForGood) {
+TEST(LightMutex, ASecondThreadEndsThat) {
   light_mutex m;
   guarded_counter c;
+  be_first(m);
   c.add(m);
   std::thread{[&] { c.add(m); }}.join();
   EXPECT_FALSE(m.alone());
   c.add(m);
   EXPECT_FALSE(m.alone());
   EXPECT_EQ(c.count(), 3);
+}
+
+TEST(LightMutex, IsTheFirstThreadsAgainWhereItIsLeftToIt) {
+  light_mutex m;
+  guarded_counter c;
+  be_first(m);
+  c.add(m);
+  for (int round = 0; round < 10; ++round) {
+    std::thread{[&] { c.add(m); }}.join();
+    EXPECT_FALSE(m.alone());
+    std::thread{[&] { c.add_and_leave(m); }}.join();
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_EQ(m.alone(), asymmetric_fences());
+      c.add(m);
+    }
+    c.add_and_leave(m);  // the first thread itself: nothing else than to unlock it
+    EXPECT_EQ(m.alone(), asymmetric_fences());
+  }
+  EXPECT_EQ(c.count(), 1 + 10 * 13);
+}
+
+// The first goes in and out all the while, beside one that leaves it alone and one that does not.
+TEST(LightMutex, LetsOneInWhileItIsLeftToTheFirst) {
+  constexpr int turns = 20'000 * scale;
+  light_mutex m;
+  guarded_counter c;
+  be_first(m);
+  std::atomic<int> working{2};
+  int turns_here = 0;
+  const auto come_and_go = [&](int leaves_each, int pause) {
+    for (int i = 0; i < turns; ++i) {
+      if (i % leaves_each == 0) {
+        c.add_and_leave(m);
+      } else {
+        c.add(m);
+      }
+      pass_time(i % pause);
+    }
+    --working;
+  };
+  std::thread one{come_and_go, 1, 300};
+  std::thread another{come_and_go, 3, 4000};
+  for (; working.load(std::memory_order_relaxed) != 0; ++turns_here) c.add(m, turns_here % 64 == 0 ? 2000 : 0);
+  one.join();
+  another.join();
+  EXPECT_EQ(c.count(), 2 * turns + turns_here);
+  EXPECT_FALSE(c.together());
 }
 
 // A mutex of its own for each round, since what is tried is how the second thread meets the first.
@@ -85,11 +162,11 @@ TEST(LightMutex, LetsOneInWhileASecondThreadComes) {
   for (int round = 0; round < rounds; ++round) {
     m = std::make_unique<light_mutex>();
     c = std::make_unique<guarded_counter>();
-    c->add(*m);  // this thread is the first
+    be_first(*m);
     step.wait();
     for (int i = 0; i < turns; ++i) c->add(*m, i % 16 == 0 ? 20'000 : 0);  // seldom, longer than a heavy fence
     step.wait();
-    EXPECT_EQ(c->count(), 1 + turns + turns / 4) << round;
+    EXPECT_EQ(c->count(), turns + turns / 4) << round;
     EXPECT_FALSE(c->together()) << round;
   }
   other.join();
@@ -102,6 +179,7 @@ TEST(LightMutex, LetsOneInOfMany) {
   std::vector<std::thread> all;
   for (int k = 0; k < 4; ++k) {
     all.emplace_back([&] {
+      be_first(m);
       for (int i = 0; i < turns; ++i) c.add(m);
     });
   }
@@ -138,8 +216,7 @@ TEST(LightMutex, LetsInWhoHasSleptForLong) {
 TEST(LightMutex, WakesWhoSleepsForIt) {
   for (const bool shared_before : {false, true}) {
     light_mutex m;
-    m.lock();
-    m.unlock();  // this thread is the first
+    be_first(m);
     if (shared_before) std::thread{[&] { const std::lock_guard lock{m}; }}.join();
     std::atomic<int> in{0};
     m.lock();
@@ -180,9 +257,55 @@ TEST(LightMutex, ServesAConditionVariable) {
 TEST(LightMutex, OutlivesItsFirstThread) {
   light_mutex m;
   guarded_counter c;
-  for (int k = 0; k < 20; ++k) std::thread{[&] { c.add(m); }}.join();
+  for (int k = 0; k < 20; ++k) {
+    std::thread{[&] {
+      be_first(m);
+      c.add(m);
+    }}.join();
+  }
   c.add(m);
   EXPECT_EQ(c.count(), 21);
+  EXPECT_FALSE(c.together());
+}
+
+TEST(LightMutex, IsTheNextThreadsWhenTheFirstHasEnded) {
+  light_mutex m;
+  guarded_counter c;
+  for (int k = 0; k < 20; ++k) {
+    std::thread{[&] {
+      be_first(m);
+      c.add(m);
+      EXPECT_EQ(m.first(), &mark_of_thread);
+      EXPECT_EQ(m.alone(), asymmetric_fences());
+      const std::lock_guard lock{m};
+      m.be_nobody();
+    }}.join();
+    EXPECT_EQ(m.first(), nullptr);
+  }
+  be_first(m);
+  c.add(m);
+  EXPECT_EQ(m.first(), &mark_of_thread);
+  EXPECT_EQ(m.alone(), asymmetric_fences());
+  EXPECT_EQ(c.count(), 21);
+}
+
+// Each time the first of many is another one; while it goes, others come.
+TEST(LightMutex, LetsOneInWhileTheFirstGoes) {
+  constexpr int rounds = 2'000 * scale;
+  light_mutex m;
+  guarded_counter c;
+  const auto come_and_go = [&](int pause) {
+    for (int i = 0; i < rounds; ++i) {
+      be_first(m);
+      for (int k = 0; k < 20; ++k) c.add(m);
+      c.add_and_go(m, i % pause);
+    }
+  };
+  std::thread one{come_and_go, 500};
+  std::thread another{come_and_go, 7000};
+  one.join();
+  another.join();
+  EXPECT_EQ(c.count(), 2 * 21 * rounds);
   EXPECT_FALSE(c.together());
 }
 
