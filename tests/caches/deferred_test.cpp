@@ -28,6 +28,15 @@ class DeferredFrees : public cached_program {
     does();
     return stats().locks - second - (second - first);
   }
+  /// Of freeing two blocks of some MiB: none where the thread is alone, else one, since only one of them may wait.
+  std::uint64_t locks_of_two_frees() {
+    void* const a = take(mib_bytes_ += 512);  // a size that comes back is kept, and does not wait
+    void* const b = take(mib_bytes_ += 512);
+    return locks_of([&] {
+      give(a);
+      give(b);
+    });
+  }
   /// Where each block lies, from the lowest on, when a program takes and frees at random what never comes back.
   std::vector<std::uint64_t> places(unsigned seed) {
     units_ = 600;
@@ -54,6 +63,7 @@ class DeferredFrees : public cached_program {
 
  private:
   std::size_t units_ = 100;
+  std::size_t mib_bytes_ = 3 * mib;
 };
 
 TEST_F(DeferredFrees, TakeOneLockForMany) {
@@ -127,24 +137,29 @@ TEST_F(DeferredFrees, OfManyBytesWaitOneAtATime) {
 TEST_F(DeferredFrees, OfManyBytesWaitWhileTheFirstThreadIsAloneAgain) {
   if (!asymmetric_fences()) GTEST_SKIP() << "no membarrier here (or ThreadSanitizer), so no thread is ever alone";
   fill_cache();
-  std::size_t bytes = 3 * mib;  // a size that comes back is kept, and does not wait
-  const auto locks_of_two_frees = [&] {
-    void* const a = take(bytes += 512);
-    void* const b = take(bytes += 512);
-    return locks_of([&] {
-      give(a);
-      give(b);
-    });
-  };
   for (int round = 0; round < 3; ++round) {
     {
       const parked_thread other{[this] { give(take(512)); }};
       EXPECT_EQ(locks_of_two_frees(), 1U) << round;
+      std::thread{[this] { give(take(512)); }}.join();
+      EXPECT_EQ(locks_of_two_frees(), 1U) << round << ": one of the two others is still there";
     }
     EXPECT_EQ(locks_of_two_frees(), 0U) << round;
     std::thread{[this] { static_cast<void>(stats()); }}.join();
     EXPECT_EQ(locks_of_two_frees(), 0U) << round;
   }
+}
+
+TEST_F(DeferredFrees, OfManyBytesWaitOnceTheFirstThreadHasLeftOneAlone) {
+  if (!asymmetric_fences()) GTEST_SKIP() << "no membarrier here (or ThreadSanitizer), so no thread is ever alone";
+  parked_thread first{[this] { give(take(512)); }};
+  parked_thread second{[this] { give(take(512)); }};
+  fill_cache();
+  EXPECT_EQ(locks_of_two_frees(), 1U);
+  first.end();
+  EXPECT_EQ(locks_of_two_frees(), 1U) << "the second one is still there";
+  second.end();
+  EXPECT_EQ(locks_of_two_frees(), 0U);
 }
 
 // While nobody else is there any number of bytes may wait; a second thread's first request finds them in their places.

@@ -94,51 +94,75 @@ TEST_F(CachedMisuse, OfTwoFreesAtOnceOneSucceeds) {
   }
 }
 
-// While one thread alone uses a pool it frees without a read-modify-write, so a second one has to stop it first. Each
-// time a pool that no second thread has seen.
-TEST(FirstMeeting, OfTwoFreesAtOnceOneSucceeds) {
-  constexpr int rounds = sanitized ? 40 : 400;
-  constexpr std::size_t blocks = 32;
-  std::unique_ptr<allocator> of;
-  std::vector<void*> all(blocks);
-  std::atomic<std::size_t> freed{0};
-  std::atomic<bool> failed{false};
-  meeting step;
-  const auto free_all = [&] {
-    std::size_t mine = 0;
-    for (void* const p : all) {
-      step.wait();
-      const status s = of->try_deallocate(p);
-      mine += s.ok() ? 1U : 0U;
-      if (!s && s.code() != errc::double_free) failed = true;
-    }
-    freed += mine;
-  };
-  std::thread other{[&] {
-    for (int round = 0; round < rounds; ++round) {
-      step.wait();
-      if (round % 2 != 0) static_cast<void>(of->stats(0));  // which is as good a meeting as a free
-      free_all();
-      step.wait();
-    }
-  }};
-  for (int round = 0; round < rounds; ++round) {
-    sim_device on{{.capacity_bytes = gib}};
+/// Two threads that free the same blocks, each of them at the same moment.
+class double_frees {
+ public:
+  static constexpr int rounds = sanitized ? 40 : 400;
+
+  /// An allocator that keeps small blocks, as after a while.
+  static std::unique_ptr<allocator> open(device& on) {
     device* const devices[] = {&on};
     settings with;
     EXPECT_TRUE(with.set("policy", "grab_all").ok());
-    of = *allocator::open(devices, with);
-    for (void*& p : all) p = of->allocate(1024);
-    for (int turn = 0; turn < 600; ++turn) of->deallocate(of->allocate(512));  // small blocks are kept from then on
-    freed = 0;
-    step.wait();
-    free_all();
-    step.wait();
-    EXPECT_EQ(freed.load(), blocks) << round;
-    EXPECT_FALSE(failed.load()) << round;
-    EXPECT_EQ(of->stats(0)->misuses, blocks) << round;
-    EXPECT_EQ(of->stats(0)->live_blocks, 0U) << round;
-    EXPECT_TRUE(of->check(0).ok()) << of->check(0).message();
+    std::unique_ptr<allocator> of = *allocator::open(devices, with);
+    for (int turn = 0; turn < 600; ++turn) of->deallocate(of->allocate(512));
+    return of;
+  }
+  void take_all(allocator& of) {
+    for (void*& p : all_) p = of.allocate(1024);
+    freed_ = 0;
+    misuses_ = of.stats(0)->misuses;
+  }
+  /// Each of the two threads.
+  void free_all(allocator& of) {
+    std::size_t mine = 0;
+    for (void* const p : all_) {
+      step.wait();
+      const status s = of.try_deallocate(p);
+      mine += s.ok() ? 1U : 0U;
+      if (!s && s.code() != errc::double_free) failed_ = true;
+    }
+    freed_ += mine;
+  }
+  void expect_each_freed_once(const allocator& of) const {
+    EXPECT_EQ(freed_.load(), all_.size());
+    EXPECT_FALSE(failed_.load());
+    EXPECT_EQ(of.stats(0)->misuses, misuses_ + all_.size());
+    EXPECT_EQ(of.stats(0)->live_blocks, 0U);
+    EXPECT_TRUE(of.check(0).ok()) << of.check(0).message();
+  }
+
+  meeting step;
+
+ private:
+  std::vector<void*> all_ = std::vector<void*>(32);
+  std::atomic<std::size_t> freed_{0};
+  std::atomic<bool> failed_{false};
+  std::uint64_t misuses_ = 0;
+};
+
+// While one thread alone uses a pool it frees without a read-modify-write, so a second one has to stop it first. Each
+// time a pool that no second thread has seen.
+TEST(FirstMeeting, OfTwoFreesAtOnceOneSucceeds) {
+  std::unique_ptr<allocator> of;
+  double_frees two;
+  std::thread other{[&] {
+    for (int round = 0; round < double_frees::rounds; ++round) {
+      two.step.wait();
+      if (round % 2 != 0) static_cast<void>(of->stats(0));  // who asks comes between, and ends nothing
+      two.free_all(*of);
+      two.step.wait();
+    }
+  }};
+  for (int round = 0; round < double_frees::rounds; ++round) {
+    SCOPED_TRACE(round);
+    sim_device on{{.capacity_bytes = gib}};
+    of = double_frees::open(on);
+    two.take_all(*of);
+    two.step.wait();
+    two.free_all(*of);
+    two.step.wait();
+    two.expect_each_freed_once(*of);
     of.reset();
   }
   other.join();
@@ -146,38 +170,16 @@ TEST(FirstMeeting, OfTwoFreesAtOnceOneSucceeds) {
 
 // The same on one pool, whose first thread is alone again each time that the second one has ended.
 TEST(EachMeeting, OfTwoFreesAtOnceOneSucceeds) {
-  constexpr int rounds = sanitized ? 40 : 400;
-  constexpr std::size_t blocks = 32;
   sim_device on{{.capacity_bytes = gib}};
-  device* const devices[] = {&on};
-  settings with;
-  ASSERT_TRUE(with.set("policy", "grab_all").ok());
-  const std::unique_ptr<allocator> of = *allocator::open(devices, with);
-  for (int turn = 0; turn < 600; ++turn) of->deallocate(of->allocate(512));  // small blocks are kept from then on
-  std::vector<void*> all(blocks);
-  for (int round = 0; round < rounds; ++round) {
-    for (void*& p : all) p = of->allocate(1024);
-    std::atomic<std::size_t> freed{0};
-    std::atomic<bool> failed{false};
-    meeting step;
-    const auto free_all = [&] {
-      std::size_t mine = 0;
-      for (void* const p : all) {
-        step.wait();
-        const status s = of->try_deallocate(p);
-        mine += s.ok() ? 1U : 0U;
-        if (!s && s.code() != errc::double_free) failed = true;
-      }
-      freed += mine;
-    };
-    std::thread other{free_all};
-    free_all();
+  const std::unique_ptr<allocator> of = double_frees::open(on);
+  double_frees two;
+  for (int round = 0; round < double_frees::rounds; ++round) {
+    SCOPED_TRACE(round);
+    two.take_all(*of);
+    std::thread other{[&] { two.free_all(*of); }};
+    two.free_all(*of);
     other.join();
-    EXPECT_EQ(freed.load(), blocks) << round;
-    EXPECT_FALSE(failed.load()) << round;
-    EXPECT_EQ(of->stats(0)->misuses, blocks * (static_cast<std::size_t>(round) + 1)) << round;
-    EXPECT_EQ(of->stats(0)->live_blocks, 0U) << round;
-    EXPECT_TRUE(of->check(0).ok()) << of->check(0).message();
+    two.expect_each_freed_once(*of);
   }
 }
 
