@@ -35,7 +35,7 @@ void light_mutex::meet_first() noexcept {
   alone_.store(false, std::memory_order_seq_cst);
   heavy_fence();
   while (first_inside_.load(std::memory_order_acquire)) ::sched_yield();
-  if (first != &gone) return;
+  if (first_.load(std::memory_order_relaxed) != &gone) return;  // asked now: it may have gone while it was waited for
   first_.store(nullptr, std::memory_order_relaxed);
   alone_.store(true, std::memory_order_relaxed);
 }

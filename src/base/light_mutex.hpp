@@ -2,12 +2,12 @@
 /// alone takes it, and one, not two, else.
 ///
 /// The first thread (`be_first`) only says that it is inside, until another one comes and ends that (Kawachiya, Koseki
-/// and Onodera, "Lock Reservation", 2002); `unlock_to` begins it anew. In between, unlocking is a plain store: who
-/// sleeps counts itself first (Drepper's third mutex in "Futexes Are Tricky", 2011, has a read-modify-write there).
-/// Both rest on the asymmetric fence: whoever comes second, or sleeps, has the kernel order what the other thread just
-/// stored. Any thread; not recursive; a standard BasicLockable. A section that waits for something unlocks it. Not
-/// fair, but whoever has slept for a millisecond comes next: who unlocks then waits for it (another one at most), since
-/// a thread that locks again at once is there before any that is woken.
+/// and Onodera, "Lock Reservation", 2002); `unlock_to` begins it anew. While it is nobody's, unlocking is a plain
+/// store: who sleeps counts itself first (Drepper's third mutex in "Futexes Are Tricky", 2011, has a read-modify-write
+/// there). Both rest on the asymmetric fence: whoever comes second, or sleeps, has the kernel order what the other
+/// thread just stored. Any thread; not recursive; a standard BasicLockable. A section that waits for something unlocks
+/// it. Not fair, but whoever has slept for a millisecond comes next: who unlocks then waits for it (another one at
+/// most), since a thread that locks again at once is there before any that is woken.
 #pragma once
 
 #include <atomic>
@@ -43,7 +43,8 @@ class light_mutex {
     }
     unlock_held();
   }
-  /// No thread has taken it but the first, or, where there is none, any. True holds while the asker has it locked.
+  /// No thread has got in but the first, or, where there is none, any. For who has it locked: true may turn false when
+  /// another one waits, which is let in no earlier for that.
   [[nodiscard]] bool alone() const noexcept { return alone_.load(std::memory_order_relaxed); }
 
   // By who has it locked:
@@ -62,7 +63,8 @@ class light_mutex {
       first_.store(by_first_ ? &gone : nullptr, std::memory_order_relaxed);
   }
   /// Instead of `unlock`: the thread of that mark is the first and alone, until another one comes; null: whoever is
-  /// first by `be_first`. Requires that no other thread was first. No more than `unlock` where none is ever alone.
+  /// first by `be_first`. Requires that no other thread was first. No more than `unlock` by who is inside as the first,
+  /// or where none is ever alone. The order of its two steps is in no test: there are but two instructions in between.
   void unlock_to(const char* mark) noexcept {
     if (by_first_) return unlock();
     first_.store(mark, std::memory_order_relaxed);

@@ -4,7 +4,7 @@
 // has it before it is asked for another one. So such blocks wait in their thread's cache, and are settled, each as a
 // free under the lock would have been, before that thread's next request is served by the heap, before anybody's would
 // take more from the device, and before the statistics are read; or when too many wait. To that thread what is free is
-// the same then, and so are all places. Another thread's places are chosen without them, so once there is one, no more
+// the same then, and so are all places. Another thread's places are chosen without them, so while there is one, no more
 // than a 128th of the pool may wait in each cache.
 //
 // It also says what is asked for next: a block of that very size is kept on condition (cache_limits.cpp) and no other.

@@ -374,8 +374,7 @@ class pool {
   std::condition_variable_any ticket_returned_;
   std::uint32_t unlocked_calls_ = 0;  ///< that no capture survives: one begins when they are done
   std::condition_variable_any unlocked_calls_done_;
-  bool alone_ = mutex_.alone();      ///< one thread alone uses the pool, as far as is known
-  bool ever_without_cache_ = false;  ///< a thread that could have none has asked for memory, or freed some
+  bool alone_ = mutex_.alone();      ///< there is one cache at most, and no other thread has come by `enter` since
   bool calm_ = false;                ///< large blocks may be kept; see cache_limits.cpp
   std::uint64_t calm_peak_ = 0;      ///< of live bytes, as it was when the count began anew
   std::uint64_t calm_requests_ = 0;  ///< since then

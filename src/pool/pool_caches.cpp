@@ -21,6 +21,8 @@ constexpr std::uint64_t batch_bytes(std::uint32_t units) {
 
 }  // namespace
 
+// Whoever is about to change what is the program's comes by here, and has it done before it waits for anything: behind
+// a wait, a thread without a cache of its own would not know that another one is alone by then.
 pool::guard pool::enter() {
   guard lock{mutex_};
   if (alone_ && !mutex_.alone()) [[unlikely]] {
@@ -47,12 +49,9 @@ thread_cache* pool::fold_mine() {
 
 [[gnu::cold]] thread_cache* pool::new_cache() {
   thread_cache* const made = caches_.make_mine();
-  if (made != nullptr) {
-    mutex_.be_first();
-    made->set_alone(alone_);
-  } else {
-    ever_without_cache_ = true;
-  }
+  if (made == nullptr) return nullptr;
+  mutex_.be_first();
+  made->set_alone(alone_);
   return made;
 }
 
@@ -349,10 +348,10 @@ void pool::thread_ends(thread_cache& c) {
   lock.release()->unlock_to(who);
 }
 
-// Whether one thread at most has a cache, and no other one was the first; asked by a thread that ends and has none any
-// more. Not once one that could have none asked for memory: it may be about to lock again.
+// Whether one thread at most has a cache, and no other one is the first; asked by a thread that ends and has none any
+// more.
 bool pool::one_may_be_alone() const noexcept {
-  if (alone_ || !asymmetric_fences() || ever_without_cache_ || caches_.all().size() > 1) return false;
+  if (alone_ || !asymmetric_fences() || caches_.all().size() > 1) return false;
   return mutex_.first() == nullptr || (!caches_.all().empty() && caches_.all().front()->thread() == mutex_.first());
 }
 

@@ -85,6 +85,7 @@ thread_cache* thread_caches::make_mine() {
     all.process = here;
   }
   std::erase_if(all.entries, [](const auto& e) { return !e.of->open; });
+  all.entries.reserve(all.entries.size() + 1);  // before there is a cache that would be nobody's
   all_.push_back(std::make_unique<thread_cache>());
   all.entries.push_back({number_, all_.back().get(), self_});
   note_latest(all_.back().get());

@@ -56,7 +56,8 @@ class thread_caches {
   thread_cache* make_mine();
   /// The pool's lock: a thread's cache is not alone any more, whose ever it is; it knows when this returns.
   void end_alone() const noexcept;
-  /// The pool's lock: the thread of the only cache is alone from here on. Its mark; null where there is no cache.
+  /// The pool's lock: the thread of the only cache is alone from here on, and outside of it when this returns. Its
+  /// mark; null where there is no cache. Requires that there is one at most.
   const char* begin_alone() const noexcept;
   void remove(thread_cache& of) noexcept;
 

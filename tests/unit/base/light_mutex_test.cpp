@@ -39,7 +39,7 @@ class guarded_counter {
     const std::lock_guard lock{by};
     add_inside(stay);
   }
-  /// By another thread than the first, to which it is left.
+  /// It is left to the first thread.
   void add_and_leave(light_mutex& by) {
     by.lock();
     add_inside(0);
@@ -287,6 +287,27 @@ TEST(LightMutex, IsTheNextThreadsWhenTheFirstHasEnded) {
   EXPECT_EQ(m.first(), &mark_of_thread);
   EXPECT_EQ(m.alone(), asymmetric_fences());
   EXPECT_EQ(c.count(), 21);
+}
+
+// Only who is inside as the first sees that another one waits for it to leave.
+TEST(LightMutex, IsTheNextThreadsThoughItWaitedWhileTheFirstEnded) {
+  if (!asymmetric_fences()) GTEST_SKIP() << "no membarrier here (or ThreadSanitizer), so no thread is ever alone";
+  using clock = std::chrono::steady_clock;
+  light_mutex m;
+  be_first(m);
+  m.lock();
+  std::thread other{[&] {
+    const std::lock_guard lock{m};
+    m.be_first();
+    EXPECT_EQ(m.first(), &mark_of_thread);
+    EXPECT_TRUE(m.alone());
+  }};
+  const auto begin = clock::now();
+  while (m.alone() && clock::now() - begin < std::chrono::seconds{20}) std::this_thread::yield();
+  EXPECT_FALSE(m.alone()) << "the other one has not come for 20 s, or this one is not inside as the first";
+  m.be_nobody();
+  m.unlock();
+  other.join();
 }
 
 // Each time the first of many is another one; while it goes, others come.
