@@ -73,7 +73,7 @@ class baseline_allocator final : public allocator {
   status capture_begin(stream_ref /*s*/) override { return absent(); }
   result<graph_ref> capture_end(stream_ref /*s*/) override { return absent(); }
   status graph_release(graph_ref /*g*/) override { return absent(); }
-  trim_result trim(int /*device*/, std::uint64_t /*bytes*/) override { return {}; }
+  result<trim_result> trim(int /*device*/, std::uint64_t /*bytes*/) override { return trim_result{}; }
   result<limit_result> set_limit(int /*device*/, std::uint64_t /*limit_bytes*/) override { return absent(); }
   void on_out_of_memory(oom_callback /*callback*/) override {}
   [[nodiscard]] const std::vector<logical_device>& devices() const noexcept override { return devices_; }

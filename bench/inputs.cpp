@@ -114,7 +114,7 @@ status make_plans(const options& from, inputs& all) {
 /// cannot be read is refused when its row is opened.
 void tell_of_foreign_plans(const inputs& all) {
   for (const policy_row& row : all.rows) {
-    if (row.with.policy != "planned" || row.with.plan_path.empty()) continue;
+    if (row.with.plan_path.empty() || !only_follows_plan(row.with.policy)) continue;
     const auto named = plan::read_plan(row.with.plan_path);
     if (!named) continue;
     for (const trace& each : all.traces) {

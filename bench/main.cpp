@@ -6,10 +6,12 @@
 
 #include <cstdio>
 #include <exception>
+#include <string_view>
 #include <vector>
 
 #include "claims_report.hpp"
 #include "costs.hpp"
+#include "generate.hpp"
 #include "inputs.hpp"
 #include "latency.hpp"
 #include "log.hpp"
@@ -18,6 +20,7 @@
 #include "parallel.hpp"
 #include "progress.hpp"
 #include "report.hpp"
+#include "session.hpp"
 #include "text.hpp"
 
 namespace {
@@ -60,6 +63,13 @@ std::optional<policy_row> fit_beside(const policy_row& row) {
   return out ? std::optional{*out} : std::nullopt;
 }
 
+/// What a baseline does wrong is its own cell, whatever it is; of a policy it is the end of the comparison.
+bool is_told_in_its_cell(compare_result& of, const status& why) {
+  if (why.ok() || of.row->baseline.empty()) return why.ok();
+  of.failed = why.message();
+  return true;
+}
+
 /// Searches and checked passes at once, the long searches first; then the timed passes, alone.
 result<std::vector<compare_result>> compare(const inputs& all, const options& with) {
   auto results = empty_results<compare_result>(all);
@@ -90,13 +100,15 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
       why = measured.why();
     }
     bar.step(into.recorded->name + " " + into.row->text);
-    return why.ok() ? status{} : in_row(why, *into.recorded, *into.row);
+    return is_told_in_its_cell(into, why) ? status{} : in_row(why, *into.recorded, *into.row);
   };
   if (status went = run_parallel(searches.size() + histories + results.size(), with.jobs, replay); !went) return went;
   for (compare_result& each : results) {
-    const auto ns = measure_time(*each.recorded, *each.row, with.setup);
-    if (!ns) return in_row(ns.why(), *each.recorded, *each.row);
-    each.figures.host_ns_per_op = *ns;
+    if (each.failed.empty()) {
+      const auto ns = measure_time(*each.recorded, *each.row, with.setup);
+      if (!is_told_in_its_cell(each, ns.why())) return in_row(ns.why(), *each.recorded, *each.row);
+      if (ns) each.figures.host_ns_per_op = *ns;
+    }
     bar.step(each.recorded->name + " " + each.row->text);
   }
   return results;
@@ -188,6 +200,8 @@ struct outputs {
 };
 
 int run(int argc, const char* const* argv) {
+  if (argc > 1 && argv[1] == std::string_view{"generate"}) return generate_main({argv + 2, argv + argc});
+  if (argc > 1 && sweep::is_sweep_command(argv[1])) return sweep::sweep_main({argv + 1, argv + argc});
   options with;
   const auto text = parse_command_line(argc, argv, with);
   if (!text) return complain(text.why(), bad_input);

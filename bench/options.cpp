@@ -257,6 +257,10 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   claims->add_option("--only", into.only, "a claim by its id; may be repeated")
       ->allow_extra_args(false)
       ->type_name("ID");
+  // These have options of their own and are taken before this parser sees them; here for --help.
+  CLI::App* const sweep = app.add_subcommand("sweep", "a manifest's traces, policies, devices and seeds: sweep --help");
+  CLI::App* const merge = app.add_subcommand("merge", "a sweep's folder as one file: merge --help");
+  CLI::App* const generate = app.add_subcommand("generate", "traces by the thousand, from a seed: generate --help");
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);
@@ -266,6 +270,10 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
     return std::optional<std::string>{"gpumem_bench " GPUMEM_VERSION_TEXT "\n"};
   } catch (const CLI::Error& wrong) {
     return status{errc::bad_setting, fmt::format("{} (--help lists what there is)", first_line(wrong.what()))};
+  }
+  if (sweep->parsed() || merge->parsed() || generate->parsed()) {
+    return status{errc::bad_setting,
+                  "sweep, merge and generate are expected as the first word, their options behind them"};
   }
   if (fit->parsed()) into.what = command::fit;
   if (costs->parsed()) into.what = command::costs;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "gpumem/policy.hpp"
 #include "plan_file.hpp"
 
 namespace gpumem::bench {
@@ -23,16 +24,22 @@ std::vector<plan::recorded_op> recorded_ops(const trace& of) {
   return ops;
 }
 
-bool needs_own_plan(const policy_row& row) {
-  const bool planned =
-      row.with.policy == "planned" || std::any_of(row.with.pools.begin(), row.with.pools.end(),
-                                                  [](const pool_spec& pool) { return pool.policy == "planned"; });
-  return row.baseline.empty() && planned && row.with.plan_path.empty();
+bool only_follows_plan(const std::string& policy) {
+  const result<policy_entry> entry = find_policy(policy);
+  return entry && entry->needs.plan.follows && !entry->needs.plan.records;
 }
 
-result<own_plan> own_plan::make(const trace& of, std::chrono::milliseconds time_limit) {
+bool needs_own_plan(const policy_row& row) {
+  if (!row.baseline.empty() || !row.with.plan_path.empty()) return false;
+  return only_follows_plan(row.with.policy) ||
+         std::any_of(row.with.pools.begin(), row.with.pools.end(),
+                     [&](const pool_spec& pool) { return !pool.policy.empty() && only_follows_plan(pool.policy); });
+}
+
+result<own_plan> own_plan::make(const trace& of, std::chrono::milliseconds time_limit, std::uint64_t most_steps) {
   plan::solve_options limits;
   limits.time_limit = time_limit;
+  limits.most_steps = most_steps;
   const result<plan::step_plan> made = plan::make_plan(recorded_ops(of), limits);
   if (!made) return status{made.code(), fmt::format("{}: {}", of.name, made.why().message())};
   own_plan out;

@@ -17,14 +17,17 @@ namespace gpumem::bench {
 /// The trace's operations, as the planner reads them.
 [[nodiscard]] std::vector<plan::recorded_op> recorded_ops(const trace& of);
 
-/// Whether the row follows a plan and names none.
+/// Whether the policy serves by a plan and writes none.
+[[nodiscard]] bool only_follows_plan(const std::string& policy);
+/// Whether the row has such a policy and names no plan.
 [[nodiscard]] bool needs_own_plan(const policy_row& row);
 
 class own_plan {
  public:
   own_plan() = default;
-  /// The best plan that is found within the time.
-  static result<own_plan> make(const trace& of, std::chrono::milliseconds time_limit);
+  /// The best plan that is found within the time and so many steps of the solver's.
+  static result<own_plan> make(const trace& of, std::chrono::milliseconds time_limit,
+                               std::uint64_t most_steps = UINT64_MAX);
   ~own_plan();
   own_plan(own_plan&& other) noexcept;
   own_plan& operator=(own_plan&& other) noexcept;

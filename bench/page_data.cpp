@@ -79,6 +79,7 @@ std::string compare_page_data(const std::vector<compare_result>& results, const 
     row["oom"] = each.figures.outcome.oom ? fmt::format("{} at operation {}", to_string(each.figures.outcome.cause),
                                                         each.figures.outcome.ops)
                                           : std::string{};
+    if (!each.failed.empty()) row["oom"] = "failed: " + each.failed;
     if (!each.over_time) continue;
     row["capacity_bytes"] = each.over_time->capacity_bytes;
     row["history"] = history_data(*each.over_time);

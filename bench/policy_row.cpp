@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 
@@ -21,12 +22,24 @@ status parse_tenants(std::string_view text, unsigned& tenants) {
           fmt::format("tenants={}: expected a whole number from 1 to {}", printable(text), most_tenants)};
 }
 
+bool is_option(std::string_view name) {
+  const std::vector<option_row>& all = option_table();
+  return name == "policy" ||
+         std::any_of(all.begin(), all.end(), [name](const option_row& o) { return o.option == name; });
+}
+
 status apply_part(std::string_view part, policy_row& row, std::set<std::string, std::less<>>& named) {
-  const std::size_t equals = part.find('=');
+  // The `=` of a parameter stands behind the policy's `:`.
+  const std::size_t equals = named.empty() && part.find(':') < part.find('=') ? std::string_view::npos : part.find('=');
   const std::string_view option = equals == std::string_view::npos ? "policy" : part.substr(0, equals);
   const std::string_view value = equals == std::string_view::npos ? part : part.substr(equals + 1);
   if (equals == std::string_view::npos && !named.empty()) {
     return {errc::bad_setting, fmt::format("'{}' has no '=', expected option=value", printable(part))};
+  }
+  const bool has_parameters = row.with.policy.find(':') != std::string::npos && named.contains("policy");
+  if (has_parameters && option != "tenants" && !is_option(option)) {  // another one of them
+    row.with.policy += fmt::format(",{}", part);
+    return {};
   }
   if (!named.emplace(option).second) return {errc::bad_setting, fmt::format("{} is named twice", printable(option))};
   if (option == "trace" || option == "stats") {
@@ -39,7 +52,7 @@ status apply_part(std::string_view part, policy_row& row, std::set<std::string, 
 status check_row(policy_row& row, bool tenants_named) {
   const auto entry = find_policy(row.with.policy);
   if (!entry) return entry.why();
-  row.takes_everything = entry->leaves_reserve;
+  row.takes_everything = entry->needs.everything;
   if (row.with.pools.size() > 1) {
     if (tenants_named) {
       return {errc::bad_setting, "tenants and several pools exclude each other: each pool has a tenant of its own"};
@@ -84,8 +97,8 @@ std::vector<std::string> default_rows(const settings& defaults, std::string_view
   if (defaults.source("policy") == setting_source::environment) return {defaults.policy};
   std::vector<std::string> rows;
   for (const policy_entry& each : known_policies()) {
-    const bool add_limit = each.needs_limit && limit.empty() && !defaults.limit;
-    const bool add_pools = each.needs_pools && defaults.pools.empty();
+    const bool add_limit = each.needs.limit && limit.empty() && !defaults.limit;
+    const bool add_pools = each.needs.pools && defaults.pools.empty();
     rows.push_back(fmt::format("{}{}{}{}", each.name, add_limit ? ",limit=" : "", add_limit ? share : "",
                                add_pools ? ",pools=50%+50%" : ""));
   }

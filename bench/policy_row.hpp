@@ -1,7 +1,8 @@
 /// A row of the bench: a policy with its settings, from text such as `growth,limit=4GiB` or `tenants=2`.
 ///
-/// The text is a policy's name and any setting of options.def in small letters, `,` between them and `+` within a
-/// list. What it does not name comes from GPUMEM_* in the environment.
+/// The text is a policy's name, its parameters (`expandable:slack=5%`) and any setting of options.def in small letters,
+/// `,` between them and `+` within a list. A part behind parameters that names no setting is a parameter, too. What it
+/// does not name comes from GPUMEM_* in the environment.
 #pragma once
 
 #include <string>

@@ -17,6 +17,7 @@ struct compare_result {
   compare_figures figures;
   std::optional<fit_figures> fit;    ///< of rows that take everything
   std::optional<history> over_time;  ///< where it was asked for
+  std::string failed{};              ///< why a baseline has no figures; empty: it has
 };
 
 struct fit_result {

@@ -83,6 +83,17 @@ json over_time(const history& of) {
   return out;
 }
 
+/// A baseline that failed has none.
+void clear_figures(json& row) {
+  for (auto& [key, value] : row.items()) {
+    if (value.is_object()) {
+      for (auto& [name, count] : value.items()) count = nullptr;
+    } else if (value.is_number() && key != "ops" && key != "tenants") {
+      value = nullptr;
+    }
+  }
+}
+
 json compare_row(const compare_result& each, const replay_setup& setup) {
   const compare_figures& figures = each.figures;
   const replay_outcome& outcome = figures.outcome;
@@ -112,6 +123,8 @@ json compare_row(const compare_result& each, const replay_setup& setup) {
            {"oom", outcome.oom},
            {"oom_at_op", outcome.oom ? json(outcome.ops) : json(nullptr)},
            {"oom_cause", outcome.oom ? json(to_string(outcome.cause)) : json(nullptr)}};
+  row["failed"] = each.failed.empty() ? json(nullptr) : json(each.failed);
+  if (!each.failed.empty()) clear_figures(row);
   if (each.over_time) row["over_time"] = over_time(*each.over_time);
   return row;
 }

@@ -6,6 +6,7 @@
 
 #include "gpumem/settings.hpp"
 #include "report.hpp"
+#include "text.hpp"
 
 namespace gpumem::bench {
 namespace {
@@ -118,6 +119,27 @@ std::string baseline_line(const std::vector<compare_result>& results, const repl
   return out;
 }
 
+/// Of rows that do not replay the trace as the others do, what they do instead: once each.
+template <typename row_result>
+std::string tenants_line(const std::vector<row_result>& results) {
+  std::string out;
+  for (const row_result& each : results) {
+    const policy_row& row = *each.row;
+    if (row.tenants < 2 || each.recorded != results.front().recorded) continue;
+    out +=
+        fmt::format("{} replays the trace {} times at once, half a trace out of step{}; its figures are of the sum.\n",
+                    row.text, row.tenants, row.with.pools.size() > 1 ? ", one tenant to a pool" : "");
+  }
+  return out;
+}
+
+/// Of default rows that have less than the whole device.
+std::string share_line(const std::vector<compare_result>& results) {
+  const bool some = std::any_of(results.begin(), results.end(),
+                                [](const auto& each) { return each.row->text == "hard_cap,limit=50%"; });
+  return some ? "hard_cap,limit=50% has half of the device.\n" : "";
+}
+
 /// Of rows that follow a plan made from the trace they are replayed on.
 template <typename row_result>
 std::string plan_line(const std::vector<row_result>& results) {
@@ -143,6 +165,13 @@ std::string compare_table(const std::vector<compare_result>& results, const repl
   for (const compare_result& each : results) {
     const compare_figures& figures = each.figures;
     const replay_outcome& outcome = figures.outcome;
+    if (!each.failed.empty()) {
+      cells row(11, "-");
+      row.front() = each.row->text;
+      row.push_back("failed: " + printable(each.failed, 160));
+      table.add(*each.recorded, std::move(row));
+      continue;
+    }
     table.add(*each.recorded,
               {each.row->text, format_bytes(outcome.peak_live_bytes), format_bytes(figures.peak_reserved_bytes),
                fixed(figures.utilization(), 3), fixed(each.fit ? each.fit->utilization() : std::nullopt, 3),
@@ -153,7 +182,8 @@ std::string compare_table(const std::vector<compare_result>& results, const repl
   }
   return fmt::format("{}\n{} Lag {:g} ms, {:g}% shared use, seed {}.\n{}", table.text(), device_line(setup),
                      static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed,
-                     speed_line(results) + baseline_line(results, setup) + plan_line(results));
+                     speed_line(results) + baseline_line(results, setup) + plan_line(results) + tenants_line(results) +
+                         share_line(results));
 }
 
 std::string fit_table(const std::vector<fit_result>& results, const replay_setup& setup) {
@@ -172,7 +202,7 @@ std::string fit_table(const std::vector<fit_result>& results, const replay_setup
       "use, seed {}.\n{}{}",
       table.text(), static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed,
       some_do_not_fit ? "Where no capacity is given, even 1.5 times the peak was not enough.\n" : "",
-      plan_line(results));
+      plan_line(results) + tenants_line(results));
 }
 
 }  // namespace gpumem::bench

@@ -15,9 +15,11 @@
 #include <system_error>
 #include <unordered_map>
 
+#include "binary_trace.hpp"
 #include "bits.hpp"
 #include "byte_source.hpp"
 #include "gpumem/allocator.hpp"
+#include "snapshot.hpp"
 #include "text.hpp"
 
 namespace gpumem::bench {
@@ -250,7 +252,7 @@ status trace_builder::finish() const {
 
 std::string name_of(const std::string& path) {
   std::string name = std::filesystem::path{path}.filename().string();
-  for (const std::string_view ending : {".gz", ".csv"}) {
+  for (const std::string_view ending : {".gz", ".csv", ".pickle", ".gmtrace"}) {
     if (name.size() > ending.size() && name.ends_with(ending)) name.resize(name.size() - ending.size());
   }
   return name;
@@ -277,10 +279,51 @@ status read_lines(byte_source& source, trace_builder& builder, std::uint64_t& li
   }
 }
 
+/// FILE:N is device N of a snapshot, where no file has that name.
+std::pair<std::string, int> file_and_device(const std::string& path) {
+  const std::size_t colon = path.rfind(':');
+  std::error_code ignored;
+  if (colon == std::string::npos || std::filesystem::exists(path, ignored)) return {path, -1};
+  const auto device = parse_number(std::string_view{path}.substr(colon + 1));
+  if (!device || *device > 1024) return {path, -1};
+  return {path.substr(0, colon), static_cast<int>(*device)};
+}
+
+/// Of a pickle, all of it; of everything else no more than its beginning, and nothing of a pipe, which is read once.
+result<std::string> bytes_of_pickle(const std::string& file) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return std::string{};
+  auto source = byte_source::open(file);
+  if (!source) return source.why();
+  std::string bytes;
+  std::vector<char> buffer(std::size_t{1} << 17);
+  for (;;) {
+    const auto got = (*source)->read(buffer);
+    if (!got) return got.why();
+    bytes.append(buffer.data(), *got);
+    if (*got == 0 || !begins_as_pickle(bytes)) return bytes;
+  }
+}
+
 }  // namespace
 
 result<trace> load_trace(const std::string& path) {
   const std::string shown = printable(path, longest_path);
+  const auto [file, device] = file_and_device(path);
+  if (const auto bytes = bytes_of_pickle(file); bytes && begins_as_pickle(*bytes)) {
+    auto made = trace_of_snapshot(*bytes, device);
+    if (!made) return status{made.code(), fmt::format("{}: {}", shown, made.why().message())};
+    made->name = name_of(file);
+    made->path = path;
+    return made;
+  }
+  if (is_binary_trace(path)) {
+    auto compact = read_binary_trace(path);
+    if (!compact) return status{compact.code(), fmt::format("{}: {}", shown, compact.why().message())};
+    compact->name = name_of(path);
+    compact->path = path;
+    return compact;
+  }
   auto source = byte_source::open(path);
   if (!source) return status{source.code(), fmt::format("{}: {}", shown, source.why().message())};
   trace out;
@@ -299,12 +342,12 @@ result<std::vector<std::string>> traces_in(const std::string& folder) {
   std::error_code why;
   for (std::filesystem::directory_iterator at{folder, why}, end; !why && at != end; at.increment(why)) {
     const std::string path = at->path().string();
-    if (path.ends_with(".csv") || path.ends_with(".csv.gz")) found.push_back(path);
+    if (path.ends_with(".csv") || path.ends_with(".csv.gz") || path.ends_with(".gmtrace")) found.push_back(path);
   }
   if (why) return status{errc::invalid_argument, fmt::format("{}: {}", printable(folder, longest_path), why.message())};
   if (found.empty()) {
     return status{errc::invalid_argument,
-                  fmt::format("{}: no file in it ends in .csv or .csv.gz", printable(folder, longest_path))};
+                  fmt::format("{}: no file in it ends in .csv, .csv.gz or .gmtrace", printable(folder, longest_path))};
   }
   std::sort(found.begin(), found.end());
   return found;

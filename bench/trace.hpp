@@ -33,11 +33,13 @@ struct trace {
   std::uint64_t peak_live_bytes = 0;   ///< each block rounded up to 512
 };
 
-/// Reads all of a trace, plain or gzip. Otherwise one line that names file, line and reason: `invalid_argument` where
-/// there is nothing to read, `corrupt` where what is there is no trace.
+/// Reads all of a trace: CSV, plain or gzip, a compact file (binary_trace.hpp), or a memory snapshot of PyTorch
+/// (snapshot.hpp), as FILE or FILE:DEVICE. Otherwise one line that names file, line and reason: `invalid_argument`
+/// where there is nothing to read, `corrupt` where what is there is no trace.
 result<trace> load_trace(const std::string& path);
 
-/// The files of a folder whose names end in `.csv` or `.csv.gz`, in order of name; `invalid_argument` for none.
+/// The files of a folder whose names end in `.csv`, `.csv.gz` or `.gmtrace`, in order of name; `invalid_argument` for
+/// none.
 result<std::vector<std::string>> traces_in(const std::string& folder);
 
 }  // namespace gpumem::bench

@@ -15,10 +15,12 @@
 #include "bits.hpp"
 #include "device_figures.hpp"
 #include "gpumem/policy.hpp"
+#include "job_rank.hpp"
 #include "log.hpp"
 #include "measure.hpp"
 #include "own_plans.hpp"
 #include "parallel.hpp"
+#include "progress.hpp"
 #include "text.hpp"
 #include "units.hpp"
 
@@ -26,9 +28,10 @@ namespace gpumem::cli {
 namespace {
 
 constexpr std::chrono::milliseconds plan_time{10'000};
+constexpr int nothing_fits = 3;
 
 int fail(int code, const std::string& why) {
-  fmt::print(stderr, "gpumem: {}\n", printable(why, 8192));
+  fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
   return code;
 }
 
@@ -54,22 +57,37 @@ struct candidate {
   }
 };
 
-/// Every policy that is known, and the settings that change how much memory is held or what that costs.
+/// Every policy that is known, with the variants that it declares, and the settings that change how much memory is held
+/// or what that costs.
 std::vector<variables> choices(const bench::trace& of) {
   std::vector<variables> out;
   for (const policy_entry& each : known_policies()) {
     variables& set = out.emplace_back(variables{{"POLICY", each.name}});
-    if (each.needs_pools) set.emplace_back("POOLS", "100%");
-  }
-  out.push_back({{"POLICY", "expandable"}, {"SLACK", "1%"}});
-  out.push_back({{"POLICY", "expandable"}, {"SLACK", "25%"}});
-  out.push_back({{"POLICY", "growth"}, {"THREAD_CACHE", "0"}});
-  if (of.streams.size() > 1) {
-    for (const char* policy : {"growth", "expandable"}) {
-      out.push_back({{"POLICY", policy}, {"STREAM_REUSE", "host"}});
+    if (each.needs.pools) set.emplace_back("POOLS", "100%");
+    for (const std::string& variant : each.variants) out.push_back({{"POLICY", each.name + ":" + variant}});
+    const bool moves_pages = !each.needs.without_pages.empty();
+    if (of.streams.size() > 1 && (moves_pages || each.name == settings{}.policy)) {
+      out.push_back({{"POLICY", each.name}, {"STREAM_REUSE", "host"}});
     }
   }
+  out.push_back({{"POLICY", settings{}.policy}, {"THREAD_CACHE", "0"}});
   return out;
+}
+
+/// `32.2GiB`: at most one decimal where that is close, and never more than `bytes`.
+std::string limit_text(std::uint64_t bytes) {
+  const std::string exact = exact_bytes(bytes);
+  if (bytes < kib || (!exact.ends_with("KiB") && exact.ends_with("B"))) return exact;
+  for (const auto& [unit, name] : {std::pair{tib, "TiB"}, {gib, "GiB"}, {mib, "MiB"}, {kib, "KiB"}}) {
+    if (bytes < unit) continue;
+    const auto tenths = static_cast<std::uint64_t>(static_cast<double>(bytes) * 10 / static_cast<double>(unit) + 0.5);
+    for (const std::uint64_t count : {tenths, tenths - 1}) {
+      const std::string text = count % 10 == 0 ? fmt::format("{}{}", count / 10, name)
+                                               : fmt::format("{}.{}{}", count / 10, count % 10, name);
+      if (const auto read = parse_bytes(text); read && *read <= bytes) return text;
+    }
+  }
+  return exact;
 }
 
 /// What GPUMEM_* in the environment says of other things does not count here, so that the advice is complete.
@@ -77,9 +95,9 @@ result<std::vector<candidate>> candidates(const bench::trace& of, std::uint64_t 
   std::vector<candidate> out;
   for (variables& set : choices(of)) {
     candidate& each = out.emplace_back();
-    const std::string limit = capacity != 0 ? exact_bytes(capacity) : "100%";
+    const std::string limit = capacity != 0 ? limit_text(capacity) : "100%";
     const policy_entry entry = *find_policy(set.front().second);
-    if (capacity != 0 || entry.needs_limit) set.emplace_back("LIMIT", limit);
+    if (capacity != 0 || entry.needs.limit) set.emplace_back("LIMIT", limit);
     each.set = std::move(set);
     std::string text = each.name();
     if (each.set.back().first == "LIMIT") text += ",limit=" + limit;
@@ -90,13 +108,33 @@ result<std::vector<candidate>> candidates(const bench::trace& of, std::uint64_t 
   return out;
 }
 
-bool better(const candidate& one, const candidate& other) {
-  const auto key = [](const candidate& of) {
+/// Under a capacity all that fit are as good, and the one that costs least time in device calls comes first, without a
+/// plan before with one; without a capacity, the one that takes least memory.
+bool better(const candidate& one, const candidate& other, bool capped) {
+  const auto key = [capped](const candidate& of) {
     // Of those that do not fit, the one that came furthest.
     const std::uint64_t left = of.fits() ? 0 : ~of.figures.outcome.ops;
-    return std::tuple{!of.fits(), left, of.figures.peak_reserved_bytes, of.figures.in_device_calls_ns.value_or(0)};
+    const std::uint64_t reserved = of.figures.peak_reserved_bytes;
+    const std::uint64_t cost = of.figures.in_device_calls_ns.value_or(0);
+    const bool by_cost = capped && of.fits();
+    const std::uint64_t plan = of.row.own_plan ? 1 : 0;
+    return by_cost ? std::tuple{!of.fits(), left, cost, plan, reserved}
+                   : std::tuple{!of.fits(), left, reserved, cost, plan};
   };
   return key(one) < key(other);
+}
+
+/// Whether a reader could tell them apart by anything but their names.
+bool same_figures(const candidate& one, const candidate& other) {
+  const auto key = [](const candidate& of) {
+    return std::tuple{of.figures.outcome.oom,
+                      of.figures.outcome.ops,
+                      of.figures.peak_reserved_bytes,
+                      of.figures.in_device_calls_ns.value_or(0),
+                      of.figures.pages ? of.figures.pages->remapped : 0,
+                      of.row.own_plan};
+  };
+  return key(one) == key(other);
 }
 
 /// As a shell takes them, before the command.
@@ -126,6 +164,19 @@ nlohmann::ordered_json row_of(const candidate& of, const bench::trace& t, std::s
           {"set", assignments(of, t.name)}};
 }
 
+/// `growth, hard_cap`: rows whose figures are the same are one line.
+std::string with_its_equals(const nlohmann::ordered_json& rows, const std::string& policy) {
+  std::string out = policy;
+  std::size_t others = 0;
+  for (const auto& row : rows) {
+    if (row["same_as"] != policy) continue;
+    ++others;
+    if (others <= 2) out += ", " + row["policy"].get<std::string>();
+  }
+  if (others > 2) out += fmt::format(" and {} more", others - 2);
+  return out;
+}
+
 std::string as_text(const nlohmann::ordered_json& all, const std::string& path) {
   const auto& rows = all["results"];
   const auto bytes = [](const nlohmann::ordered_json& value) { return format_bytes(value.get<std::uint64_t>()); };
@@ -138,11 +189,12 @@ std::string as_text(const nlohmann::ordered_json& all, const std::string& path) 
   bool some = false;
   bool plan = false;
   for (const auto& row : rows) {
+    if (!row["same_as"].is_null()) continue;
     const bool fits = row["fits"];
     some |= fits;
     plan |= fits && row["own_plan"].get<bool>();
     const std::string moved = fmt::format("{}", row["remapped_pages"].get<std::uint64_t>());
-    lines.push_back({row["policy"], fits ? "yes" : "no", bytes(row["peak_reserved_bytes"]),
+    lines.push_back({with_its_equals(rows, row["policy"]), fits ? "yes" : "no", bytes(row["peak_reserved_bytes"]),
                      fits ? fmt::format("{:.3f}", row["utilization"].get<double>()) : "-",
                      fmt::format("{:.2f}", row["modelled_device_ms"].get<double>()), moved,
                      fits ? row["set"].get<std::string>()
@@ -188,9 +240,44 @@ nlohmann::ordered_json proof(const bench::trace& of, std::uint64_t capacity) {
 CLI::App* add_advise_command(CLI::App& to, advise_options& into) {
   CLI::App* const advise = to.add_subcommand("advise", "which policy and settings a recorded program fits in");
   advise->add_option("trace", into.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
-  advise->add_option("--capacity", into.capacity, "what the program may take: 52GiB")->type_name("C");
+  advise->add_option("--capacity", into.capacity, "what the program may take: 52GiB [default: no limit]")
+      ->type_name("C");
   advise->add_flag("--json", into.json, "as JSON");
+  advise->footer(
+      "Exit status: 3 where nothing fits. Simulated: the recording is replayed under every policy.\n"
+      "Example: gpumem advise run.csv.gz --capacity 24GiB");
   return advise;
+}
+
+status advice_for(const bench::trace& t, std::uint64_t capacity, const bench::own_plan& plan,
+                  nlohmann::ordered_json& into) {
+  bench::replay_setup setup;
+  setup.device.capacity_bytes =
+      round_up(std::max({setup.device.capacity_bytes, 2 * capacity, 2 * t.peak_live_bytes}), gib);
+  setup.device.referee = false;
+  auto rows = candidates(t, capacity, plan);
+  if (!rows) return rows.why();
+  set_log_sink([](std::string_view) {});  // what a policy could not get is in the table
+  const unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
+  const status went = bench::run_parallel(rows->size(), jobs, [&](std::size_t i) -> status {
+    auto figures = bench::measure_checked(t, (*rows)[i].row, setup);
+    if (!figures) return {figures.code(), (*rows)[i].name() + ": " + figures.why().message()};
+    (*rows)[i].figures = *figures;
+    return {};
+  });
+  if (!went) return status{went.code(), fmt::format("{}: {}", t.path, went.message())};
+  std::stable_sort(rows->begin(), rows->end(),
+                   [&](const candidate& a, const candidate& b) { return better(a, b, capacity != 0); });
+  into = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < rows->size(); ++i) {
+    nlohmann::ordered_json row = row_of((*rows)[i], t, i + 1);
+    row["same_as"] = nullptr;
+    for (std::size_t before = 0; before < i && row["same_as"].is_null(); ++before) {
+      if (same_figures((*rows)[before], (*rows)[i])) row["same_as"] = (*rows)[before].name();
+    }
+    into.push_back(std::move(row));
+  }
+  return {};
 }
 
 int advise(const advise_options& with) {
@@ -204,24 +291,13 @@ int advise(const advise_options& with) {
   }
   const result<bench::trace> t = bench::load_trace(with.trace);
   if (!t) return fail(1, t.why().message());
-  bench::replay_setup setup;
-  setup.device.capacity_bytes =
-      round_up(std::max({setup.device.capacity_bytes, 2 * capacity, 2 * t->peak_live_bytes}), gib);
-  setup.device.referee = false;
-  const auto plan = bench::own_plan::make(*t, plan_time);
+  const auto plan = [&] {
+    const progress line{"planning " + with.trace, std::chrono::duration<double>(plan_time).count()};
+    return bench::own_plan::make(*t, plan_time);
+  }();
   if (!plan) return fail(1, plan.why().message());
-  auto rows = candidates(*t, capacity, *plan);
-  if (!rows) return fail(1, rows.why().message());
-  set_log_sink([](std::string_view) {});  // what a policy could not get is in the table
-  const unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
-  const status went = bench::run_parallel(rows->size(), jobs, [&](std::size_t i) -> status {
-    auto figures = bench::measure_checked(*t, (*rows)[i].row, setup);
-    if (!figures) return {figures.code(), (*rows)[i].name() + ": " + figures.why().message()};
-    (*rows)[i].figures = *figures;
-    return {};
-  });
-  if (!went) return fail(1, fmt::format("{}: {}", with.trace, went.message()));
-  std::stable_sort(rows->begin(), rows->end(), better);
+  nlohmann::ordered_json rows;
+  if (status done = advice_for(*t, capacity, *plan, rows); !done) return fail(1, done.message());
   nlohmann::ordered_json all{{"schema", 1},
                              {"simulated", true},
                              {"trace", t->name},
@@ -229,13 +305,13 @@ int advise(const advise_options& with) {
                              {"peak_live_bytes", t->peak_live_bytes},
                              {"capacity_bytes", nullptr},
                              {"proof", proof(*t, capacity)},
-                             {"results", nlohmann::ordered_json::array()}};
+                             {"results", std::move(rows)}};
   if (capacity != 0) all["capacity_bytes"] = capacity;
-  for (std::size_t i = 0; i < rows->size(); ++i) all["results"].push_back(row_of((*rows)[i], *t, i + 1));
   const std::string text =
       with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all, with.trace);
   fmt::print("{}", text);
-  return 0;
+  const auto& ranked = all["results"];
+  return ranked.empty() || !ranked.front()["fits"].get<bool>() ? nothing_fits : 0;
 }
 
 }  // namespace gpumem::cli

@@ -1,9 +1,11 @@
 #include "device_figures.hpp"
 
 #include <fmt/format.h>
+#include <pwd.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -45,6 +47,18 @@ std::string command_of(unsigned pid) {
   return printable(name, 32);
 }
 
+std::string user_of(unsigned pid) {
+  struct stat s {};
+  if (::stat(fmt::format("/proc/{}", pid).c_str(), &s) != 0) return "";
+  std::array<char, 4096> room{};
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwuid_r(s.st_uid, &entry, room.data(), room.size(), &found) == 0 && found != nullptr) {
+    return printable(found->pw_name, 32);
+  }
+  return std::to_string(s.st_uid);
+}
+
 status device_figures(json& into) {
   const result<std::vector<gpu_usage>> usage = gpu_usage_now();
   if (!usage) return usage.why();
@@ -52,7 +66,10 @@ status device_figures(json& into) {
   for (const gpu_usage& u : *usage) {
     json processes = json::array();
     for (const gpu_process& p : u.processes) {
-      processes.push_back({{"pid", p.pid}, {"command", command_of(p.pid)}, {"used_bytes", or_null(p.used_bytes)}});
+      processes.push_back({{"pid", p.pid},
+                           {"user", user_of(p.pid)},
+                           {"command", command_of(p.pid)},
+                           {"used_bytes", or_null(p.used_bytes)}});
     }
     json instances = json::array();
     for (const gpu_instance& i : u.instances) {
@@ -69,6 +86,9 @@ status device_figures(json& into) {
                     {"used_bytes", u.used_bytes},
                     {"free_bytes", u.free_bytes},
                     {"busy_percent", or_null(u.busy_percent)},
+                    {"temperature_c", or_null(u.temperature_c)},
+                    {"power_mw", or_null(u.power_mw)},
+                    {"power_limit_mw", or_null(u.power_limit_mw)},
                     {"mig", u.mig},
                     {"instances", std::move(instances)},
                     {"leases", leases_on(u.uuid)},
@@ -107,27 +127,48 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
+std::string memory_text(const json& used, const json& total) {
+  constexpr double gib = 1024.0 * 1024 * 1024;
+  const auto text = [](const json& bytes) {
+    return bytes.is_null() ? std::string{"-"} : fmt::format("{:.1f}", bytes.get<double>() / gib);
+  };
+  return fmt::format("{}/{} GiB", text(used), text(total));
+}
+
+std::string power_text(const json& card) {
+  const auto watts = [](const json& mw) {
+    return mw.is_null() ? std::string{"-"} : std::to_string((mw.get<std::uint64_t>() + 500) / 1000);
+  };
+  return card["power_mw"].is_null() ? "-"
+                                    : fmt::format("{}/{} W", watts(card["power_mw"]), watts(card["power_limit_mw"]));
+}
+
+std::string with_unit(const json& number, std::string_view unit) {
+  return number.is_null() ? "-" : fmt::format("{} {}", number.dump(), unit);
+}
+
 std::string device_table(const json& devices) {
   if (devices.empty()) return "no GPU\n";
-  std::vector<std::vector<std::string>> rows{
-      {"gpu", "<name", "<uuid", "total", "used", "free", "busy", "processes", "leases", "<mig"}};
-  std::vector<std::vector<std::string>> holders{{"gpu", "pid", "<command", "used"}};
+  std::vector<std::vector<std::string>> rows{{"gpu", "<name", "temp", "power", "busy", "memory", "procs", "leases"}};
+  std::vector<std::vector<std::string>> names{{"gpu", "<uuid", "free", "<pci"}};
+  std::vector<std::vector<std::string>> holders{{"gpu", "pid", "<user", "memory", "<command"}};
   for (const json& d : devices) {
     const std::string index = d["index"].dump();
-    rows.push_back({index, printable(d["name"].get<std::string>()), printable(d["uuid"].get<std::string>()),
-                    size_or_unknown(d["total_bytes"]), size_or_unknown(d["used_bytes"]),
-                    size_or_unknown(d["free_bytes"]),
-                    d["busy_percent"].is_null() ? "-" : d["busy_percent"].dump() + " %",
-                    fmt::format("{}", d["processes"].size()), d["leases"].dump(), d["mig"] ? "on" : "off"});
+    rows.push_back({index, printable(d["name"].get<std::string>(), 15), with_unit(d["temperature_c"], "C"),
+                    power_text(d), with_unit(d["busy_percent"], "%"), memory_text(d["used_bytes"], d["total_bytes"]),
+                    fmt::format("{}", d["processes"].size()), d["leases"].dump()});
+    names.push_back({index, printable(d["uuid"].get<std::string>(), 44), size_or_unknown(d["free_bytes"]),
+                     printable(d["pci_bus_id"].get<std::string>(), 16)});
     for (const json& i : d["instances"]) {
-      rows.push_back({index, "MIG instance", printable(i["uuid"].get<std::string>()), size_or_unknown(i["total_bytes"]),
-                      size_or_unknown(i["used_bytes"]), size_or_unknown(i["free_bytes"]), "-", "", "", ""});
+      rows.push_back({index, " MIG instance", "", "", "", memory_text(i["used_bytes"], i["total_bytes"]), "", ""});
+      names.push_back({index, printable(i["uuid"].get<std::string>(), 44), size_or_unknown(i["free_bytes"]), ""});
     }
     for (const json& p : d["processes"]) {
-      holders.push_back({index, p["pid"].dump(), p["command"].get<std::string>(), size_or_unknown(p["used_bytes"])});
+      holders.push_back({index, p["pid"].dump(), p["user"].get<std::string>(), size_or_unknown(p["used_bytes"]),
+                         p["command"].get<std::string>()});
     }
   }
-  std::string out = table(rows);
+  std::string out = table(rows) + "\n" + table(names);
   if (holders.size() > 1) out += "\n" + table(holders);
   return out;
 }

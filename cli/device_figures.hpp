@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gpumem/status.hpp"
@@ -18,6 +19,14 @@ nlohmann::json mps_figures();
 
 /// Who runs under a pid, as far as this user may know.
 std::string command_of(unsigned pid);
+
+/// Whose process it is, by name where there is one; empty where it is not there.
+std::string user_of(unsigned pid);
+
+/// `2.0/24.0 GiB`, `60/300 W`, `70 %`; `-` for what NVML does not tell.
+std::string memory_text(const nlohmann::json& used, const nlohmann::json& total);
+std::string power_text(const nlohmann::json& card);
+std::string with_unit(const nlohmann::json& number, std::string_view unit);
 
 /// Columns two spaces apart, right-aligned but where the heading, in the first row, begins with '<'. No row is longer.
 std::string table(const std::vector<std::vector<std::string>>& rows);

@@ -5,19 +5,26 @@
 #include <cstdio>
 
 #include "device_figures.hpp"
+#include "job_rank.hpp"
 #include "text.hpp"
 
 namespace gpumem::cli {
 
 int show_devices(const devices_options& with) {
-  nlohmann::json devices;
+  nlohmann::json devices = nlohmann::json::array();
   if (const status told = device_figures(devices); !told) {
-    fmt::print(stderr, "gpumem: {}\n", printable(told.message(), 8192));
+    if (with.json) {
+      const nlohmann::json nothing{
+          {"schema", 1}, {"devices", nlohmann::json::array()}, {"mps", mps_figures()}, {"problem", told.message()}};
+      fmt::print("{}\n", nothing.dump(2, ' ', true, nlohmann::json::error_handler_t::replace));
+      return 1;
+    }
+    fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(told.message(), 8192));
     return 1;
   }
   const nlohmann::json mps = mps_figures();
   if (with.json) {
-    const nlohmann::json all{{"schema", 1}, {"devices", devices}, {"mps", mps}};
+    const nlohmann::json all{{"schema", 1}, {"devices", devices}, {"mps", mps}, {"problem", ""}};
     fmt::print("{}\n", all.dump(2, ' ', true, nlohmann::json::error_handler_t::replace));
     return 0;
   }

@@ -6,8 +6,12 @@
 #include <exception>
 
 #include "devices.hpp"
+#include "job_rank.hpp"
+#include "leases.hpp"
 #include "options.hpp"
+#include "predict.hpp"
 #include "run.hpp"
+#include "simulate.hpp"
 #include "text.hpp"
 #include "top.hpp"
 
@@ -17,7 +21,7 @@ int main(int argc, char** argv) {
     cli::options with;
     const auto text = cli::parse_command_line(argc, argv, with);
     if (!text) {
-      fmt::print(stderr, "gpumem: {}\n", printable(text.why().message(), 8192));
+      fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(text.why().message(), 8192));
       return 2;
     }
     if (*text) {
@@ -31,13 +35,21 @@ int main(int argc, char** argv) {
         return cli::show_devices(with.devices);
       case cli::command::top:
         return cli::show_top(with.top);
+      case cli::command::lease:
+        return cli::show_leases(with.lease);
       case cli::command::plan:
         return cli::make_plan(with.plan);
       case cli::command::advise:
         return cli::advise(with.advise);
+      case cli::command::simulate:
+        return cli::simulate(with.simulate);
+      case cli::command::predict:
+        return cli::predict(with.predict);
+      case cli::command::convert:
+        return cli::convert(with.convert);
     }
   } catch (const std::exception& e) {
-    fmt::print(stderr, "gpumem: {}\n", printable(e.what(), 8192));
+    fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(e.what(), 8192));
   }
   return 1;
 }

@@ -1,4 +1,5 @@
-// CLI11 takes the words apart. What stands behind `--` is the command's and is not looked at.
+// CLI11 takes the words apart. What stands behind `--` is the command's and is not looked at. The help, the manual
+// pages and the shells' completions are made from the same app.
 #include "options.hpp"
 
 #include <fmt/format.h>
@@ -6,7 +7,10 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <span>
 
+#include "pages.hpp"
 #include "text.hpp"
 
 namespace gpumem::cli {
@@ -14,6 +18,7 @@ namespace {
 
 constexpr double shortest_interval_s = 0.1;
 constexpr double longest_interval_s = 3600;
+constexpr double longest_wait_s = 366 * 86400.0;
 
 std::string first_line(std::string_view text) { return std::string{text.substr(0, text.find('\n'))}; }
 
@@ -34,16 +39,139 @@ constexpr setting_option setting_options[] = {
     {"--group-limit", "group_limit", "L", "the group's budget on each card (GPUMEM_GROUP_LIMIT)"},
 };
 
-status read_interval(const std::string& text, double& into) {
+/// A number of seconds in plain digits, and what follows it.
+std::optional<double> read_seconds(std::string_view text, std::string_view* rest) {
   double value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  if (code != std::errc{} || end != text.data() + text.size() || !std::isfinite(value) || value < shortest_interval_s ||
-      value > longest_interval_s) {
+  if (code != std::errc{} || !std::isfinite(value) || value < 0) return std::nullopt;
+  *rest = text.substr(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+status read_interval(const std::string& text, double& into) {
+  std::string_view rest;
+  const std::optional<double> value = read_seconds(text, &rest);
+  if (!value || !rest.empty() || *value < shortest_interval_s || *value > longest_interval_s) {
     return {errc::bad_setting, fmt::format("--interval {}: expected seconds from {} to {}", printable(text),
                                            shortest_interval_s, longest_interval_s)};
   }
-  into = value;
+  into = *value;
   return {};
+}
+
+/// `30`, `30s`, `10m`, `2h`; none is for ever.
+status read_wait(const std::string& text, std::optional<double>& into) {
+  if (text.empty()) {
+    into = std::numeric_limits<double>::infinity();
+    return {};
+  }
+  std::string_view unit;
+  const std::optional<double> value = read_seconds(text, &unit);
+  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  if (!value || factor == 0 || *value * factor > longest_wait_s) {
+    return {errc::bad_setting, fmt::format("--wait {}: expected a time such as 30s, 10m or 2h", printable(text))};
+  }
+  into = *value * factor;
+  return {};
+}
+
+/// Every subcommand with its options, and the texts that are read after the parse.
+struct command_line {
+  CLI::App app{"Which GPU a program gets, how much of it, and who uses what.", "gpumem"};
+  std::vector<std::string> settings = std::vector<std::string>(std::size(setting_options));
+  std::vector<std::string> wait;
+  std::string interval = "1";
+  std::string pages;
+  CLI::App* run = nullptr;
+  CLI::App* devices = nullptr;
+  CLI::App* top = nullptr;
+  CLI::App* lease = nullptr;
+  CLI::App* plan = nullptr;
+  CLI::App* advise = nullptr;
+  CLI::App* simulate = nullptr;
+  CLI::App* predict = nullptr;
+  CLI::App* convert = nullptr;
+  CLI::Option* wait_option = nullptr;
+
+  explicit command_line(options& into) {
+    app.set_version_flag("--version", GPUMEM_VERSION_TEXT);
+    app.footer(
+        "Exit status: 0; 1 where something that is needed is missing; 2 for a usage error.\n"
+        "Example: gpumem run --devices auto --limit 8GiB -- ./train");
+    app.add_option("--pages", pages)->group("");  // for the build: man pages and completions into this folder
+    add_run();
+    add_looks(into);
+    plan = add_plan_command(app, into.plan);
+    advise = add_advise_command(app, into.advise);
+    simulate = add_simulate_command(app, into.simulate);
+    predict = add_predict_command(app, into.predict);
+    convert = add_convert_command(app, into.convert);
+    app.require_subcommand(0, 1);
+  }
+
+ private:
+  void add_run() {
+    run = app.add_subcommand("run", "runs a program with its device memory served by gpumem");
+    run->footer(
+        "The command and its own words follow behind --: gpumem run [OPTIONS] -- COMMAND...\n"
+        "Its status is passed on. Sizes: G and GiB are powers of 1024, GB is a power of 1000.\n"
+        "Example: gpumem run --devices auto --limit 30% -- python train.py\n"
+        "Example: gpumem run --wait 2h --limit 20GiB -- ./train");
+    for (std::size_t i = 0; i < settings.size(); ++i) {
+      run->add_option(setting_options[i].option, settings[i], setting_options[i].help)
+          ->type_name(setting_options[i].value)
+          ->allow_extra_args(false);
+    }
+    wait_option = run->add_option("--wait", wait,
+                                  "wait for a card with room for --limit, or that nobody uses: 30s, 10m, 2h "
+                                  "[default: for ever]; chooses by --devices auto unless cards are named")
+                      ->type_name("[TIME]")
+                      ->expected(0, 1);
+  }
+
+  void add_looks(options& into) {
+    devices = app.add_subcommand("devices", "every GPU of the machine and who uses it; makes no context");
+    devices->add_flag("--json", into.devices.json, "as JSON");
+    devices->footer(
+        "Without NVML (NVIDIA's driver) it says so, with --json as {\"problem\":...}, and the status is 1.\n"
+        "Example: gpumem devices --json");
+    top = app.add_subcommand("top", "the same, live, with what the processes served by gpumem hold");
+    top->add_option("--interval", interval, "seconds from one look to the next, 0.1 to 3600")
+        ->type_name("S")
+        ->capture_default_str();
+    top->add_flag("--once", into.top.once, "one look, as text");
+    top->add_flag("--json", into.top.json, "as JSON, one line a look");
+    top->footer(
+        "Keys: q quit, s sort, / filter, up and down select, t trim the selected process that gpumem serves.\n"
+        "Example: gpumem top --interval 0.5");
+    lease = app.add_subcommand("lease", "leases on cards that programs started with --devices auto hold");
+    lease->add_flag("--json", into.lease.json, "as JSON");
+    lease->add_option("--end", into.lease.end, "end the process that holds a lease (SIGTERM), and with it the lease")
+        ->type_name("PID");
+    lease->footer(
+        "A lease ends with the last process that holds it; its children hold it, too.\n"
+        "Example: gpumem lease --end 4711");
+  }
+};
+
+constexpr std::string_view commands = "run, devices, top, lease, plan, advise, convert, simulate or predict";
+
+result<std::optional<std::string>> parse_run(const command_line& line, std::span<const char* const> words,
+                                             options& into) {
+  into.what = command::run;
+  for (std::size_t i = 0; i < line.settings.size(); ++i) {
+    if (line.run->count(setting_options[i].option) > 0) {
+      into.run.settings.emplace_back(setting_options[i].setting, line.settings[i]);
+    }
+  }
+  if (line.wait_option->count() > 0) {
+    if (status read = read_wait(line.wait.empty() ? "" : line.wait.front(), into.run.wait_s); !read) return read;
+  }
+  for (const char* const word : words) into.run.command.emplace_back(word);
+  if (into.run.command.empty()) {
+    return status{errc::bad_setting, "run: no command; expected gpumem run [OPTIONS] -- COMMAND..."};
+  }
+  return std::optional<std::string>{};
 }
 
 }  // namespace
@@ -51,59 +179,41 @@ status read_interval(const std::string& text, double& into) {
 result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into) {
   int own = 1;  // words up to `--`
   while (own < argc && std::string_view{argv[own]} != "--") ++own;
-
-  CLI::App app{"Which GPU a program gets, how much of it, and who uses what.", "gpumem"};
-  app.set_version_flag("--version", GPUMEM_VERSION_TEXT);
-  CLI::App* const run = app.add_subcommand("run", "runs a program with its device memory served by gpumem");
-  run->footer("The command and its own words follow behind --: gpumem run [OPTIONS] -- COMMAND...");
-  std::vector<std::string> values(std::size(setting_options));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    run->add_option(setting_options[i].option, values[i], setting_options[i].help)
-        ->type_name(setting_options[i].value)
-        ->allow_extra_args(false);
-  }
-  CLI::App* const devices = app.add_subcommand("devices", "every GPU of the machine and who uses it");
-  devices->add_flag("--json", into.devices.json, "as JSON");
-  CLI::App* const top = app.add_subcommand("top", "the same, live, with what the processes served by gpumem hold");
-  std::string interval = "1";
-  top->add_option("--interval", interval, "seconds from one look to the next")->type_name("S");
-  top->add_flag("--once", into.top.once, "one look");
-  top->add_flag("--json", into.top.json, "as JSON, one line a look");
-  const CLI::App* const plan = add_plan_command(app, into.plan);
-  const CLI::App* const advise = add_advise_command(app, into.advise);
-  app.require_subcommand(0, 1);
+  command_line line{into};
   try {
-    app.parse(own, argv);
+    line.app.parse(own, argv);
   } catch (const CLI::CallForHelp&) {
-    return std::optional{app.help()};
+    return std::optional{line.app.help()};
   } catch (const CLI::CallForVersion&) {
     return std::optional<std::string>{"gpumem " GPUMEM_VERSION_TEXT "\n"};
   } catch (const CLI::Error& wrong) {
     return status{errc::bad_setting, fmt::format("{} (--help lists what there is)", first_line(wrong.what()))};
   }
-  if (app.get_subcommands().empty()) {
-    return status{errc::bad_setting, "no command; expected run, devices, top, plan or advise (--help says more)"};
+  if (!line.pages.empty()) {
+    if (status written = write_pages(line.app, GPUMEM_VERSION_TEXT, line.pages); !written) return written;
+    return std::optional<std::string>{""};
   }
-  const bool has_command = own < argc;
-  if (!run->parsed()) {
-    if (has_command) return status{errc::bad_setting, "--: expected only with run"};
-    if (plan->parsed() || advise->parsed()) {
-      into.what = plan->parsed() ? command::plan : command::advise;
-      return std::optional<std::string>{};
-    }
-    into.what = top->parsed() ? command::top : command::devices;
-    if (status read = read_interval(interval, into.top.interval_s); !read) return read;
+  if (line.app.get_subcommands().empty()) {
+    return status{errc::bad_setting, fmt::format("no command; expected {} (--help says more)", commands)};
+  }
+  if (line.run->parsed()) {
+    const auto behind = static_cast<std::size_t>(own < argc ? own + 1 : argc);
+    return parse_run(line, std::span{argv, static_cast<std::size_t>(argc)}.subspan(behind), into);
+  }
+  if (line.simulate->parsed() || line.predict->parsed()) {
+    into.what = line.simulate->parsed() ? command::simulate : command::predict;
+    std::vector<std::string>& words = line.simulate->parsed() ? into.simulate.command : into.predict.command;
+    for (int i = own + 1; i < argc; ++i) words.emplace_back(argv[i]);
     return std::optional<std::string>{};
   }
-  into.what = command::run;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (run->count(setting_options[i].option) > 0)
-      into.run.settings.emplace_back(setting_options[i].setting, values[i]);
-  }
-  for (int i = own + 1; i < argc; ++i) into.run.command.emplace_back(argv[i]);
-  if (into.run.command.empty()) {
-    return status{errc::bad_setting, "run: no command; expected gpumem run [OPTIONS] -- COMMAND..."};
-  }
+  if (own < argc) return status{errc::bad_setting, "--: expected only with run, simulate or predict"};
+  if (line.plan->parsed()) into.what = command::plan;
+  if (line.advise->parsed()) into.what = command::advise;
+  if (line.convert->parsed()) into.what = command::convert;
+  if (line.lease->parsed()) into.what = command::lease;
+  if (line.devices->parsed()) into.what = command::devices;
+  if (line.top->parsed()) into.what = command::top;
+  if (status read = read_interval(line.interval, into.top.interval_s); !read) return read;
   return std::optional<std::string>{};
 }
 

@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "advise.hpp"
+#include "convert.hpp"
 #include "gpumem/status.hpp"
 #include "plan.hpp"
+#include "predict.hpp"
+#include "simulate.hpp"
 
 namespace gpumem::cli {
 
@@ -17,6 +20,7 @@ struct run_options {
   /// Options of the table in src/base/options.def by name in small letters, as given.
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<std::string> command;
+  std::optional<double> wait_s;  ///< for a card that has room: as long as that; infinite: for ever
 };
 
 struct devices_options {
@@ -29,15 +33,24 @@ struct top_options {
   bool json = false;
 };
 
-enum class command : std::uint8_t { run, devices, top, plan, advise };
+struct lease_options {
+  bool json = false;
+  int end = 0;  ///< a pid; 0: none
+};
+
+enum class command : std::uint8_t { run, devices, top, lease, plan, advise, simulate, predict, convert };
 
 struct options {
   command what = command::devices;
   run_options run;
   devices_options devices;
   top_options top;
+  lease_options lease;
   plan_options plan;
   advise_options advise;
+  simulate_options simulate;
+  predict_options predict;
+  convert_options convert;
 };
 
 /// A text where one was asked for (help, version) instead of a command; `bad_setting` is one line for status 2.

@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "gpumem/status.hpp"
+#include "job_rank.hpp"
 #include "own_plans.hpp"
 #include "plan_file.hpp"
 #include "problem_file.hpp"
+#include "progress.hpp"
 #include "solve.hpp"
 #include "step.hpp"
 #include "text.hpp"
@@ -22,7 +24,7 @@ namespace gpumem::cli {
 namespace {
 
 int fail(int code, const std::string& why) {
-  fmt::print(stderr, "gpumem: {}\n", printable(why, 8192));
+  fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
   return code;
 }
 
@@ -85,7 +87,10 @@ status write_offsets(const std::string& path, const plan::problem& buffers, cons
 int plan_static(const plan_options& with, const plan::solve_options& limits) {
   const result<plan::problem> buffers = plan::read_problem(with.static_file);
   if (!buffers) return fail(1, buffers.why().message());
-  const result<plan::solution> found = plan::solve(*buffers, limits);
+  const result<plan::solution> found = [&] {
+    const progress line{"placing " + with.static_file, with.time_limit_s};
+    return plan::solve(*buffers, limits);
+  }();
   if (!found) return fail(1, fmt::format("{}: {}", with.static_file, found.why().message()));
   show(with, with.static_file, *buffers, *found, nullptr);
   status ok = proven(*buffers, *found, limits.capacity);
@@ -98,7 +103,10 @@ int plan_trace(const plan_options& with, const plan::solve_options& limits) {
   if (!t) return fail(1, t.why().message());
   const std::vector<plan::recorded_op> ops = bench::recorded_ops(*t);
   plan::solution found;
-  const result<plan::step_plan> made = plan::make_plan(ops, limits, &found);
+  const result<plan::step_plan> made = [&] {
+    const progress line{"planning " + with.trace, with.time_limit_s};
+    return plan::make_plan(ops, limits, &found);
+  }();
   const result<plan::step> step = plan::step_of(ops);
   if (!made) return fail(1, fmt::format("{}: {}", with.trace, made.why().message()));
   show(with, t->name, step->buffers, found, &*made);
@@ -115,9 +123,17 @@ CLI::App* add_plan_command(CLI::App& to, plan_options& into) {
   plan->add_option("-o,--output", into.output, "the plan; of a static problem, its buffers with their offsets")
       ->type_name("PLAN");
   plan->add_option("--static", into.static_file, "id,lower,upper,size instead of a trace")->type_name("FILE.csv");
-  plan->add_option("--capacity", into.capacity, "stop at the first placement within this")->type_name("N");
-  plan->add_option("--time-limit", into.time_limit_s, "seconds")->type_name("S")->check(CLI::Range(0.0, 86400.0));
+  plan->add_option("--capacity", into.capacity, "stop at the first placement within this [default: as low as can be]")
+      ->type_name("N");
+  plan->add_option("--time-limit", into.time_limit_s, "seconds, 0 to 86400")
+      ->type_name("S")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 86400.0).description(""));
   plan->add_flag("--json", into.json, "as JSON");
+  plan->footer(
+      "Exit status: 1 where nothing fits within --capacity.\n"
+      "Example: gpumem plan run.csv.gz -o run.plan\n"
+      "Example: gpumem plan --static buffers.csv --capacity 1048576 -o placed.csv");
   return plan;
 }
 

@@ -1,5 +1,5 @@
 // Everything is checked before anything is set, by the library's own parser; then come the environment, the leases and
-// exec. The command inherits the leases as open sockets and keeps them to its end.
+// the command, as a child. The command inherits the leases as open sockets and keeps them to its end.
 #include "run.hpp"
 
 #include <fcntl.h>
@@ -16,9 +16,14 @@
 #include "gpumem/policy.hpp"
 #include "gpumem/settings.hpp"
 #include "group_ledger.hpp"
+#include "job_rank.hpp"
 #include "log.hpp"
+#include "oom_summary.hpp"
+#include "supervise.hpp"
 #include "text.hpp"
+#include "units.hpp"
 #include "visible_now.hpp"
+#include "wait_for_cards.hpp"
 
 extern "C" char** environ;
 
@@ -32,26 +37,8 @@ constexpr int bad_input = 2;
 constexpr const char* preload_name = "libgpumem_preload.so";
 
 int complain(std::string_view why, int exit_status) {
-  fmt::print(stderr, "gpumem: {}\n", printable(why, 8192));
+  fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
   return exit_status;
-}
-
-/// Beside the program, or where an installation puts libraries; the build tree has it where it is made.
-result<std::string> find_preload() {
-  std::error_code error;
-  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
-  std::string looked;
-  for (const fs::path& folder :
-       {here, here / ".." / GPUMEM_LIBRARY_FOLDER, here / ".." / "lib", here / ".." / "src" / "adapters" / "preload"}) {
-    const fs::path file = (folder / preload_name).lexically_normal();
-    if (fs::is_regular_file(file, error)) {
-      if (file.string().find_first_of(": \t") == std::string::npos) return file.string();
-      return status{errc::unsupported,
-                    fmt::format("{}: the loader takes no path with ':' or a space in LD_PRELOAD", file.string())};
-    }
-    looked += fmt::format("{}{}", looked.empty() ? "" : ", ", folder.lexically_normal().string());
-  }
-  return status{errc::unsupported, fmt::format("no {} in {}: was it built and installed?", preload_name, looked)};
 }
 
 /// A ledger that members cannot trust is found before the command begins, and not by its first allocation.
@@ -61,25 +48,22 @@ status group_can_be_joined(const settings& with) {
   return folder ? group_ledger::inspect(*folder, with.group) : folder.why();
 }
 
-/// `--limit` is a limit on the whole program: that is what whoever shares the card is promised. Pools have limits of
-/// their own.
-bool limits_whole_process(const run_options& with, const settings& settled) {
-  const bool asked =
-      std::any_of(with.settings.begin(), with.settings.end(), [](const auto& each) { return each.first == "limit"; });
-  return asked && settled.pools.empty() && settled.source("limit_scope") == setting_source::default_value;
+std::string variable_of(const std::string& option) {
+  const auto& table = option_table();
+  const auto row =
+      std::find_if(table.begin(), table.end(), [&](const option_row& each) { return each.option == option; });
+  return std::string{row->variable};
 }
 
 /// The environment's settings with those of the command line over them, each of which must be good.
 result<settings> read_settings(const run_options& with) {
   settings out;
-  std::vector<std::string> problems;
-  if (status ok = out.apply(process_environment(), &problems); !ok) return ok;
-  // The library says the rest again and goes on; a card that was meant and not read must not become any card.
-  const bool overruled =
-      std::any_of(with.settings.begin(), with.settings.end(), [](const auto& each) { return each.first == "devices"; });
-  for (const std::string& problem : problems) {
-    if (problem.starts_with("GPUMEM_DEVICES=") && !overruled) return status{errc::bad_setting, problem};
-  }
+  environment variables = process_environment();
+  std::erase_if(variables, [&](const auto& each) {  // what an option overrules need not be good
+    return std::any_of(with.settings.begin(), with.settings.end(),
+                       [&](const auto& option) { return each.first == variable_of(option.first); });
+  });
+  if (status ok = out.apply(variables); !ok) return ok;  // the library says the rest, and goes on
   for (const auto& [name, value] : with.settings) {
     if (status ok = out.set(name, value); !ok) {
       std::string option = name;
@@ -91,16 +75,29 @@ result<settings> read_settings(const run_options& with) {
   const bool named_here = out.source("policy") == setting_source::code;
   const result<policy_entry> decides = find_policy(out.policy);
   if (!decides && named_here) return decides.why();
-  if (decides && decides->needs_limit && !out.limit && out.pools.empty()) {
+  if (decides && decides->needs.limit && !out.limit && out.pools.empty()) {
     return status{errc::bad_setting, fmt::format("policy {} needs --limit (4GiB, 30% or 80%free)", out.policy)};
   }
-  if (decides && decides->needs_pools && out.pools.empty()) {
+  for (const pool_spec& each : out.pools) {
+    const result<policy_entry> known = find_policy(each.policy.empty() ? out.policy : each.policy);
+    if (!known && out.source("pools") == setting_source::code && !each.policy.empty()) {
+      return status{errc::bad_setting, fmt::format("--pools={}: {}", pools_text(out.pools), known.why().message())};
+    }
+  }
+  if (decides && decides->needs.pools && out.pools.empty()) {
     return status{errc::bad_setting, fmt::format("policy {} needs --pools (2GiB,2GiB)", out.policy)};
   }
+  if (out.scope == limit_scope::process && !out.pools.empty()) {
+    return status{errc::bad_setting, "GPUMEM_LIMIT_SCOPE=process with pools: expected one or the other"};
+  }
   if (out.group_limit && out.group.empty()) {
-    return status{errc::bad_setting, "--group-limit: needs --group, the group's name"};
+    const bool by_option = out.source("group_limit") == setting_source::code;
+    return status{errc::bad_setting,
+                  fmt::format("{}={}: needs {}, the group's name", by_option ? "--group-limit" : "GPUMEM_GROUP_LIMIT",
+                              out.group_limit.to_string(), by_option ? "--group" : "GPUMEM_GROUP")};
   }
   if (status sound = group_can_be_joined(out); !sound) return sound;
+  if (with.wait_s && !out.devices) out.devices.how = device_choice::kind::automatic;
   return out;
 }
 
@@ -120,14 +117,29 @@ void close_on_exec_but(const std::vector<int>& inherited) {
   }
 }
 
-std::string variable_of(const std::string& option) {
-  const auto& table = option_table();
-  const auto row =
-      std::find_if(table.begin(), table.end(), [&](const option_row& each) { return each.option == option; });
-  return std::string{row->variable};
+/// What this rank of a job alone has (GPUMEM_LIMIT_R2).
+std::string variable_of_rank(const std::string& option) {
+  return fmt::format("{}_R{}", variable_of(option), this_rank() ? this_rank()->rank : 0);
 }
 
 }  // namespace
+
+result<std::string> find_preload() {
+  std::error_code error;
+  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  std::string looked;
+  for (const fs::path& folder :
+       {here, here / ".." / GPUMEM_LIBRARY_FOLDER, here / ".." / "lib", here / ".." / "src" / "adapters" / "preload"}) {
+    const fs::path file = (folder / preload_name).lexically_normal();
+    if (fs::is_regular_file(file, error)) {
+      if (file.string().find_first_of(": \t") == std::string::npos) return file.string();
+      return status{errc::unsupported,
+                    fmt::format("{}: the loader takes no path with ':' or a space in LD_PRELOAD", file.string())};
+    }
+    looked += fmt::format("{}{}", looked.empty() ? "" : ", ", folder.lexically_normal().string());
+  }
+  return status{errc::unsupported, fmt::format("no {} in {}: was it built and installed?", preload_name, looked)};
+}
 
 int run_command(const run_options& with) {
   const std::vector<int> inherited = open_descriptors();
@@ -139,7 +151,7 @@ int run_command(const run_options& with) {
   if (!preload) return complain(preload.why().message(), failed);
   result<chosen_cards> chosen{chosen_cards{}};  // its leases end with it
   if (settled->devices) {
-    chosen = choose_cards(*settled, visible_by::driver);
+    chosen = with.wait_s ? wait_for_cards(*settled, *with.wait_s) : choose_cards(*settled, visible_by::driver);
     if (!chosen) {
       return complain(chosen.why().message(), chosen.code() == errc::bad_setting ? bad_input : failed);
     }
@@ -149,8 +161,11 @@ int run_command(const run_options& with) {
     }
     ::setenv("CUDA_VISIBLE_DEVICES", chosen->list.c_str(), 1);
   }
-  for (const auto& [name, value] : with.settings) ::setenv(variable_of(name).c_str(), value.c_str(), 1);
-  if (limits_whole_process(with, *settled)) ::setenv("GPUMEM_LIMIT_SCOPE", "process", 1);
+  for (const auto& [name, value] : with.settings) {
+    ::setenv(variable_of(name).c_str(), value.c_str(), 1);
+    ::unsetenv(variable_of_rank(name).c_str());  // the command line wins over the rank's own
+  }
+  ::unsetenv(variable_of_rank("devices").c_str());
   ::unsetenv("GPUMEM_DEVICES");  // it has been obeyed: what it named is what is visible now
   const char* const before = std::getenv("LD_PRELOAD");
   const std::string list = before != nullptr && *before != '\0' ? fmt::format("{}:{}", *preload, before) : *preload;
@@ -159,13 +174,14 @@ int run_command(const run_options& with) {
     log_line(fmt::format("{} {}: nothing can be preloaded into it, so gpumem does not serve it", command.path,
                          command.no_preload));
   }
-  std::vector<char*> words;
-  std::vector<std::string> copies = with.command;
-  for (std::string& word : copies) words.push_back(word.data());
-  words.push_back(nullptr);
-  ::execvp(command.path.c_str(), words.data());
-  return complain(fmt::format("{}: cannot be run: {}", command.path, std::strerror(errno)),
-                  errno == ENOENT ? not_found : not_executable);
+  const oom_summary summary{*settled};
+  const ended how = run_child(command.path, with.command);
+  if (how.exec_errno != 0) {
+    return complain(fmt::format("{}: cannot be run: {}", command.path, std::strerror(how.exec_errno)),
+                    how.exec_errno == ENOENT ? not_found : not_executable);
+  }
+  summary.print();
+  return status_of(how);
 }
 
 }  // namespace gpumem::cli

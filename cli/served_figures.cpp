@@ -19,10 +19,13 @@ namespace {
 using nlohmann::json;
 
 constexpr std::chrono::milliseconds patience{200};  // with a process that may be stopped
+constexpr std::chrono::seconds longest_trim{5};     // the driver may take its time
 
 std::vector<std::string> folders() {
-  settings here;
-  static_cast<void>(here.apply(process_environment()).ok());
+  settings here;  // of which only the folder counts: a bad limit does not keep anybody from looking
+  environment variables = process_environment();
+  std::erase_if(variables, [](const auto& each) { return each.first != "GPUMEM_SHARED_FOLDER"; });
+  static_cast<void>(here.apply(variables).ok());
   std::vector<std::string> out;
   if (const result<std::string> own = shared_folder(here.shared_folder)) out.push_back(*own);
   if (::geteuid() != 0 || !here.shared_folder.empty()) return out;
@@ -42,6 +45,7 @@ std::vector<std::string> folders() {
 json row_of(const served_process& one) {
   const json told = json::parse(one.answer, nullptr, false);
   json row{{"pid", one.pid},
+           {"user", user_of(static_cast<unsigned>(one.pid))},
            {"command", command_of(static_cast<unsigned>(one.pid))},
            {"answered", false},
            {"group", ""},
@@ -86,24 +90,50 @@ json served_figures() {
   return out;
 }
 
-std::string served_table(const json& served) {
+namespace {
+
+/// Of `/usr/bin/python3 train.py`, `python3`.
+std::string name_of(const std::string& command) {
+  const std::string first = command.substr(0, command.find(' '));
+  return printable(first.substr(first.rfind('/') + 1), 8);
+}
+
+}  // namespace
+
+std::string served_table(const json& served, const json& devices) {
   if (served.empty()) return "no process is served by gpumem\n";
   const auto size = [](const json& bytes) { return format_bytes(bytes.get<std::uint64_t>()); };
   std::vector<std::vector<std::string>> rows{
-      {"pid", "<command", "<device", "<pool", "<policy", "limit", "live", "reserved", "fragmented", "<group"}};
+      {"gpu", "pid", "<policy", "limit", "live", "reserved", "frag", "<command"}};
   for (const json& p : served) {
     const std::string pid = p["pid"].dump();
-    const std::string command = printable(p["command"].get<std::string>(), 40);
-    if (!p["answered"]) rows.push_back({pid, command, "does not answer", "", "", "", "", "", "", ""});
+    const std::string command = name_of(p["command"].get<std::string>());
+    if (!p["answered"]) rows.push_back({"-", pid, "no answer", "", "", "", "", command});
     for (const json& d : p["devices"]) {
-      rows.push_back({pid, command, printable(d["uuid"].get<std::string>().substr(0, 12)),
-                      printable(d["name"].get<std::string>(), 20), printable(d["policy"].get<std::string>(), 20),
-                      size(d["limit_bytes"]), size(d["live_bytes"]), size(d["reserved_bytes"]),
-                      fmt::format("{:.0f} %", 100 * d["external_fragmentation"].get<double>()),
-                      printable(p["group"].get<std::string>(), 20)});
+      rows.push_back({gpu_of(d, devices), pid, printable(d["policy"].get<std::string>(), 10), size(d["limit_bytes"]),
+                      size(d["live_bytes"]), size(d["reserved_bytes"]),
+                      fmt::format("{:.0f} %", 100 * d["external_fragmentation"].get<double>()), command});
     }
   }
   return table(rows);
+}
+
+std::string gpu_of(const json& pool, const json& devices) {
+  const std::string uuid = pool["uuid"];
+  for (const json& d : devices) {
+    if (d["uuid"] == uuid) return d["index"].dump();
+    for (const json& i : d["instances"]) {
+      if (i["uuid"] == uuid) return d["index"].dump();
+    }
+  }
+  return "-";
+}
+
+bool trim_served(int pid) {
+  for (const std::string& folder : folders()) {
+    if (ask_to_trim(folder, pid, longest_trim)) return true;
+  }
+  return false;
 }
 
 }  // namespace gpumem::cli

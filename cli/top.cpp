@@ -1,9 +1,7 @@
-// On a terminal each look is drawn over the former one, cut to the window; in a pipe one follows the other.
+// On a terminal a screen that obeys keys (top_screen.hpp); in a pipe one look follows the other.
 #include "top.hpp"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -13,15 +11,10 @@
 #include "device_figures.hpp"
 #include "served_figures.hpp"
 #include "text.hpp"
+#include "top_screen.hpp"
 
 namespace gpumem::cli {
 namespace {
-
-struct look {
-  nlohmann::json devices;
-  nlohmann::json served;
-  std::string problem;  ///< why there are no devices
-};
 
 look look_now() {
   look out;
@@ -41,38 +34,19 @@ std::string as_json(const look& l) {
 }
 
 std::string as_text(const look& l) {
-  return (l.problem.empty() ? device_table(l.devices) : l.problem + "\n") + "\n" + served_table(l.served);
-}
-
-/// The text over what stands on the terminal: each line cut to the window and the rest of its row cleared.
-std::string over_the_former(const std::string& text) {
-  winsize window{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0 || window.ws_row == 0) {
-    window.ws_col = 200;
-    window.ws_row = 1000;
-  }
-  std::string out = "\x1b[H";
-  std::size_t line = 0;
-  for (std::size_t at = 0; at < text.size() && line + 1 < window.ws_row; ++line) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    out += text.substr(at, std::min<std::size_t>(end - at, window.ws_col)) + "\x1b[K\n";
-    at = end + 1;
-  }
-  return out + "\x1b[J";
+  return (l.problem.empty() ? device_table(l.devices) : l.problem + "\n") + "\n" + served_table(l.served, l.devices);
 }
 
 }  // namespace
 
 int show_top(const top_options& with) {
-  const bool redraws = !with.once && !with.json && ::isatty(STDOUT_FILENO) != 0;
-  if (redraws) fmt::print("\x1b[2J");
+  if (!with.once && !with.json && screen_is_possible()) return run_screen(look_now, with.interval_s);
   for (;;) {
     const look now = look_now();
-    const std::string text = with.json ? as_json(now) : as_text(now);
-    fmt::print("{}", redraws ? over_the_former(text) : text);
+    fmt::print("{}", with.json ? as_json(now) : as_text(now));
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return 1;
     if (with.once) return now.problem.empty() ? 0 : 1;
-    if (!redraws && !with.json) fmt::print("\n");
+    if (!with.json) fmt::print("\n");
     std::this_thread::sleep_for(std::chrono::duration<double>{with.interval_s});
   }
 }

@@ -33,8 +33,8 @@ if(GPUMEM_CUDA)
   mark_as_advanced(GPUMEM_RMM_INCLUDE GPUMEM_RMM_LIBRARY)
 endif()
 
-set(kernels OFF)
-if(GPUMEM_CUDA AND CUDAToolkit_NVCC_EXECUTABLE)
+set(kernels OFF)  # the library has none; tests and examples do
+if(PROJECT_IS_TOP_LEVEL AND GPUMEM_CUDA AND CUDAToolkit_NVCC_EXECUTABLE)
   set(kernels ON)
 endif()
 option(GPUMEM_CUDA_KERNELS "Compile kernels; needs nvcc" ${kernels})

@@ -1,23 +1,32 @@
 # Installs the shared library, the public headers, the CMake package (`find_package(gpumem CONFIG)`) and a pkg-config
-# file. Both packages find their files relative to themselves, so an installed tree can be moved.
+# file. Both packages find their files relative to themselves, so an installed tree can be moved. Components: library,
+# development, and tools for all that names none.
 
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gpumem)
 
-install(TARGETS gpumem EXPORT gpumem_targets)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/gpumem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+install(TARGETS gpumem EXPORT gpumem_targets
+        LIBRARY COMPONENT library NAMELINK_COMPONENT development)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/gpumem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development
         FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
-install(EXPORT gpumem_targets NAMESPACE gpumem:: DESTINATION ${package_dir})
+install(EXPORT gpumem_targets NAMESPACE gpumem:: DESTINATION ${package_dir} COMPONENT development)
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/gpumemConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/gpumemConfig.cmake INSTALL_DESTINATION ${package_dir})
 # Before 1.0 a minor version may change the interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/gpumemConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/gpumemConfig.cmake ${PROJECT_BINARY_DIR}/gpumemConfigVersion.cmake
-        DESTINATION ${package_dir})
+        DESTINATION ${package_dir} COMPONENT development)
 
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH prefix_from_pkgconfig /prefix/${pkgconfig_dir} /prefix)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/gpumem.pc.in ${PROJECT_BINARY_DIR}/gpumem.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/gpumem.pc DESTINATION ${pkgconfig_dir})
+install(FILES ${PROJECT_BINARY_DIR}/gpumem.pc DESTINATION ${pkgconfig_dir} COMPONENT development)
+
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR}
+        COMPONENT library)
+
+# Whether programs find the library is up to the dynamic linker's cache; a staged installation leaves that to the package.
+configure_file(${PROJECT_SOURCE_DIR}/cmake/run_ldconfig.cmake.in ${PROJECT_BINARY_DIR}/run_ldconfig.cmake @ONLY)
+install(SCRIPT ${PROJECT_BINARY_DIR}/run_ldconfig.cmake COMPONENT library)

@@ -24,16 +24,17 @@ function(gpumem_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;BELOW;LINK")
   set(target gpumem_${name})
   add_library(${target} OBJECT ${arg_SOURCES})
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET default
-                                             CXX_EXTENSIONS OFF)
+  # Clang gives a function the visibility of the namespace body that defines it, not of the one in the header; with it the
+  # version script alone decides what the library exports.
+  set(visibility hidden)
+  if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    set(visibility default)
+  endif()
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF
+                                             CXX_VISIBILITY_PRESET ${visibility} VISIBILITY_INLINES_HIDDEN ON)
   # Nobody replaces a function inside the library: without this, position-independent code calls its own functions as
-  # if somebody could, and inlines none. Aligned, since a hit is so short that the places of its jumps decide a tenth of
-  # its time, and any change elsewhere would move them. Straight-line code is not made into vector instructions: GCC
-  # would add to two neighbouring figures at once, and the load of both waits until the stores of each, a few
-  # instructions before, have left the processor's buffer.
-  target_compile_options(${target} PRIVATE
-    "$<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition;-falign-functions=64;-fno-tree-slp-vectorize>"
-    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-falign-jumps=32>)
+  # if somebody could, and inlines none.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}>
            $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)

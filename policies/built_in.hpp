@@ -1,16 +1,17 @@
-/// The makers of the built-in policies, for the registry's table; users reach them by name (gpumem/policy.hpp).
+/// The built-in policies, as policies.def lists them: each file defines a function that returns its row.
 #pragma once
-
-#include <memory>
 
 #include "gpumem/policy.hpp"
 
 namespace gpumem {
 
-std::unique_ptr<policy> make_growth(const policy_setup& setup);
-std::unique_ptr<policy> make_grab_all(const policy_setup& setup);
-std::unique_ptr<policy> make_caching(const policy_setup& setup);
-std::unique_ptr<policy> make_expandable(const policy_setup& setup);
-std::unique_ptr<policy> make_planned(const policy_setup& setup);
+struct built_in_policy {
+  policy_entry entry;
+  policy_factory make;
+};
+
+#define POLICY(function) built_in_policy function();
+#include "policies.def"
+#undef POLICY
 
 }  // namespace gpumem

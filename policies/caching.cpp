@@ -42,6 +42,13 @@ class caching final : public policy {
 
 }  // namespace
 
-std::unique_ptr<policy> make_caching(const policy_setup&) { return std::make_unique<caching>(); }
+built_in_policy caching_policy() {
+  return {{.name = "caching",
+           .summary = "in segments per size class; gives idle ones back under pressure",
+           .takes = "2 MiB segments for requests up to 1 MiB, 20 MiB below 10 MiB, else the request in steps of 2 MiB",
+           .gives_back = "idle segments, on `trim` and before a request would fail",
+           .choose_when = "sizes vary, and other programs need what is idle"},
+          [](const policy_setup&) { return std::make_unique<caching>(); }};
+}
 
 }  // namespace gpumem

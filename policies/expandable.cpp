@@ -1,19 +1,23 @@
 /// expandable: page by page behind reserved addresses. Idle pages, wherever they are, serve before new ones are made.
 ///
-/// What is held may exceed the most that was live by the slack (GPUMEM_SLACK); beyond it a page that is missing is
+/// What is held may exceed the most that was live by the slack; beyond it a page that is missing is
 /// unmapped from where it is idle and mapped where it is wanted, which costs about as much as ten new ones and, where
 /// the idle memory was used a moment ago, a wait. docs/expandable.md has the curve from which the default is chosen.
 #include <algorithm>
 
 #include "bits.hpp"
 #include "built_in.hpp"
+#include "units.hpp"
 
 namespace gpumem {
 namespace {
 
 class expandable final : public policy {
  public:
-  explicit expandable(const policy_setup& setup) : page_{setup.page_bytes}, slack_{setup.slack} {}
+  expandable(std::uint64_t page_bytes, byte_limit slack)
+      : page_{std::max<std::uint64_t>(page_bytes, 1)}, slack_{slack} {}
+
+  [[nodiscard]] policy_needs needs() const override { return {.without_pages = "caching"}; }
 
   [[nodiscard]] page_rules pages(const pool_view& view) const override {
     return {.range_bytes = round_up(view.total_bytes, page_) * ranges_of_device,
@@ -81,9 +85,26 @@ class expandable final : public policy {
 
 }  // namespace
 
-std::unique_ptr<policy> make_expandable(const policy_setup& setup) {
-  if (setup.page_bytes == 0) return make_caching(setup);
-  return std::make_unique<expandable>(setup);
+built_in_policy expandable_policy() {
+  return {
+      {.name = "expandable",
+       .summary = "page by page behind reserved addresses; idle pages serve elsewhere before new ones do",
+       .parameters = {{.name = "slack",
+                       .values = "share of what is held (`5%`) or bytes (`64MiB`)",
+                       .default_text = "8% of what is live, at least 32 MiB",
+                       .help = "how far what is held may exceed what is live before pages are moved instead of made",
+                       .check = [](std::string_view value,
+                                   std::string_view what) { return parse_share_or_bytes(value, what).why(); }}},
+       .variants = {"slack=5%", "slack=1%", "slack=25%"},
+       .takes = "page by page behind reserved addresses; what is idle is moved before more than the slack is taken",
+       .gives_back = "idle pages, on `trim`",
+       .choose_when = "memory is short: next to no holes, at less device time than `caching`"},
+      [](const policy_setup& setup) {
+        byte_limit slack;
+        const auto given = setup.parameters.find("slack");
+        if (given != setup.parameters.end()) slack = *parse_share_or_bytes(given->second, "slack");
+        return std::make_unique<expandable>(setup.page_bytes, slack);
+      }};
 }
 
 }  // namespace gpumem

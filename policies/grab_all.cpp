@@ -10,6 +10,8 @@ namespace {
 
 class grab_all final : public policy {
  public:
+  [[nodiscard]] policy_needs needs() const override { return {.everything = true}; }
+
   segment_request first(const pool_view& view) override {
     return {.bytes = allowed_bytes(view), .least_bytes = granule_bytes(view)};
   }
@@ -23,6 +25,13 @@ class grab_all final : public policy {
 
 }  // namespace
 
-std::unique_ptr<policy> make_grab_all(const policy_setup&) { return std::make_unique<grab_all>(); }
+built_in_policy grab_all_policy() {
+  return {{.name = "grab_all",
+           .summary = "everything allowed, at first use; never gives back",
+           .takes = "everything allowed, on every device, at the first request to one of them",
+           .gives_back = "never",
+           .choose_when = "the GPU is the program's own: one segment fragments least"},
+          [](const policy_setup&) { return std::make_unique<grab_all>(); }};
+}
 
 }  // namespace gpumem

@@ -1,7 +1,7 @@
 /// planned: one segment of the plan's size, at first use, and what departs from the plan beside it, as growth would.
 ///
-/// Where in the segment a block goes is not a policy's business: the pool follows the plan. Without a plan all of it is
-/// growth.
+/// Where in the segment a block goes is not a policy's business: the pool follows the plan. Without a plan the policy
+/// does what growth does. `planned:record` and `planned:renew` write the plan, too.
 #include "built_in.hpp"
 #include "growth_steps.hpp"
 #include "segment_sizes.hpp"
@@ -11,7 +11,10 @@ namespace {
 
 class planned final : public policy {
  public:
-  explicit planned(std::uint64_t plan_bytes) : plan_bytes_{plan_bytes} {}
+  explicit planned(plan_use use) : use_{use} {}
+
+  [[nodiscard]] policy_needs needs() const override { return {.plan = use_}; }
+  void follow_plan(std::uint64_t plan_bytes) override { plan_bytes_ = plan_bytes; }
 
   segment_request first(const pool_view&) override { return {.bytes = plan_bytes_, .least_bytes = plan_bytes_}; }
 
@@ -28,18 +31,33 @@ class planned final : public policy {
   [[nodiscard]] unsigned segment_classes() const override { return plan_bytes_ == 0 ? 1 : 2; }
 
   /// The plan's places stay where they are.
-  [[nodiscard]] bool gives_back(give_back why, const pool_view&) const override {
-    return plan_bytes_ == 0 && why == give_back::trim;
-  }
+  [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return plan_bytes_ == 0; }
 
  private:
-  std::uint64_t plan_bytes_;
+  plan_use use_;
+  std::uint64_t plan_bytes_ = 0;
   bool opened_ = false;
   growth_steps steps_;
 };
 
 }  // namespace
 
-std::unique_ptr<policy> make_planned(const policy_setup& setup) { return std::make_unique<planned>(setup.plan_bytes); }
+built_in_policy planned_policy() {
+  return {
+      {.name = "planned",
+       .summary = "what a plan says (GPUMEM_PLAN), at the places that it says; as growth beside it",
+       .parameters = {{.name = "record", .help = "serves as `growth` and writes the run's plan when it ends"},
+                      {.name = "renew",
+                       .help = "follows the plan, serves as `growth` while there is none, and writes a new one when "
+                               "a run departs from it"}},
+       .takes = "what a plan of an earlier run says, in one segment; as `growth` beside it",
+       .gives_back = "never",
+       .choose_when = "the same step comes over and over"},
+      [](const policy_setup& setup) {
+        const bool renews = setup.parameters.contains("renew");
+        const bool records = setup.parameters.contains("record");
+        return std::make_unique<planned>(plan_use{.follows = renews || !records, .records = renews || records});
+      }};
+}
 
 }  // namespace gpumem

@@ -1,62 +1,76 @@
-/// The table of policies: the built-in ones from the first use on, then what the program registers.
+/// The table of policies: the built-in ones, those of GPUMEM_POLICY_LIBRARY, then what the program registers.
 ///
-/// One lock, held for table access only: a factory runs without it and may use the registry itself.
-/// The table is never destroyed, so that a program may allocate while it exits.
+/// One lock, held for table access only: a factory runs without it and may use the registry itself. It is called once
+/// when it is registered, so that the policy's `needs` are known, and then for each pool. The table is never destroyed,
+/// so that a program may allocate while it exits.
+#include "registry.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "built_in.hpp"
-#include "gpumem/policy.hpp"
+#include "policy_text.hpp"
+#include "text.hpp"
 
 namespace gpumem {
 namespace {
 
-struct row {
-  policy_entry entry;
-  policy_factory make;
-};
+result<std::unique_ptr<policy>> made_by(const registered_policy& row, const policy_setup& setup) {
+  std::unique_ptr<policy> made;
+  try {
+    made = row.make(setup);
+  } catch (const std::bad_alloc&) {
+    return status::of_current_exception();
+  } catch (const std::exception& e) {
+    return status{errc::bad_setting, fmt::format("policy '{}' could not be made: {}", row.entry.name, e.what())};
+  } catch (...) {
+    return status{errc::bad_setting, fmt::format("policy '{}' could not be made: its factory threw", row.entry.name)};
+  }
+  if (!made) {
+    return status{errc::bad_setting,
+                  fmt::format("policy '{}' could not be made: its factory gave none", row.entry.name)};
+  }
+  return made;
+}
+
+/// What the policy answers with these parameters. One that cannot be made is refused where a pool needs it; only where
+/// the host has no memory is there no answer.
+result<policy_needs> needs_of(const registered_policy& row, const policy_parameters& parameters) {
+  const result<std::unique_ptr<policy>> asked = made_by(row, {.parameters = parameters});
+  if (asked.code() == errc::host_failure) return asked.why();
+  if (!asked) return policy_needs{};
+  try {
+    return (*asked)->needs();
+  } catch (const std::bad_alloc&) {
+    return status::of_current_exception();
+  } catch (...) {
+    return policy_needs{};
+  }
+}
 
 struct registry {
   std::mutex lock;
-  std::vector<row> rows;
+  std::vector<registered_policy> rows;
 };
 
-std::vector<row> built_in_rows() {
-  std::vector<row> rows;
-  rows.push_back(
-      {{.name = "growth",
-        .summary = "on demand, in steps that double and then are a quarter of the pool; gives back when asked"},
-       make_growth});
-  rows.push_back(
-      {{.name = "hard_cap", .summary = "as growth, with a limit that must be set", .needs_limit = true}, make_growth});
-  rows.push_back(
-      {{.name = "multi_pool", .summary = "as growth, in pools that must be set", .needs_pools = true}, make_growth});
-  rows.push_back(
-      {{.name = "grab_all", .summary = "everything allowed, at first use; never gives back", .leaves_reserve = true},
-       make_grab_all});
-  rows.push_back({{.name = "caching", .summary = "in segments per size class; gives idle ones back under pressure"},
-                  make_caching});
-  rows.push_back({{.name = "expandable",
-                   .summary = "page by page behind reserved addresses; idle pages serve elsewhere before new ones do",
-                   .needs_pages = true},
-                  make_expandable});
-  rows.push_back({{.name = "planned",
-                   .summary = "what a plan says (GPUMEM_PLAN), at the places that it says; as growth beside it",
-                   .follows_plan = true},
-                  make_planned});
-  rows.push_back({{.name = "planned:record",
-                   .summary = "growth, for one run that is recorded: its plan is written (GPUMEM_PLAN) when it ends",
-                   .records_plan = true},
-                  make_growth});
-  rows.push_back({{.name = "planned:renew",
-                   .summary = "planned, or growth while there is no plan; a run that departs leaves a new one",
-                   .follows_plan = true,
-                   .records_plan = true},
-                  make_planned});
+std::vector<registered_policy> built_in_rows() {
+  std::vector<registered_policy> rows;
+  for (built_in_policy (*const function)() : {
+#define POLICY(function) &function,
+#include "policies.def"
+#undef POLICY
+       }) {
+    built_in_policy row = function();
+    rows.push_back({std::move(row.entry), std::move(row.make)});
+    result<policy_needs> needs = needs_of(rows.back(), {});
+    if (!needs) throw std::bad_alloc{};  // the next use tries again
+    rows.back().entry.needs = *std::move(needs);
+  }
   return rows;
 }
 
@@ -65,79 +79,107 @@ registry& the_registry() {
   return only;
 }
 
-std::vector<row>::const_iterator find(const registry& in, std::string_view name) {
-  return std::find_if(in.rows.begin(), in.rows.end(), [&](const row& r) { return r.entry.name == name; });
+std::vector<registered_policy>::const_iterator find(const registry& in, std::string_view name) {
+  return std::find_if(in.rows.begin(), in.rows.end(), [&](const registered_policy& r) { return r.entry.name == name; });
 }
 
 /// Requires the lock.
 status unknown(const registry& in, std::string_view name) {
   std::string known;
-  for (const row& r : in.rows) known += (known.empty() ? "" : ", ") + r.entry.name;
+  for (const registered_policy& r : in.rows) known += (known.empty() ? "" : ", ") + r.entry.name;
   return {errc::bad_setting, fmt::format("policy '{}' is unknown; known: {}", name, known)};
 }
 
-/// Only what can stand in `GPUMEM_POOLS=train:8GiB:name` and in `name,limit=4GiB`.
-bool is_usable_name(std::string_view name) noexcept {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
-           c == '.';
-  });
+/// The row that `text` names.
+result<registered_policy> row_of(std::string_view text) {
+  if (status loaded = load_named_policy_library(); !loaded) return loaded;
+  registry& in = the_registry();
+  const std::lock_guard guard{in.lock};
+  const auto found = find(in, split_policy(text).name);
+  if (found == in.rows.end()) return unknown(in, text);
+  return *found;
+}
+
+status usable(const registered_policy& row) {
+  const std::string& name = row.entry.name;
+  if (!is_policy_name(name)) {
+    return {errc::bad_setting,
+            fmt::format("policy name '{}' cannot be used; expected letters, digits, _ - .", printable(name))};
+  }
+  for (const policy_parameter& p : row.entry.parameters) {
+    if (is_policy_name(p.name)) continue;
+    return {errc::bad_setting,
+            fmt::format("policy '{}': parameter '{}' cannot be used; expected letters, digits, _ - .", name,
+                        printable(p.name))};
+  }
+  if (!row.make) return {errc::bad_setting, fmt::format("policy '{}' has no factory; expected a function", name)};
+  return {};
 }
 
 }  // namespace
 
-status register_policy(std::string name, std::string summary, policy_factory make) {
-  if (!is_usable_name(name)) {
-    return {errc::bad_setting, fmt::format("policy name '{}' cannot be used; expected letters, digits, _ - .", name)};
+status add_policies(std::vector<registered_policy> rows) {
+  for (registered_policy& row : rows) {
+    if (status good = usable(row); !good) return good;
+    result<policy_needs> needs = needs_of(row, {});
+    if (!needs) return needs.why();
+    row.entry.needs = *std::move(needs);
   }
-  if (!make) return {errc::bad_setting, fmt::format("policy '{}' has no factory; expected a function", name)};
-
   registry& in = the_registry();
   const std::lock_guard guard{in.lock};
-  if (find(in, name) != in.rows.end()) {
-    return {errc::bad_setting, fmt::format("policy '{}' exists already; expected a name of its own", name)};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const std::string& name = rows[i].entry.name;
+    const bool twice = std::any_of(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(i),
+                                   [&name](const registered_policy& r) { return r.entry.name == name; });
+    if (twice || find(in, name) != in.rows.end()) {
+      return {errc::bad_setting, fmt::format("policy '{}' exists already; expected a name of its own", name)};
+    }
   }
-  in.rows.push_back({{.name = std::move(name), .summary = std::move(summary)}, std::move(make)});
+  for (registered_policy& row : rows) in.rows.push_back(std::move(row));
   return {};
 }
 
+status register_policy(policy_entry entry, policy_factory make) {
+  return add_policies({{std::move(entry), std::move(make)}});
+}
+
+status register_policy(std::string name, std::string summary, policy_factory make) {
+  return register_policy(policy_entry{.name = std::move(name), .summary = std::move(summary)}, std::move(make));
+}
+
 std::vector<policy_entry> known_policies() {
+  static_cast<void>(load_named_policy_library());  // find_policy says what is wrong with it
   registry& in = the_registry();
   const std::lock_guard guard{in.lock};
   std::vector<policy_entry> out;
   out.reserve(in.rows.size());
-  for (const row& r : in.rows) {
-    if (!r.entry.records_plan) out.push_back(r.entry);
-  }
+  for (const registered_policy& row : in.rows) out.push_back(row.entry);
   return out;
 }
 
-result<policy_entry> find_policy(std::string_view name) {
-  registry& in = the_registry();
-  const std::lock_guard guard{in.lock};
-  const auto found = find(in, name);
-  if (found == in.rows.end()) return unknown(in, name);
-  return found->entry;
+result<policy_entry> find_policy(std::string_view text) {
+  result<registered_policy> row = row_of(text);
+  if (!row) return row.why();
+  const result<policy_parameters> parameters = parameters_in(text);
+  if (!parameters) return parameters.why();
+  if (status good = check_parameters(row->entry, *parameters); !good) return good;
+  if (!parameters->empty()) {
+    result<policy_needs> needs = needs_of(*row, *parameters);
+    if (!needs) return needs.why();
+    row->entry.needs = *std::move(needs);
+  }
+  return std::move(row->entry);
 }
 
-result<std::unique_ptr<policy>> make_policy(std::string_view name, const policy_setup& setup) {
-  policy_factory make;
-  {
-    registry& in = the_registry();
-    const std::lock_guard guard{in.lock};
-    const auto found = find(in, name);
-    if (found == in.rows.end()) return unknown(in, name);
-    make = found->make;
-  }
-  std::unique_ptr<policy> made;
-  try {
-    made = make(setup);
-  } catch (const std::exception& e) {
-    return status{errc::bad_setting, fmt::format("policy '{}' could not be made: {}", name, e.what())};
-  }
-  if (!made)
-    return status{errc::bad_setting, fmt::format("policy '{}' could not be made: its factory gave none", name)};
-  return made;
+result<std::unique_ptr<policy>> make_policy(std::string_view text, const policy_setup& setup) {
+  const result<registered_policy> row = row_of(text);
+  if (!row) return row.why();
+  const result<policy_parameters> named = parameters_in(text);
+  if (!named) return named.why();
+  policy_setup with = setup;
+  with.parameters.insert(named->begin(), named->end());
+  if (status good = check_parameters(row->entry, with.parameters); !good) return good;
+  return made_by(*row, with);
 }
 
 }  // namespace gpumem

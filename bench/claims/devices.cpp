@@ -200,7 +200,9 @@ std::vector<claim> device_claims() {
   return {
       {.id = "one-card-as-two",
        .statement = "One card can pose as two logical devices, and code for two devices runs on it.",
-       .source = "TensorFlow, guide \"Use a GPU\", set_logical_device_configuration.",
+       .source = "TensorFlow, [guide \"Use a GPU\"](https://www.tensorflow.org/guide/gpu), "
+                 "[set_logical_device_configuration](https://www.tensorflow.org/api_docs/python/tf/config/"
+                 "set_logical_device_configuration).",
        .experiment =
            "Every bundled trace by two tenants, half a trace out of step, one on each logical device of 2 GiB of one "
            "simulated card (multi_pool,pools=2GiB+2GiB). It holds where none runs out of memory and the referee sees "
@@ -220,7 +222,11 @@ std::vector<claim> device_claims() {
        .on_card = "The same on the card."},
       {.id = "visible-devices",
        .statement = "Exactly the visible devices are used, and by default that is every card.",
-       .source = "CUDA's CUDA_VISIBLE_DEVICES; TensorFlow, set_visible_devices.",
+       .source = "CUDA's "
+                 "[CUDA_VISIBLE_DEVICES](https://docs.nvidia.com/cuda/cuda-c-programming-guide/"
+                 "index.html#cuda-environment-variables); "
+                 "TensorFlow, "
+                 "[set_visible_devices](https://www.tensorflow.org/api_docs/python/tf/config/set_visible_devices).",
        .experiment =
            "Four simulated cards, grab_all over those that CUDA_VISIBLE_DEVICES leaves, which gpumem reads as the "
            "driver does: unset, 1, 2,0, a UUID's beginning, a list that ends at a card that is not there, one "
@@ -230,7 +236,8 @@ std::vector<claim> device_claims() {
        .run = visible_devices},
       {.id = "towers-split-the-batch",
        .statement = "With one replica on each device, a step needs less memory on each the more devices there are.",
-       .source = "TensorFlow, guide \"Use a GPU\", using multiple GPUs; multi-tower training.",
+       .source = "TensorFlow, [guide \"Use a GPU\"](https://www.tensorflow.org/guide/gpu), using multiple GPUs; "
+                 "multi-tower training.",
        .experiment = "40 steps with ragged batches of 4.5 to 6 GiB of activations, split over one, two and four "
                      "simulated cards, each with "
                      "512 MiB of weights and as much for gradients. It holds where each doubling lessens what the "

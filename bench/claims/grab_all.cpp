@@ -110,7 +110,10 @@ std::vector<claim> grab_all_claims() {
   return {
       {.id = "grab-all-takes-every-device",
        .statement = "By default nearly all memory of every visible GPU is taken.",
-       .source = "TensorFlow, guide \"Use a GPU\", limiting GPU memory growth; its issues 4706, 493 and 8021.",
+       .source = "TensorFlow, [guide \"Use a GPU\"](https://www.tensorflow.org/guide/gpu), limiting GPU memory "
+                 "growth; its issues [4706](https://github.com/tensorflow/tensorflow/issues/4706), "
+                 "[493](https://github.com/tensorflow/tensorflow/issues/493) and "
+                 "[8021](https://github.com/tensorflow/tensorflow/issues/8021).",
        .experiment =
            "Four simulated cards of 80, 40, 24 (6 of them in use) and 8 GiB, one allocator with grab_all over all of "
            "them, one allocation of 1 MiB on the first. It holds where each card then gave at least 90 % of what was "
@@ -120,8 +123,9 @@ std::vector<claim> grab_all_claims() {
        .on_card = "The card that is named is the only one that is taken from."},
       {.id = "grab-all-fragments-less",
        .statement = "Taking everything at once fragments less than growing on demand.",
-       .source =
-           "TensorFlow, guide \"Use a GPU\": the process maps nearly all memory to reduce fragmentation; issue 6111.",
+       .source = "TensorFlow, [guide \"Use a GPU\"](https://www.tensorflow.org/guide/gpu): the process maps "
+                 "nearly all memory to reduce fragmentation; issue "
+                 "[6111](https://github.com/tensorflow/tensorflow/issues/6111).",
        .experiment =
            "The smallest simulated card on which each workload runs, in steps of 1 % of the peak of live, under "
            "grab_all and under growth: bundled traces, and synthetic workloads of 40,000 operations. It holds where "

@@ -158,7 +158,11 @@ std::vector<claim> growth_claims() {
       {.id = "growth-starts-small-and-never-shrinks",
        .statement = "With growth allowed, a program starts with little memory, gets more as it needs more, and gives "
                     "nothing back.",
-       .source = "TensorFlow, guide \"Use a GPU\", set_memory_growth; its issues 1578 and 36501.",
+       .source =
+           "TensorFlow, [guide \"Use a GPU\"](https://www.tensorflow.org/guide/gpu), "
+           "[set_memory_growth](https://www.tensorflow.org/api_docs/python/tf/config/experimental/set_memory_growth); "
+           "its issues [1578](https://github.com/tensorflow/tensorflow/issues/1578) and "
+           "[36501](https://github.com/tensorflow/tensorflow/issues/36501).",
        .experiment =
            "Eight epochs of training with ever longer sequences and an evaluation after each (workload epochs, 80,000 "
            "operations, 4 GiB) under growth. It holds where the first take is below a tenth of the last state, "
@@ -169,9 +173,9 @@ std::vector<claim> growth_claims() {
        .on_card = "The same operations on the card, through its driver."},
       {.id = "releasing-fragments-worse",
        .statement = "Memory is not given back, since that would lead to even worse fragmentation.",
-       .source = "TensorFlow 1.x, guide \"Using GPUs\", allow_growth: we do not release memory, since that can lead to "
-                 "even worse "
-                 "memory fragmentation.",
+       .source = "TensorFlow 1.x, guide \"Using GPUs\", "
+                 "[allow_growth](https://github.com/tensorflow/tensorflow/blob/v1.15.0/tensorflow/core/protobuf/"
+                 "config.proto): we do not release memory, since that can lead to even worse memory fragmentation.",
        .experiment =
            "Every workload under growth and under caching, without a trim and with one every 1000 operations, and "
            "under "

@@ -258,7 +258,9 @@ std::vector<claim> limit_claims() {
   return {
       {.id = "fraction-leaves-the-rest",
        .statement = "A program with a fraction leaves the rest of the card to others.",
-       .source = "TensorFlow 1.x, guide \"Using GPUs\", per_process_gpu_memory_fraction.",
+       .source = "TensorFlow 1.x, guide \"Using GPUs\", "
+                 "[per_process_gpu_memory_fraction](https://github.com/tensorflow/tensorflow/blob/v1.15.0/tensorflow/"
+                 "core/protobuf/config.proto).",
        .experiment = "A simulated card of 80 GiB: a program with 30 % or 70 % allocates blocks of 256 MiB until it is "
                      "refused, then a "
                      "second one without a limit does. It holds where the first stays within its share and the second "
@@ -278,7 +280,10 @@ std::vector<claim> limit_claims() {
        .run = one_nth_each},
       {.id = "fraction-is-exceeded",
        .statement = "A fraction is exceeded in practice, since it binds the pool and not the process.",
-       .source = "TensorFlow issues 30039, 22158 and 53822: nvidia-smi shows more than the fraction.",
+       .source = "TensorFlow issues [30039](https://github.com/tensorflow/tensorflow/issues/30039), "
+                 "[22158](https://github.com/tensorflow/tensorflow/issues/22158) and "
+                 "[53822](https://github.com/tensorflow/tensorflow/issues/53822): nvidia-smi shows more than the "
+                 "fraction.",
        .experiment =
            "Growth with 10, 30 and 50 % of a simulated card of 80 GiB. The process has a context of 512 MiB, its "
            "libraries take 1 GiB from the driver (both assumed), it fills its pool, and then libraries ask for 256 MiB "
@@ -293,8 +298,9 @@ std::vector<claim> limit_claims() {
       {.id = "byte-limit-is-exact",
        .statement = "With a limit in bytes, a program gets an error beyond it and never a byte more; growth and a "
                     "limit combine.",
-       .source = "TensorFlow, guide \"Use a GPU\", LogicalDeviceConfiguration(memory_limit); there it excludes memory "
-                 "growth (issue 38367).",
+       .source = "TensorFlow, [guide \"Use a GPU\"](https://www.tensorflow.org/guide/gpu), "
+                 "LogicalDeviceConfiguration(memory_limit); there it excludes memory growth (issue "
+                 "[38367](https://github.com/tensorflow/tensorflow/issues/38367)).",
        .experiment =
            "20,000 requests of random size up to 64 MiB, with frees between, under four policies with limit=4GiB. It "
            "holds "

@@ -28,11 +28,8 @@ std::string_view without_source_map(std::string_view text) {
   return at == std::string_view::npos ? text : text.substr(0, text.rfind('\n', at));
 }
 
-}  // namespace
-
-status page_available() { return {}; }
-
-std::string make_page(std::string_view data_json) {
+/// One text of style, body, data and script, whichever report it is.
+std::string page_of(std::string_view body, std::string_view data_json, std::string_view script) {
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
@@ -43,7 +40,7 @@ std::string make_page(std::string_view data_json) {
   add(without_source_map(parts::charts_style));
   add(parts::style);
   add("</style>\n</head>\n<body>");
-  add(parts::body);
+  add(body);
   add("<footer class=\"soft\"><details><summary>Licence of the chart library in this file (dygraphs, "
       "MIT)</summary><pre>");
   add(in_text(parts::charts_licence));
@@ -52,9 +49,18 @@ std::string make_page(std::string_view data_json) {
   add("</script>\n<script>");
   add(without_source_map(parts::charts));
   add("</script>\n<script>");
-  add(parts::script);
+  add(script);
   add("</script>\n</body>\n</html>");
   return out;
+}
+
+}  // namespace
+
+status page_available() { return {}; }
+
+std::string make_page(std::string_view data_json) { return page_of(parts::body, data_json, parts::script); }
+std::string make_sweep_page(std::string_view data_json) {
+  return page_of(parts::sweep_body, data_json, parts::sweep_script);
 }
 
 }  // namespace gpumem::bench

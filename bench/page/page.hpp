@@ -15,4 +15,7 @@ status page_available();
 /// `page_available`.
 std::string make_page(std::string_view data_json);
 
+/// The same for a sweep's summary (sweep/summary.hpp), which sweep.js reads as `summary`.
+std::string make_sweep_page(std::string_view data_json);
+
 }  // namespace gpumem::bench

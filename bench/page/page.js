@@ -77,11 +77,10 @@
       strokeWidth: 1.8, fillAlpha: 0.18, legend: "never", gridLineColor: colour("line"), axisLineColor: colour("line"),
       valueRange: [0, top / unit.bytes], xlabel: "operation", xLabelHeight: 16,
       highlightCircleSize: 3,
-      axes: {x: {axisLabelFormatter: short_count, pixelsPerLabel: 60}, 
+      axes: {x: {axisLabelFormatter: short_count, pixelsPerLabel: 60},
              y: {axisLabelWidth: 66, pixelsPerLabel: 32, axisLabelFormatter: (v) => `${+v.toFixed(2)} ${unit.name}`}},
       ...(window.matchMedia("(pointer: coarse)").matches ? {interactionModel: {}} : {}),  // there a drag is to scroll
-      highlightCallback: (event, x, picked) => {
-        const at = picked[0].row;
+      highlightCallback: (event, x, points, at) => {
         reading.textContent = `Operation ${count_text(h.op[at])}: live ${bytes_text(h.live[at] * granule)}, reserved ` +
           `${bytes_text(h.reserved[at] * granule)}. ${rest}`;
       },
@@ -254,7 +253,11 @@
       for (const column of columns) {
         const value = row[column.key || column.name];
         const text = value === null || value === undefined ? "-" : column.show ? column.show(value) : value;
-        line.append(make("td", text, column.text ? "text" : ""));
+        const cell = make("td", undefined, column.text ? "text" : "");
+        // A row's name may be broken behind a comma, and nowhere else.
+        String(text).split(/(?<=[,+])/).forEach((part, i) => cell.append(...(i === 0 ? [part] : [make("wbr"), part])));
+        cell.dataset.label = column.name;  // stands beside the figure where a row is a card
+        line.append(cell);
       }
       return line;
     }));
@@ -295,6 +298,15 @@
     }
     return table;
   };
+  /// Text with [links](https://...), and nothing else of Markdown.
+  const with_links = (text) => text.split(/(\[[^\]]+\]\(https:[^)\s]+\))/).map((part) => {
+    const found = part.match(/^\[([^\]]+)\]\((https:[^)\s]+)\)$/);
+    if (!found) return part;
+    const link = make("a", found[1]);
+    link.href = found[2];
+    link.rel = "noreferrer";
+    return link;
+  });
   const claim_card = (claim) => {
     const card = make("article", undefined, "panel claim");
     card.id = `claim-${claim.id}`;
@@ -304,7 +316,8 @@
       if (!claim[name]) continue;
       const item = make("div");
       const value = make("dd");
-      value.append(name === "command" ? make("code", claim[name]) : claim[name]);
+      value.append(...(name === "command" ? [make("code", claim[name])] : name === "source" ? with_links(claim[name])
+        : [claim[name]]));
       item.append(make("dt", name === "command" ? "repeat it with" : name), value);
       list.append(item);
     }

@@ -9,5 +9,6 @@ status page_available() {
 }
 
 std::string make_page(std::string_view /*data_json*/) { return {}; }
+std::string make_sweep_page(std::string_view /*data_json*/) { return {}; }
 
 }  // namespace gpumem::bench

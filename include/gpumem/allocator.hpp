@@ -15,12 +15,13 @@
 #include <vector>
 
 #include "gpumem/device.hpp"
+#include "gpumem/export.h"
 #include "gpumem/request.hpp"
 #include "gpumem/settings.hpp"
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
 
-namespace gpumem {
+namespace GPUMEM_API gpumem {
 
 /// Thrown by `allocate` for a request that can never succeed (0 bytes, a bad alignment, a wrong device).
 class bad_request : public std::bad_alloc {
@@ -53,7 +54,7 @@ struct graph_ref {
   friend bool operator==(graph_ref, graph_ref) = default;
 };
 
-class pooled_allocator;
+class GPUMEM_HIDDEN pooled_allocator;
 
 /// What code that looks for GPUs is shown: a pool of its own memory on the GPU behind it.
 struct logical_device {
@@ -70,6 +71,9 @@ struct logical_device {
   bool simulated = false;
 };
 
+/// Misuse has one status in every function here and in gpumem.h. A device that does not exist is `wrong_device`; a null
+/// pointer or one that is not a block's is `unknown_pointer` (freeing null is nothing); a stream that the device does
+/// not know, such as one that was destroyed, is `device_error` where GPUMEM_STREAM_IDS is `query`.
 class allocator {
  public:
   /// Over `devices` (not owned; they must outlive it). Checks everything that can be refused: policy, limits,
@@ -79,38 +83,26 @@ class allocator {
 
   /// Throws `out_of_memory` or `bad_request`.
   void* allocate(const request& r) {
-    if (void* const p = hit(r)) [[likely]]
-      return p;
-    return allocate_after_miss_or_throw(r.bytes, r.stream.handle, r.device, r.alignment);
+    void* const p = try_cache(r);
+    return p != nullptr ? p : allocate_or_throw(r);
   }
   void* allocate(std::size_t bytes, stream_ref stream = {}, int device = 0) {
     return allocate(request{.bytes = bytes, .stream = stream, .device = device});
   }
   /// As `allocate`, but returns. With `out_of_memory` the report, where one is wanted, is stored in `report`.
   result<void*> try_allocate(const request& r, oom_report* report = nullptr) {
-    if (void* const p = hit(r)) [[likely]]
-      return p;
-    return allocate_after_miss(r.bytes, r.stream.handle, r.device, r.alignment, report);
+    if (void* const p = try_cache(r)) return p;
+    return allocate_or_report(r, report);
   }
 
   /// Frees; a null pointer is nothing. Misuse is logged, counted in `statistics::misuses` and otherwise ignored.
   void deallocate(void* p, const release& stated = {}) noexcept {
-    if (states_nothing(stated)) {
-      if (!take_back(p)) [[unlikely]]
-        free_after_miss_or_log(p);
-    } else if (!take_back_as_stated(p, stated)) [[unlikely]] {
-      deallocate_or_log(p, stated);
-    }
+    if (!free_to_cache(p, stated)) deallocate_or_log(p, stated);
   }
   /// The same, returning `unknown_pointer`, `double_free`, `wrong_size` or `wrong_device`; the block stays as it is.
   status try_deallocate(void* p, const release& stated = {}) {
-    if (states_nothing(stated)) {
-      if (!take_back(p)) [[unlikely]]
-        return free_after_miss(p);
-    } else if (!take_back_as_stated(p, stated)) [[unlikely]] {
-      return do_deallocate(p, stated);
-    }
-    return {};
+    if (free_to_cache(p, stated)) return {};
+    return do_deallocate(p, stated);
   }
 
   /// The block is also used by work on `s`: it is free only when that is done, too. `p` may be any address in it.
@@ -126,7 +118,7 @@ class allocator {
   virtual status graph_release(graph_ref g) = 0;
 
   /// Gives wholly idle segments back until `bytes` are returned; everything that can be by default.
-  virtual trim_result trim(int device, std::uint64_t bytes = UINT64_MAX) = 0;
+  virtual result<trim_result> trim(int device, std::uint64_t bytes = UINT64_MAX) = 0;
   /// In force at once: nothing is taken beyond it from here on, and what can be given back is.
   virtual result<limit_result> set_limit(int device, std::uint64_t limit_bytes) = 0;
   virtual void on_out_of_memory(oom_callback callback) = 0;
@@ -149,23 +141,18 @@ class allocator {
 
  private:
   friend class pooled_allocator;
-  // What a hit needs goes in registers, and what is not asked for costs nothing: these are inline, what they call is
-  // not. Those that follow a miss have no reference to the request, either, nor to a release that states nothing: the
-  // caller would have to write all of it to memory before it knows whether it hits.
-  void* hit(const request& r) noexcept {
-    return r.alignment == block_granularity ? hit(r.bytes, r.stream.handle, r.device) : nullptr;
+  /// A block from the calling thread's cache; null where that has none, and `do_allocate` is to be asked.
+  void* try_cache(const request& r) noexcept {
+    return r.alignment == block_granularity ? try_cache(r.bytes, r.stream, r.device) : nullptr;
   }
-  static bool states_nothing(const release& r) noexcept { return !r.stream && !r.bytes && !r.device; }
-  /// A block from the thread's cache; null where there is none, and `do_allocate` then says what is to be said.
-  void* hit(std::size_t bytes, void* stream, int device) noexcept;
-  /// True where the thread's cache took the block; else `do_deallocate` says what is to be said of it.
-  bool take_back(void* p) noexcept;
-  bool take_back_as_stated(void* p, const release& stated) noexcept;
-  result<void*> allocate_after_miss(std::size_t bytes, void* stream, int device, std::size_t alignment,
-                                    oom_report* report);
-  void* allocate_after_miss_or_throw(std::size_t bytes, void* stream, int device, std::size_t alignment);
-  status free_after_miss(void* p);
-  void free_after_miss_or_log(void* p) noexcept;
+  void* try_cache(std::size_t bytes, stream_ref stream, int device) noexcept;
+  /// True where the calling thread's cache took the block; else nothing changed, and `do_deallocate` is to be asked.
+  bool free_to_cache(void* p, const release& stated) noexcept {
+    return !stated.stream && !stated.bytes && !stated.device ? free_to_cache(p, nullptr) : free_to_cache(p, &stated);
+  }
+  bool free_to_cache(void* p, const release* stated) noexcept;
+  void* allocate_or_throw(const request& r);
+  result<void*> allocate_or_report(const request& r, oom_report* report);
   void deallocate_or_log(void* p, const release& stated) noexcept;
 
   std::uint64_t number_ =

@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "gpumem/device.hpp"
+#include "gpumem/export.h"
 #include "gpumem/status.hpp"
 
-namespace gpumem {
+namespace GPUMEM_API gpumem {
 
 /// The legacy default stream, and the calling thread's own default stream (what `--default-stream per-thread` makes of
 /// stream 0; that option does not reach a library, so such a program names its stream).
@@ -40,10 +41,14 @@ struct cuda_config {
 };
 
 /// One GPU, over its primary context, which is retained by the first call that needs it and not before: opening a
-/// device takes none of its memory. `invalid_argument` names an ordinal out of range or a peer that cannot be one.
+/// device takes none of its memory. `wrong_device` names an ordinal out of range or a peer that cannot be one.
 ///
 /// After `fork` the child's calls fail with `device_error`, and so do all calls once the program has reset the device
 /// (`condition()` tells which). At process exit the destructor makes no call.
 result<std::unique_ptr<device>> open_cuda_device(const cuda_config& config = {});
+
+/// From here on the device with that ordinal reaches the mapped memory of `of`, too, which `open_cuda_device` made:
+/// what is mapped already and what will be. `cuCtxEnablePeerAccess` alone does not reach mapped memory.
+status add_cuda_peer(device& of, int ordinal);
 
 }  // namespace gpumem

@@ -5,8 +5,9 @@
 #include <span>
 
 #include "gpumem/allocator.hpp"
+#include "gpumem/export.h"
 
-namespace gpumem {
+namespace GPUMEM_API gpumem {
 
 /// One allocator a process, over every GPU that the driver shows, or those of them that GPUMEM_DEVICES chooses, opened
 /// by the first call with GPUMEM_*; later calls return the same, or the same error. It lives until the process ends and

@@ -14,9 +14,10 @@
 #include <string_view>
 #include <utility>
 
+#include "gpumem/export.h"
 #include "gpumem/status.hpp"
 
-namespace gpumem {
+namespace GPUMEM_API gpumem {
 
 using address = std::uint64_t;
 
@@ -108,56 +109,99 @@ class device {
   [[nodiscard]] device_condition condition() const noexcept { return condition_.load(std::memory_order_relaxed); }
 
   /// A plain segment. `bytes` is a multiple of the granularity; the address is a multiple of 512 at least.
-  result<address> alloc(std::uint64_t bytes) { return count(device_call::alloc), do_alloc(bytes); }
+  result<address> alloc(std::uint64_t bytes) {
+    return call(device_call::alloc, [&] { return do_alloc(bytes); });
+  }
   /// May wait for work in flight on the device.
-  status free(address segment) { return count(device_call::free), do_free(segment); }
-  result<address> alloc_host(std::uint64_t bytes) { return count(device_call::alloc_host), do_alloc_host(bytes); }
-  status free_host(address segment) { return count(device_call::free_host), do_free_host(segment); }
+  status free(address segment) {
+    return call(device_call::free, [&] { return do_free(segment); });
+  }
+  result<address> alloc_host(std::uint64_t bytes) {
+    return call(device_call::alloc_host, [&] { return do_alloc_host(bytes); });
+  }
+  status free_host(address segment) {
+    return call(device_call::free_host, [&] { return do_free_host(segment); });
+  }
 
   /// An address range with nothing behind it; `bytes` is a multiple of the page.
-  result<address> reserve(std::uint64_t bytes) { return count(device_call::reserve), do_reserve(bytes); }
+  result<address> reserve(std::uint64_t bytes) {
+    return call(device_call::reserve, [&] { return do_reserve(bytes); });
+  }
   status release_range(address range, std::uint64_t bytes) {
-    return count(device_call::release_range), do_release_range(range, bytes);
+    return call(device_call::release_range, [&] { return do_release_range(range, bytes); });
   }
   /// Physical memory of `bytes`, a multiple of the page, not yet mapped.
-  result<page_run> create(std::uint64_t bytes) { return count(device_call::create), do_create(bytes); }
+  result<page_run> create(std::uint64_t bytes) {
+    return call(device_call::create, [&] { return do_create(bytes); });
+  }
   /// Gives the memory back once nothing maps it.
-  status destroy(page_run pages) { return count(device_call::destroy), do_destroy(pages); }
+  status destroy(page_run pages) {
+    return call(device_call::destroy, [&] { return do_destroy(pages); });
+  }
   /// Maps all of `pages` at `at`; unreadable until `set_access`.
   status map(address at, std::uint64_t bytes, page_run pages) {
-    return count(device_call::map), do_map(at, bytes, pages);
+    return call(device_call::map, [&] { return do_map(at, bytes, pages); });
   }
   status set_access(address at, std::uint64_t bytes) {
-    return count(device_call::set_access), do_set_access(at, bytes);
+    return call(device_call::set_access, [&] { return do_set_access(at, bytes); });
   }
   /// Requires that no work in flight touches the range: unlike `free`, it does not wait.
-  status unmap(address at, std::uint64_t bytes) { return count(device_call::unmap), do_unmap(at, bytes); }
+  status unmap(address at, std::uint64_t bytes) {
+    return call(device_call::unmap, [&] { return do_unmap(at, bytes); });
+  }
 
-  result<memory_info> memory() { return count(device_call::memory), do_memory(); }
+  result<memory_info> memory() {
+    return call(device_call::memory, [&] { return do_memory(); });
+  }
 
   /// A fence behind all work enqueued on `on` so far. Refused (`unsupported`) while `on` captures.
-  result<fence> record(stream_ref on) { return count(device_call::record), do_record(on); }
+  result<fence> record(stream_ref on) {
+    return call(device_call::record, [&] { return do_record(on); });
+  }
   /// A fence behind all work enqueued on any stream so far. Refused while any stream captures.
-  result<fence> record_context() { return count(device_call::record_context), do_record_context(); }
+  result<fence> record_context() {
+    return call(device_call::record_context, [&] { return do_record_context(); });
+  }
   /// True once everything before the fence is done. An error is not an answer: treat the work as unfinished.
-  result<bool> query(fence f) { return count(device_call::query), do_query(f); }
-  status wait_host(fence f) { return count(device_call::wait_host), do_wait_host(f); }
-  status wait_stream(stream_ref waiter, fence f) { return count(device_call::wait_stream), do_wait_stream(waiter, f); }
+  result<bool> query(fence f) {
+    return call(device_call::query, [&] { return do_query(f); });
+  }
+  status wait_host(fence f) {
+    return call(device_call::wait_host, [&] { return do_wait_host(f); });
+  }
+  status wait_stream(stream_ref waiter, fence f) {
+    return call(device_call::wait_stream, [&] { return do_wait_stream(waiter, f); });
+  }
+  /// The context of a created stream that is not of this device's own one: another device's, or a further one. 0: of
+  /// this device's own. Requires that the stream lives.
+  result<std::uint64_t> foreign_context(stream_ref of) noexcept try { return do_foreign_context(of); } catch (...) {
+    return status::of_current_exception();
+  }
+  /// A fence behind all work enqueued so far on any stream of that context. `unsupported` where there is none.
+  result<fence> record_foreign(std::uint64_t context) noexcept try { return do_record_foreign(context); } catch (...) {
+    return status::of_current_exception();
+  }
   /// Returns the fence to the device's pool; never fails and makes no driver call that can block.
   void drop(fence f) noexcept { do_drop(f); }
 
   /// An identity that no later stream repeats, even one that gets the same handle.
-  result<std::uint64_t> stream_id(stream_ref of) { return count(device_call::stream_id), do_stream_id(of); }
+  result<std::uint64_t> stream_id(stream_ref of) {
+    return call(device_call::stream_id, [&] { return do_stream_id(of); });
+  }
   /// The capture that a stream is part of, an id that no later capture repeats; 0 where it captures nothing, or where
   /// `info().reports_captures` is false.
-  result<std::uint64_t> capture_id(stream_ref of) { return count(device_call::capture_id), do_capture_id(of); }
+  result<std::uint64_t> capture_id(stream_ref of) {
+    return call(device_call::capture_id, [&] { return do_capture_id(of); });
+  }
   /// Calls `gone` once, from a thread of the driver's, when the graph that the stream captures into and everything
   /// instantiated from it are destroyed. `gone` must not call the device. `unsupported` where the stream captures
   /// nothing now, or the device knows no graphs.
   status watch_graph(stream_ref capturing, std::function<void()> gone) {
-    return count(device_call::watch_graph), do_watch_graph(capturing, std::move(gone));
+    return call(device_call::watch_graph, [&] { return do_watch_graph(capturing, std::move(gone)); });
   }
-  status synchronize() { return count(device_call::synchronize), do_synchronize(); }
+  status synchronize() {
+    return call(device_call::synchronize, [&] { return do_synchronize(); });
+  }
 
   /// Calls so far, by kind. Exact when no other thread is calling.
   [[nodiscard]] call_counts calls() const noexcept {
@@ -185,6 +229,10 @@ class device {
   virtual status do_wait_host(fence f) = 0;
   virtual status do_wait_stream(stream_ref waiter, fence f) = 0;
   virtual void do_drop(fence f) noexcept = 0;
+  virtual result<std::uint64_t> do_foreign_context(stream_ref /*of*/) { return std::uint64_t{0}; }
+  virtual result<fence> do_record_foreign(std::uint64_t /*context*/) {
+    return status{errc::unsupported, "this device knows no other contexts"};
+  }
   virtual result<std::uint64_t> do_stream_id(stream_ref of) = 0;
   virtual result<std::uint64_t> do_capture_id(stream_ref /*of*/) { return std::uint64_t{0}; }
   virtual status do_watch_graph(stream_ref /*capturing*/, std::function<void()> /*gone*/) {
@@ -195,8 +243,15 @@ class device {
   void set_condition(device_condition now) noexcept { condition_.store(now, std::memory_order_relaxed); }
 
  private:
-  void count(device_call call) noexcept {
-    calls_[static_cast<std::size_t>(call)].fetch_add(1, std::memory_order_relaxed);
+  /// Counts the call and makes it. A device that throws has failed.
+  template <typename Make>
+  auto call(device_call kind, const Make& make) noexcept -> decltype(make()) {
+    calls_[static_cast<std::size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
+    try {
+      return make();
+    } catch (...) {
+      return status::of_current_exception();
+    }
   }
   // Every allocation and free reads it, on every thread: nothing that changes lies in its line of memory, neither what
   // follows nor, since the whole class is aligned, what stands before a device.

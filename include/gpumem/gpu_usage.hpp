@@ -12,9 +12,10 @@
 #include <vector>
 
 #include "gpumem/device.hpp"
+#include "gpumem/export.h"
 #include "gpumem/status.hpp"
 
-namespace gpumem {
+namespace GPUMEM_API gpumem {
 
 struct gpu_process {
   std::uint32_t pid = 0;
@@ -37,10 +38,13 @@ struct gpu_usage {
   std::uint64_t used_bytes = 0;  ///< by everybody, the driver's own reserve included
   std::uint64_t free_bytes = 0;
   std::optional<unsigned> busy_percent;  ///< of the last sample period, with a kernel running
-  std::vector<gpu_process> processes;    ///< with a compute context
-  std::string pci_bus_id;                ///< `00000000:3B:00.0`; empty where NVML does not tell, as the next
-  std::uint64_t cores_mhz = 0;           ///< CUDA cores times their highest clock: how fast a card is, roughly
-  bool mig = false;                      ///< in MIG mode: only its instances can be used
+  std::optional<unsigned> temperature_c;
+  std::optional<std::uint64_t> power_mw;        ///< drawn now
+  std::optional<std::uint64_t> power_limit_mw;  ///< enforced
+  std::vector<gpu_process> processes;           ///< with a compute context
+  std::string pci_bus_id;                       ///< `00000000:3B:00.0`; empty where NVML does not tell, as the next
+  std::uint64_t cores_mhz = 0;                  ///< CUDA cores times their highest clock: how fast a card is, roughly
+  bool mig = false;                             ///< in MIG mode: only its instances can be used
   std::vector<gpu_instance> instances;
 };
 

@@ -5,6 +5,9 @@
  * a cudaStream_t or CUstream passed as a pointer; null is the default stream. Sizes are bytes. Devices are logical
  * ordinals: one for each GPU, or as many as GPUMEM_POOLS names.
  *
+ * A device that does not exist is GPUMEM_WRONG_DEVICE, a null pointer or one that is not a block's
+ * GPUMEM_UNKNOWN_POINTER, a stream that the device does not know GPUMEM_DEVICE_ERROR, whichever function is called.
+ *
  *   gpumem_allocator* memory;
  *   void* block;
  *   if (gpumem_default(&memory) || gpumem_allocate(memory, 1 << 20, 0, stream, &block)) puts(gpumem_last_message());
@@ -15,6 +18,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __GNUC__
+#pragma GCC visibility push(default) /* exported by libgpumem.so */
+#endif
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -31,6 +37,7 @@ typedef enum gpumem_code {
   GPUMEM_UNSUPPORTED = 8,      /* the device, or the moment (a capture, say), cannot do this */
   GPUMEM_DEVICE_ERROR = 9,     /* the driver reported an error */
   GPUMEM_CORRUPT = 10,         /* a damaged file, or an invariant that does not hold */
+  GPUMEM_POLICY_FAILED = 11,   /* a function of the policy threw */
   GPUMEM_HOST_FAILURE = 100    /* the host has no memory left for the call itself */
 } gpumem_code;
 
@@ -177,5 +184,8 @@ gpumem_code gpumem_device_properties(gpumem_allocator* memory, int device, gpume
 
 #ifdef __cplusplus
 }
+#endif
+#ifdef __GNUC__
+#pragma GCC visibility pop
 #endif
 #endif /* GPUMEM_GPUMEM_H */

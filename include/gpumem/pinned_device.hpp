@@ -8,8 +8,9 @@
 #include <memory>
 
 #include "gpumem/device.hpp"
+#include "gpumem/export.h"
 
-namespace gpumem {
+namespace GPUMEM_API gpumem {
 
 class pinned_device final : public device {
  public:

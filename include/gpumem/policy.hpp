@@ -1,21 +1,24 @@
 /// A policy: how much device memory a pool takes, when, in which kind of segment, and what it gives back.
 ///
-/// It sees byte counts and answers with byte counts: no pointer, stream, clock, lock or driver call, and it
-/// cannot fail. One instance serves one pool, which calls it one thread at a time. To write your own, derive,
+/// It sees byte counts and answers with byte counts: no pointer, stream, clock, lock or driver call. One that throws
+/// fails the request that asked it, with `policy_failed` and its name; nothing is lost, and the next request asks
+/// again. One instance serves one pool, which calls it one thread at a time. To write your own, derive,
 /// `register_policy`, and choose it by name with GPUMEM_POLICY; examples/user_policy.cpp is a whole one.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "gpumem/export.h"
 #include "gpumem/settings.hpp"
 #include "gpumem/status.hpp"
 
-namespace gpumem {
+namespace GPUMEM_API gpumem {
 
 enum class segment_kind : std::uint8_t {
   plain,   ///< one driver allocation
@@ -70,9 +73,29 @@ enum class give_back : std::uint8_t {
   trim,      ///< the program asked, or lowered the limit
 };
 
+/// What a policy does about plans of placements (docs/planned.md).
+struct plan_use {
+  bool follows = false;  ///< serves by the plan that GPUMEM_PLAN names, where there is one
+  bool records = false;  ///< writes a plan of what it served when the program ends
+};
+
+/// What a policy needs, and which parts of the pool's business it changes. The same for every pool.
+struct policy_needs {
+  bool limit = false;       ///< opening is refused without GPUMEM_LIMIT or GPUMEM_POOLS
+  bool pools = false;       ///< opening is refused without GPUMEM_POOLS
+  bool everything = false;  ///< takes all it may at the allocator's first use; without a limit, less GPUMEM_RESERVE
+  plan_use plan{};
+  /// The policy that serves in its place on a device that cannot map pages; empty where it serves there itself.
+  std::string without_pages{};
+};
+
 class policy {
  public:
   virtual ~policy() = default;
+
+  [[nodiscard]] virtual policy_needs needs() const { return {}; }
+  /// Told once, before any other question but `needs`, where the pool follows a plan: what that needs in one segment.
+  virtual void follow_plan(std::uint64_t /*plan_bytes*/) {}
 
   /// Taken when the pool serves its first request; `bytes` 0 for nothing ahead of demand.
   virtual segment_request first(const pool_view&) { return {}; }
@@ -110,42 +133,70 @@ class policy {
   [[nodiscard]] virtual bool gives_back(give_back why, const pool_view&) const { return why == give_back::trim; }
 };
 
+/// What stands behind a policy's name, as in `expandable:slack=5%`. A word alone has an empty value.
+using policy_parameters = std::map<std::string, std::string, std::less<>>;
+
 /// What a policy may read when it is made: numbers, never the device.
 struct policy_setup {
   std::uint64_t total_bytes = 0;
   std::uint64_t free_at_start_bytes = 0;
   int compute_major = 0;
   std::uint64_t granularity_bytes = 0;
-  std::uint64_t page_bytes = 0;  ///< 0 where the device cannot map pages
-  byte_limit slack{};            ///< GPUMEM_SLACK
-  std::uint64_t plan_bytes = 0;  ///< what the plan that the pool follows (GPUMEM_PLAN) needs in one segment; 0: none
+  std::uint64_t page_bytes = 0;    ///< 0 where the device cannot map pages
+  policy_parameters parameters{};  ///< declared by the policy, and checked; these win over those behind the name
 };
 
 using policy_factory = std::function<std::unique_ptr<policy>(const policy_setup&)>;
 
-/// Adds a policy under a name of its own. Refuses one that is taken. Any thread.
-status register_policy(std::string name, std::string summary, policy_factory make);
+/// A parameter that a policy declares. The setting GPUMEM_<NAME>, where there is one, is another way to give it.
+struct policy_parameter {
+  std::string name;
+  std::string values{};  ///< what may stand behind `=`, in Markdown; empty: the name stands alone
+  std::string default_text{};
+  std::string help{};
+  /// Reads a value as the policy will; `what` names it in the message. Without one every text is good.
+  std::function<status(std::string_view value, std::string_view what)> check{};
+};
 
+/// A policy's row of the registry: all that programs, tables and tests know of it.
 struct policy_entry {
   std::string name;
   std::string summary;
-  bool needs_limit = false;   ///< refuses to start without GPUMEM_LIMIT
-  bool needs_pools = false;   ///< refuses to start without GPUMEM_POOLS
-  bool needs_pages = false;   ///< becomes `caching` on a device that cannot map pages
-  bool follows_plan = false;  ///< where there is one (GPUMEM_PLAN)
-  bool records_plan = false;  ///< writes a plan (GPUMEM_PLAN) of what it served when the program ends
-  /// Takes everything: at the first use of whatever device of the allocator and, without a limit, less GPUMEM_RESERVE,
-  /// which stays free for the context and libraries.
-  bool leaves_reserve = false;
+  std::vector<policy_parameter> parameters{};
+  bool own_parameters = false;  ///< declares none: the policy reads and refuses them itself when it is made
+  /// Parameters worth a row of their own beside the plain policy: `gpumem advise` and the model test try them.
+  std::vector<std::string> variants{};
+  // Cells of the tables in README.md and docs/policies.md, Markdown without `|`; without the first it has no row there.
+  std::string takes{};
+  std::string gives_back{};
+  std::string choose_when{};
+  policy_needs needs{};  ///< as the policy answers, with the parameters that were named; not read by `register_policy`
 };
 
-/// Every policy, built in and registered, in the order of registration; `planned:record` and `planned:renew`, which
-/// write a plan, are not among them.
+/// Adds a policy under a name of its own. Refuses one that is taken. Any thread. The factory is called once at once,
+/// with an empty setup, to ask what the policy needs.
+status register_policy(policy_entry entry, policy_factory make);
+status register_policy(std::string name, std::string summary, policy_factory make);
+
+/// Adds the policies of a shared library (gpumem/policy_library.h): all, or none and a message that names the file,
+/// what was found in it and what was expected. A file that was loaded before is not loaded again. The library stays
+/// loaded.
+status load_policy_library(const std::string& path);
+
+/// Every policy, built in, of GPUMEM_POLICY_LIBRARY and registered, in this order.
 std::vector<policy_entry> known_policies();
 
-/// `bad_setting`, naming what exists, where there is no such policy.
-result<policy_entry> find_policy(std::string_view name);
-result<std::unique_ptr<policy>> make_policy(std::string_view name, const policy_setup& setup);
+/// A policy by its name, alone or with parameters: `growth`, `planned:renew`, `expandable:slack=5%`. Between several
+/// parameters stands `,` or `+`. `bad_setting`, naming what exists, where there is no such policy or parameter, where a
+/// value is refused, and where GPUMEM_POLICY_LIBRARY cannot be loaded.
+result<policy_entry> find_policy(std::string_view text);
+result<std::unique_ptr<policy>> make_policy(std::string_view text, const policy_setup& setup);
+/// The parameters that stand in `text`; checks nothing but their form.
+result<policy_parameters> parameters_in(std::string_view text);
+
+/// The table of policies in README.md and docs/policies.md, and that of their parameters, in Markdown.
+std::string policy_table_markdown();
+std::string policy_parameter_table_markdown();
 
 /// What TensorFlow leaves free for context and libraries when no fraction is set: 225 MiB below 2 GiB of free
 /// memory, else 500, 1050, 1536 or 1800 MiB by compute capability (gpu_device.cc, MinSystemMemory).

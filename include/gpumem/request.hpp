@@ -10,8 +10,9 @@
 #include <string>
 
 #include "gpumem/device.hpp"
+#include "gpumem/export.h"
 
-namespace gpumem {
+namespace GPUMEM_API gpumem {
 
 /// Every block starts at a multiple of this and is a multiple of it long.
 inline constexpr std::size_t block_granularity = 512;

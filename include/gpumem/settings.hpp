@@ -15,9 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "gpumem/export.h"
 #include "gpumem/status.hpp"
 
-namespace gpumem {
+namespace GPUMEM_API gpumem {
 
 /// `4GiB`, `30%` (of the device's memory) or `80%free` (of what is free at start).
 struct byte_limit {
@@ -63,7 +64,7 @@ enum class stream_id_mode : std::uint8_t {
 /// How a stream gets memory that another one freed and may still use.
 enum class stream_reuse : std::uint8_t {
   device,  ///< the new stream waits for a fence on the device; the host goes on
-  poll,    ///< only once a fence is seen to be done
+  poll,    ///< only once a fence is seen to be done: no stream waits for another one
   host,    ///< the host waits for the fence before it takes more memory
 };
 
@@ -75,7 +76,8 @@ enum class limit_scope : std::uint8_t {
 
 enum class setting_source : std::uint8_t { default_value, code, environment };
 
-/// `KiB` ... `TiB`, `K` ... `T` and `B`, all powers of 1024; digits with an optional fraction, no sign.
+/// `KiB` ... `TiB` and `K` ... `T` are powers of 1024, `kB` ... `TB` powers of 1000; digits with an optional fraction,
+/// no sign.
 /// `bad_setting` names the text and what was expected. `what` names the setting in the message.
 result<std::uint64_t> parse_bytes(std::string_view text, std::string_view what = "size");
 /// Parses every form of `byte_limit`. Zero, negative, NaN and more than 100 % are refused.
@@ -89,6 +91,7 @@ std::string format_bytes(std::uint64_t bytes);
 
 /// Name and value pairs, as the environment holds them (only names that begin with GPUMEM_ matter).
 using environment = std::vector<std::pair<std::string, std::string>>;
+/// GPUMEM_* of this process; of a job's ranks, `GPUMEM_LIMIT_R2` is GPUMEM_LIMIT of rank 2 alone.
 environment process_environment();
 
 class settings {
@@ -96,12 +99,13 @@ class settings {
   // One field an option, in the order of options.def.
   std::string policy = "growth";
   byte_limit limit;
-  limit_scope scope = limit_scope::pool;
+  std::optional<limit_scope> scope;  ///< none: `process` when preloaded without pools, else `pool`
   std::optional<std::uint64_t> headroom_bytes;
   std::optional<std::uint64_t> reserve_bytes;
   std::vector<pool_spec> pools;
   stream_id_mode stream_ids = stream_id_mode::query;
-  stream_reuse reuse = stream_reuse::device;
+  stream_reuse reuse = stream_reuse::poll;
+  std::uint64_t free_wait_ms = 10'000;
   bool thread_cache = true;
   device_choice devices;
   bool soft_placement = false;
@@ -112,10 +116,13 @@ class settings {
   bool ipc = false;
   byte_limit slack;
   std::string plan_path;
-  std::string cuda_driver_path;  ///< load_cuda_driver reads the variable itself
-  std::string nvml_path;         ///< load_nvml reads the variable itself
+  std::string policy_library_path;  ///< find_policy reads the variable itself
+  std::string cuda_driver_path;     ///< load_cuda_driver reads the variable itself
+  std::string nvml_path;            ///< load_nvml reads the variable itself
   std::string trace_path;
   std::string stats_path;  ///< `exit`: a summary on stderr at exit
+  bool oom_log = true;
+  std::string oom_file_path;
   bool verbose = false;
   bool strict = false;
 
@@ -124,15 +131,21 @@ class settings {
   status set(std::string_view option, std::string_view value, setting_source from = setting_source::code);
 
   /// Applies `GPUMEM_*` over what code set. Every bad or unknown variable becomes one line of `problems`
-  /// (variable, value, what was expected) and keeps its former value; in strict mode the first is the error and
-  /// nothing is changed.
+  /// (variable, value, what was expected) and keeps its former value. A bad limit, reserve, pool, group or device
+  /// setting is an error, whatever `strict` says: a limit that somebody asked for never becomes none. In strict mode
+  /// the first problem of any kind is the error. On an error nothing is changed.
   status apply(const environment& variables, std::vector<std::string>* problems = nullptr);
 
   /// These settings with the `_<ordinal>` overrides of one device applied. Requires `apply` before.
   [[nodiscard]] settings for_device(int ordinal) const;
 
+  /// Overrides of devices that are not among `ordinals`, as `GPUMEM_LIMIT_1=8GiB`.
+  [[nodiscard]] std::vector<std::string> overrides_of_others(const std::vector<int>& ordinals) const;
+
   /// Where an option's value came from; `default_value` for names that do not exist.
   [[nodiscard]] setting_source source(std::string_view option) const noexcept;
+  /// An option's value as text that `set` reads again; empty where nothing is set and for names that do not exist.
+  [[nodiscard]] std::string text(std::string_view option) const;
   /// One line an option: `GPUMEM_POLICY=growth (default)`, as GPUMEM_VERBOSE prints it.
   [[nodiscard]] std::string describe() const;
 

@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "gpumem/device.hpp"
+#include "gpumem/export.h"
 
-namespace gpumem {
+namespace GPUMEM_API gpumem {
 
 /// What a device call costs the host, in virtual nanoseconds: `fixed + per_page * pages`.
 struct call_cost {
@@ -41,10 +42,20 @@ struct sim_config {
   address first_address = 0x2000'0000'0000;  ///< differs where several devices share a process's addresses
   std::uint64_t address_space_bytes = std::uint64_t{1} << 47;
   cost_table costs = sim_default_costs();
-  /// On: real host memory stands behind the addresses, four capacities of them at most, wherever the kernel puts them.
-  /// A program may then read and write its blocks; what is not touched costs nothing.
+  /// On: real host memory stands behind the addresses, `host_range_capacities` of them at most, wherever the kernel
+  /// puts them. A program may then read and write its blocks; what is not touched costs nothing.
   bool host_memory = false;
+  std::uint32_t host_range_capacities = 6;  ///< that many capacities of addresses, where host memory is behind them
+  /// Entries of each stream's queue; a call that finds it full waits for the oldest to be done. 0: without end.
+  std::uint32_t queue_depth = 0;
   bool referee = true;  ///< off: no use is remembered and `hazards` stays empty
+};
+
+/// How a stream is made.
+struct sim_stream {
+  bool blocking = false;      ///< ordered with the legacy stream of its context: behind it, and it behind this one
+  bool legacy = false;        ///< the default stream of a further context
+  std::uint32_t context = 0;  ///< 0 is the primary one, whose default stream always exists
 };
 
 enum class hazard_kind : std::uint8_t {
@@ -73,13 +84,21 @@ class sim_device final : public device {
 
   // --- streams -------------------------------------------------------------------------------------------
   /// A stream of its own. A handle is reused after `destroy_stream`, as drivers do; its id never is.
-  stream_ref create_stream();
+  stream_ref create_stream(sim_stream kind = {});
   status destroy_stream(stream_ref s);
   /// While a stream captures, `record`, `wait_host`, `query` of its fences and `synchronize` are refused and
   /// spoil the capture, as the driver's would.
   status begin_capture(stream_ref s);
   /// Ends it; fails where a call has spoilt it.
   status end_capture(stream_ref s);
+  /// As a call that no capture survives; `by` names it in what `end_capture` says.
+  void spoil_capture(stream_ref s, std::string_view by);
+  [[nodiscard]] bool capture_spoilt(stream_ref s) const;
+
+  // --- further contexts ----------------------------------------------------------------------------------
+  /// As `record_context` and `synchronize`, which are about the primary context and the whole device.
+  result<fence> record_in_context(std::uint32_t context);
+  status synchronize_context(std::uint32_t context);
 
   // --- virtual time and work -----------------------------------------------------------------------------
   [[nodiscard]] std::uint64_t now_ns() const noexcept;  ///< the host's clock

@@ -8,7 +8,9 @@
 #include <string>
 #include <string_view>
 
-namespace gpumem {
+#include "gpumem/export.h"
+
+namespace GPUMEM_API gpumem {
 
 struct statistics {
   // Conservation: reserved = live + thread_cached + cached + fenced + idle + leaked, always.

@@ -11,20 +11,24 @@
 #include <string_view>
 #include <utility>
 
-namespace gpumem {
+#include "gpumem/export.h"
+
+namespace GPUMEM_API gpumem {
 
 enum class errc : std::uint8_t {
   ok,
-  invalid_argument,  ///< zero bytes, alignment that is not a power of two, a size that overflows
-  bad_setting,       ///< a GPUMEM_* value, or a combination of them, that cannot be used
-  out_of_memory,     ///< the limit or the device refuses; the message is the first line of the report
-  unknown_pointer,   ///< not a block of this allocator
-  double_free,       ///< a block that is already free
-  wrong_size,        ///< a free that names another size than the allocation
-  wrong_device,      ///< a free or a request that names a device that does not exist or is not the block's
-  unsupported,       ///< the device, or the moment (a capture, say), cannot do this
-  device_error,      ///< the driver reported an error
-  corrupt,           ///< a damaged file, or an invariant that does not hold
+  invalid_argument,    ///< zero bytes, alignment that is not a power of two, a size that overflows
+  bad_setting,         ///< a GPUMEM_* value, or a combination of them, that cannot be used
+  out_of_memory,       ///< the limit or the device refuses; the message is the first line of the report
+  unknown_pointer,     ///< not a block of this allocator
+  double_free,         ///< a block that is already free
+  wrong_size,          ///< a free that names another size than the allocation
+  wrong_device,        ///< a free or a request that names a device that does not exist or is not the block's
+  unsupported,         ///< the device, or the moment (a capture, say), cannot do this
+  device_error,        ///< the driver reported an error
+  corrupt,             ///< a damaged file, or an invariant that does not hold
+  policy_failed,       ///< a function of the policy threw; the message names the policy and the function
+  host_failure = 100,  ///< the host has no memory left for the call itself; nothing is lost
 };
 
 /// The code's name as written above, for messages and JSON.
@@ -46,6 +50,8 @@ class [[nodiscard]] status {
     std::swap(failure_, other.failure_);
     return *this;
   }
+  /// In a catch block: what the exception says. Never throws, and needs no memory where the host has none.
+  static status of_current_exception() noexcept;
   ~status() {
     if (failure_ != nullptr) [[unlikely]]
       let_go();
@@ -68,25 +74,37 @@ class [[nodiscard]] status {
   failure* failure_ = nullptr;
 };
 
-/// A value, or the status that says why there is none. `T` must be default constructible.
+/// A program asked a `result` for the value that it does not have: prints the failure's message and aborts.
+[[noreturn]] void abort_without_value(const status& why) noexcept;
+
+/// A value, or the status that says why there is none. `T` must be default constructible. Reading the value of a
+/// failure prints its message and aborts the program; so does making a result of an ok status, which would be neither.
 template <typename T>
 class [[nodiscard]] result {
  public:
   result(T value) noexcept(noexcept(T(std::move(value)))) : value_{std::move(value)} {}  // NOLINT: converts
-  result(status why) noexcept : status_{std::move(why)} {}                               // NOLINT: converts
+  result(status why) noexcept : status_{std::move(why)} {                                // NOLINT: converts
+    if (status_.ok()) [[unlikely]]
+      abort_without_value(status_);
+  }
 
   [[nodiscard]] bool ok() const noexcept { return status_.ok(); }
   explicit operator bool() const noexcept { return ok(); }
   [[nodiscard]] const status& why() const noexcept { return status_; }
   [[nodiscard]] errc code() const noexcept { return status_.code(); }
 
-  [[nodiscard]] T& operator*() & noexcept { return value_; }
-  [[nodiscard]] const T& operator*() const& noexcept { return value_; }
-  [[nodiscard]] T&& operator*() && noexcept { return std::move(value_); }
-  [[nodiscard]] T* operator->() noexcept { return &value_; }
-  [[nodiscard]] const T* operator->() const noexcept { return &value_; }
+  [[nodiscard]] T& operator*() & noexcept { return require_value(), value_; }
+  [[nodiscard]] const T& operator*() const& noexcept { return require_value(), value_; }
+  [[nodiscard]] T&& operator*() && noexcept { return require_value(), std::move(value_); }
+  [[nodiscard]] T* operator->() noexcept { return require_value(), &value_; }
+  [[nodiscard]] const T* operator->() const noexcept { return require_value(), &value_; }
 
  private:
+  void require_value() const noexcept {
+    if (!ok()) [[unlikely]]
+      abort_without_value(status_);
+  }
+
   status status_;
   T value_{};
 };

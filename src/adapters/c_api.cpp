@@ -55,7 +55,7 @@ extern "C" {
 
 const char* gpumem_code_name(gpumem_code code) {
   if (code == GPUMEM_HOST_FAILURE) return "host_failure";
-  if (code < GPUMEM_OK || code > GPUMEM_CORRUPT) return "unknown code";
+  if (code < GPUMEM_OK || code > GPUMEM_POLICY_FAILED) return "unknown code";
   return gpumem::to_string(static_cast<errc>(code)).data();  // of a literal
 }
 
@@ -207,9 +207,9 @@ gpumem_code gpumem_graph_release(gpumem_allocator* memory, uint64_t graph) {
 gpumem_code gpumem_trim(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* returned) {
   if (returned != nullptr) *returned = 0;
   return with_allocator(memory, [&](gpumem::allocator& in) -> status {
-    if (!exists(in, device)) return no_such_device(in, device);
-    const gpumem::trim_result done = in.trim(device, bytes);
-    if (returned != nullptr) *returned = done.returned_bytes;
+    const result<gpumem::trim_result> done = in.trim(device, bytes);
+    if (!done) return done.why();
+    if (returned != nullptr) *returned = done->returned_bytes;
     return {};
   });
 }

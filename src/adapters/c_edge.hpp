@@ -35,6 +35,8 @@ static_assert(static_cast<int>(errc::wrong_device) == GPUMEM_WRONG_DEVICE);
 static_assert(static_cast<int>(errc::unsupported) == GPUMEM_UNSUPPORTED);
 static_assert(static_cast<int>(errc::device_error) == GPUMEM_DEVICE_ERROR);
 static_assert(static_cast<int>(errc::corrupt) == GPUMEM_CORRUPT);
+static_assert(static_cast<int>(errc::policy_failed) == GPUMEM_POLICY_FAILED);
+static_assert(static_cast<int>(errc::host_failure) == GPUMEM_HOST_FAILURE);
 
 /// Runs `call`, which returns a status, at the edge to C.
 template <typename Call>

@@ -5,19 +5,22 @@
 // log with its whole report and returns null. Any thread.
 #include <cstddef>
 #include <exception>
+#include <mutex>
 
 #include "gpumem/default_allocator.hpp"
+#include "gpumem/export.h"
 #include "log.hpp"
 #include "physical_device.hpp"
 
 extern "C" {
 
-void* gpumem_cupy_malloc(void* param, std::size_t bytes, int device) {
+GPUMEM_API void* gpumem_cupy_malloc(void* param, std::size_t bytes, int device) {
   if (bytes == 0) return nullptr;
   try {
     const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
     if (!found) {
-      gpumem::log_line("cupy: " + found.why().message());
+      static std::once_flag said;  // CuPy asks again for every array
+      std::call_once(said, [&] { gpumem::log_line("cupy: " + found.why().message()); });
       return nullptr;
     }
     gpumem::allocator& from = **found;
@@ -30,7 +33,7 @@ void* gpumem_cupy_malloc(void* param, std::size_t bytes, int device) {
   }
 }
 
-void gpumem_cupy_free(void* /*param*/, void* p, int /*device*/) {
+GPUMEM_API void gpumem_cupy_free(void* /*param*/, void* p, int /*device*/) {
   if (p == nullptr) return;
   const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
   if (found) (*found)->deallocate(p);

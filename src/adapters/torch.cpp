@@ -12,6 +12,7 @@
 #include <string>
 
 #include "gpumem/default_allocator.hpp"
+#include "gpumem/export.h"
 #include "log.hpp"
 #include "physical_device.hpp"
 
@@ -35,7 +36,7 @@ int logical_of(const gpumem::allocator& in, int physical) {
 extern "C" {
 
 /// `cudaStream_t` is passed as a pointer, so that this needs no CUDA header.
-void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stream) {
+GPUMEM_API void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stream) {
   if (bytes <= 0) return nullptr;
   gpumem::allocator& from = opened();
   return from.allocate(
@@ -44,14 +45,14 @@ void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stream) {
 
 // The block goes back in the order of the stream that it was allocated for, which is the one that PyTorch names here; a
 // use by another stream comes through gpumem_torch_record_stream.
-void gpumem_torch_free(void* p, std::ptrdiff_t /*bytes*/, int /*device*/, void* /*stream*/) {
+GPUMEM_API void gpumem_torch_free(void* p, std::ptrdiff_t /*bytes*/, int /*device*/, void* /*stream*/) {
   if (p == nullptr) return;
   const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
   if (found) (*found)->deallocate(p);
 }
 
 /// For `set_record_stream_fn`: a tensor is used by work on another stream, too.
-void gpumem_torch_record_stream(void* p, void* stream) {
+GPUMEM_API void gpumem_torch_record_stream(void* p, void* stream) {
   if (p == nullptr) return;
   if (const gpumem::status noted = opened().record_use(p, {stream}); !noted) {
     gpumem::log_line("record_stream: " + noted.message());
@@ -59,17 +60,17 @@ void gpumem_torch_record_stream(void* p, void* stream) {
 }
 
 /// For `set_reset_fn`: torch.cuda.empty_cache().
-void gpumem_torch_empty_cache() {
+GPUMEM_API void gpumem_torch_empty_cache() {
   gpumem::allocator& all = opened();
   for (const gpumem::logical_device& d : all.devices()) static_cast<void>(all.trim(d.ordinal));
 }
 
 /// For `set_init_fn`: opens the allocator when PyTorch starts to use GPUs, so that a bad GPUMEM_* is told then.
-void gpumem_torch_init(int /*devices*/) { static_cast<void>(opened()); }
+GPUMEM_API void gpumem_torch_init(int /*devices*/) { static_cast<void>(opened()); }
 
 /// For `set_memory_fraction_fn`: torch.cuda.set_per_process_memory_fraction. Of the GPU's memory; it becomes the limit
 /// of the pool that PyTorch's tensors on that GPU live in.
-void gpumem_torch_memory_fraction(double fraction, int device) {
+GPUMEM_API void gpumem_torch_memory_fraction(double fraction, int device) {
   gpumem::allocator& in = opened();
   const int logical = logical_of(in, device);
   if (!(fraction > 0 && fraction <= 1)) {  // NaN as well
@@ -81,7 +82,7 @@ void gpumem_torch_memory_fraction(double fraction, int device) {
 }
 
 /// For `set_base_alloc_fn`: the segment that a block is a part of, and its size.
-void* gpumem_torch_base_alloc(void* p, std::size_t* bytes) {
+GPUMEM_API void* gpumem_torch_base_alloc(void* p, std::size_t* bytes) {
   const gpumem::result<gpumem::block_info> found = opened().describe(p);
   if (!found) throw std::invalid_argument{"gpumem: " + found.why().message()};
   if (bytes != nullptr) *bytes = found->segment_bytes;

@@ -15,9 +15,13 @@ class flat_map {
 
   flat_map() : slots_(16) {}
 
+  /// The next `insert` takes no memory.
+  void make_room() {
+    if ((count_ + 1) * 2 > slots_.size()) grow();
+  }
   /// Requires that `key` is not in it, and that `value` is not `none`.
   void insert(std::uint64_t key, std::uint32_t value) {
-    if ((count_ + 1) * 2 > slots_.size()) grow();
+    make_room();
     place(slots_, {key, value});
     ++count_;
   }

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "job_rank.hpp"
+
 namespace gpumem {
 namespace {
 
@@ -44,8 +46,9 @@ void log_line(std::string_view line) {
     return;
   }
   std::string text;
-  text.reserve(line.size() + 9);
-  text.append("gpumem: ").append(line).push_back('\n');
+  const std::string& rank = rank_prefix();
+  text.reserve(rank.size() + line.size() + 9);
+  text.append("gpumem: ").append(rank).append(line).push_back('\n');
   write_whole(text);
 }
 

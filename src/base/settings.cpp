@@ -11,6 +11,7 @@
 #include <charconv>
 #include <iterator>
 
+#include "job_rank.hpp"
 #include "text.hpp"
 #include "units.hpp"
 
@@ -34,6 +35,13 @@ status read_name(std::string_view text, std::string_view what, std::string& into
   return {};
 }
 std::string show_name(const std::string& name) { return name; }
+
+/// A path of which each rank of a job has its own where `%r` stands in it.
+status read_rank_path(std::string_view text, std::string_view /*what*/, std::string& into) {
+  into = with_rank(text);
+  return {};
+}
+std::string show_rank_path(const std::string& path) { return path; }
 
 /// Any text; empty switches it off.
 status read_path(std::string_view text, std::string_view /*what*/, std::string& into) {
@@ -64,14 +72,7 @@ status read_limit(std::string_view text, std::string_view what, byte_limit& into
 std::string show_limit(const byte_limit& limit) { return limit.to_string(); }
 
 status read_slack(std::string_view text, std::string_view what, byte_limit& into) {
-  if (const std::string_view none = trimmed(text); none == "0" || none == "0%") {
-    into = {.unit = byte_limit::kind::bytes, .bytes = 0, .fraction = 0};
-    return {};
-  }
-  const result<byte_limit> parsed = parse_limit(text, what);
-  if (!parsed || parsed->unit == byte_limit::kind::of_free) return refused(what, text, "a share (5%) or bytes (64MiB)");
-  into = *parsed;
-  return {};
+  return store(parse_share_or_bytes(text, what), into);
 }
 std::string show_slack(const byte_limit& slack) { return slack ? slack.to_string() : ""; }
 
@@ -94,7 +95,7 @@ std::string show_devices(const device_choice& devices) { return devices.to_strin
 status read_group(std::string_view text, std::string_view what, std::string& into) {
   constexpr std::size_t longest = 64;
   constexpr std::string_view allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-  const std::string_view name = trimmed(text);
+  const std::string name = with_rank(trimmed(text));
   if (name.size() > longest || name.find_first_not_of(allowed) != std::string_view::npos || name.starts_with('.')) {
     return refused(what, text, "a name of at most 64 letters, digits, '.', '_' and '-', not '.' first");
   }
@@ -130,7 +131,7 @@ status read_stream_reuse(std::string_view text, std::string_view what, stream_re
   } else if (word == "host") {
     into = stream_reuse::host;
   } else {
-    return refused(what, text, "device, poll or host");
+    return refused(what, text, "poll, device or host");
   }
   return {};
 }
@@ -139,13 +140,37 @@ std::string show_stream_reuse(stream_reuse reuse) {
   return reuse == stream_reuse::host ? "host" : "device";
 }
 
-status read_limit_scope(std::string_view text, std::string_view what, limit_scope& into) {
+status read_milliseconds(std::string_view text, std::string_view what, std::uint64_t& into) {
+  const std::string_view digits = trimmed(text);
+  std::uint64_t ms = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ms);
+  constexpr std::uint64_t most = std::uint64_t{1} << 40;
+  if (error != std::errc{} || end != digits.data() + digits.size() || ms > most) {
+    return refused(what, text, "milliseconds, a whole number");
+  }
+  into = ms;
+  return {};
+}
+std::string show_milliseconds(std::uint64_t ms) { return fmt::format("{}", ms); }
+
+status read_limit_scope(std::string_view text, std::string_view what, std::optional<limit_scope>& into) {
   const std::string_view word = trimmed(text);
   if (word != "pool" && word != "process") return refused(what, text, "pool or process");
   into = word == "pool" ? limit_scope::pool : limit_scope::process;
   return {};
 }
-std::string show_limit_scope(limit_scope of) { return of == limit_scope::pool ? "pool" : "process"; }
+std::string show_limit_scope(const std::optional<limit_scope>& of) {
+  if (!of) return "";
+  return *of == limit_scope::pool ? "pool" : "process";
+}
+
+/// The forms of settings that keep a program from memory or from a card. A bad value of one stops the allocator from
+/// opening: without it the program would have more than was asked for.
+constexpr bool guards_memory(std::string_view form) noexcept {
+  constexpr std::array<std::string_view, 7> forms{"limit",   "limit_scope", "reserve",    "pools",
+                                                  "devices", "group",       "group_limit"};
+  return std::find(forms.begin(), forms.end(), form) != forms.end();
+}
 
 // --- the table ---------------------------------------------------------------------------------------------------
 
@@ -169,6 +194,7 @@ struct option {
   small_name name;
   std::string_view variable;
   scope reach;
+  bool guards;  ///< `guards_memory` of its form
   std::string_view values;
   std::string_view default_text;
   std::string_view help;
@@ -182,6 +208,7 @@ constexpr option options[] = {
   {small_name{#NAME},                                                                                          \
    "GPUMEM_" #NAME,                                                                                            \
    scope::reach,                                                                                               \
+   guards_memory(#form),                                                                                       \
    values,                                                                                                     \
    default_text,                                                                                               \
    help,                                                                                                       \
@@ -245,6 +272,14 @@ std::string unknown_variable(std::string_view variable, std::string_view value, 
          fmt::format("did you mean {}{}{}?", prefix, close, name.ordinal ? fmt::format("_{}", *name.ordinal) : "");
 }
 
+/// `GPUMEM_LIMIT_x` can only have been meant for a setting that guards memory.
+bool extends_a_guard(std::string_view variable) noexcept {
+  return std::any_of(std::begin(options), std::end(options), [&](const option& o) {
+    return o.guards && variable.size() > o.variable.size() && variable.starts_with(o.variable) &&
+           variable[o.variable.size()] == '_';
+  });
+}
+
 /// Whether `variables` ask for strict mode; `otherwise` where they do not say, or say it badly.
 bool asks_for_strict(const environment& variables, bool otherwise) {
   bool strict = otherwise;
@@ -252,6 +287,31 @@ bool asks_for_strict(const environment& variables, bool otherwise) {
     if (name == "GPUMEM_STRICT") static_cast<void>(read_flag(value, name, strict).ok());
   }
   return strict;
+}
+
+}  // namespace
+
+namespace {
+
+/// `GPUMEM_LIMIT_R2` is GPUMEM_LIMIT of rank 2 and nothing to the others; outside a job a process is rank 0.
+environment of_this_rank(environment all) {
+  environment own;
+  std::erase_if(all, [&](const auto& entry) {
+    const std::string_view name = entry.first;
+    const std::size_t bar = name.rfind("_R");
+    if (bar == std::string_view::npos || bar < prefix.size() || bar + 2 == name.size() ||
+        name.find_first_not_of("0123456789", bar + 2) != std::string_view::npos) {
+      return false;
+    }
+    const unsigned rank = this_rank() ? this_rank()->rank : 0;
+    if (name.substr(bar + 2) == std::to_string(rank)) own.emplace_back(name.substr(0, bar), entry.second);
+    return true;
+  });
+  for (auto& mine : own) {
+    std::erase_if(all, [&](const auto& entry) { return entry.first == mine.first; });
+    all.push_back(std::move(mine));
+  }
+  return all;
 }
 
 }  // namespace
@@ -264,7 +324,7 @@ environment process_environment() {
     if (!text.starts_with(prefix) || equals == std::string_view::npos) continue;
     variables.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
-  return variables;
+  return of_this_rank(std::move(variables));
 }
 
 status settings::set(std::string_view option_name, std::string_view value, setting_source from) {
@@ -290,33 +350,40 @@ status settings::set(std::string_view option_name, std::string_view value, setti
 status settings::apply(const environment& variables, std::vector<std::string>* problems) {
   settings next = *this;
   std::vector<std::string> found;
+  std::string refusal;  // the first that stops the allocator from opening
+  const auto add = [&](std::string problem, bool stops) {
+    if (stops && refusal.empty()) refusal = problem;
+    found.push_back(std::move(problem));
+  };
   for (const auto& [variable, value] : variables) {
     if (!std::string_view{variable}.starts_with(prefix)) continue;
     const option* o = find_variable(variable);
     if (o != nullptr) {
       if (const status s = next.set(o->name.view(), value, setting_source::environment); !s) {
-        found.push_back(s.message());
+        add(s.message(), o->guards);
       }
       continue;
     }
     const variable_name name = split(variable);
     o = name.ordinal ? find_variable(name.base) : nullptr;
     if (o == nullptr) {
-      found.push_back(unknown_variable(variable, value, name));
+      add(unknown_variable(variable, value, name), extends_a_guard(variable));
     } else if (o->reach == scope::process) {
-      found.push_back(fmt::format("{}={}: {} cannot differ between devices; expected {}", variable, printable(value),
-                                  o->variable, o->variable));
+      add(fmt::format("{}={}: {} cannot differ between devices; expected {}", variable, printable(value), o->variable,
+                      o->variable),
+          o->guards);
     } else if (settings scratch; const status s = o->read(scratch, value, variable)) {
       std::erase_if(next.overrides_, [&](const override_text& each) {
         return each.ordinal == *name.ordinal && each.option == o->name.view();
       });
       next.overrides_.push_back({*name.ordinal, std::string{o->name.view()}, value});
     } else {
-      found.push_back(s.message());
+      add(s.message(), o->guards);
     }
   }
   if (problems != nullptr) problems->insert(problems->end(), found.begin(), found.end());
-  if (!found.empty() && asks_for_strict(variables, strict)) return {errc::bad_setting, found.front()};
+  if (!found.empty() && asks_for_strict(variables, strict)) refusal = found.front();
+  if (!refusal.empty()) return {errc::bad_setting, refusal};
   *this = std::move(next);
   return {};
 }
@@ -331,11 +398,25 @@ settings settings::for_device(int ordinal) const {
   return device;
 }
 
+std::vector<std::string> settings::overrides_of_others(const std::vector<int>& ordinals) const {
+  std::vector<std::string> out;
+  for (const override_text& each : overrides_) {
+    if (std::find(ordinals.begin(), ordinals.end(), each.ordinal) != ordinals.end()) continue;
+    out.push_back(fmt::format("{}_{}={}", find_option(each.option)->variable, each.ordinal, printable(each.value)));
+  }
+  return out;
+}
+
 setting_source settings::source(std::string_view option_name) const noexcept {
   const auto recorded = sources_.find(option_name);
   if (recorded != sources_.end()) return recorded->second;
   const option* const o = find_option(option_name);
   return o == nullptr || o->same(*this, defaults()) ? setting_source::default_value : setting_source::code;
+}
+
+std::string settings::text(std::string_view option_name) const {
+  const option* const o = find_option(option_name);
+  return o == nullptr ? std::string{} : o->show(*this);
 }
 
 std::string settings::describe() const {

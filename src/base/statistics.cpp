@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "gpumem/settings.hpp"
+#include "job_rank.hpp"
 #include "text.hpp"
 
 namespace gpumem {
@@ -26,6 +27,11 @@ std::string driver_said(const oom_report& r) {
   return r.driver_message.empty() ? "no message" : printable(r.driver_message, 400);
 }
 
+/// Nothing that is freed or ended would help.
+std::string more_than_the_device(const oom_report& r) {
+  return fmt::format("more than the device's {} in all; ask for less at once", format_bytes(r.device_total_bytes));
+}
+
 /// Why, and after the semicolon what to do.
 std::string explanation(const oom_report& r) {
   const statistics& s = r.pool_statistics;
@@ -37,9 +43,15 @@ std::string explanation(const oom_report& r) {
             "GPUMEM_GROUP_LIMIT",
             printable(r.group), format_bytes(r.group_held_bytes), format_bytes(r.group_limit_bytes), held(s));
       }
+      if (r.device_total_bytes != 0 && r.rounded_bytes > r.device_total_bytes) return more_than_the_device(r);
+      if (r.rounded_bytes > s.limit_bytes) {
+        return fmt::format("more than the limit {} in all; ask for less, or raise GPUMEM_LIMIT",
+                           format_bytes(s.limit_bytes));
+      }
       return fmt::format("limit {} reached with {}; free memory or raise GPUMEM_LIMIT", format_bytes(s.limit_bytes),
                          held(s));
     case oom_cause::device_full:
+      if (r.device_total_bytes != 0 && r.rounded_bytes > r.device_total_bytes) return more_than_the_device(r);
       return fmt::format("device has {} left of {}, this pool holds {}; free memory, or end what else uses the device",
                          format_bytes(r.device_free_bytes), format_bytes(r.device_total_bytes), held(s));
     case oom_cause::fragmentation:
@@ -80,7 +92,8 @@ std::string_view to_string(oom_cause cause) noexcept {
 }
 
 std::string oom_report::headline() const {
-  return fmt::format("out of memory on pool {} ({}): {} asked, {}", printable(pool), printable(policy),
+  const std::string of_rank = this_rank() ? fmt::format(" of rank {}", this_rank()->rank) : "";
+  return fmt::format("out of memory on pool {} ({}){}: {} asked, {}", printable(pool), printable(policy), of_rank,
                      format_bytes(requested_bytes), explanation(*this));
 }
 

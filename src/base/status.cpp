@@ -1,7 +1,35 @@
 /// What a failure says, and the names of the error codes.
 #include "gpumem/status.hpp"
 
+#include <cstdio>
+#include <cstdlib>
+
+#include "without_exceptions.hpp"
+
 namespace gpumem {
+namespace {
+
+/// Never destroyed: a program may allocate while it exits.
+const status& host_failure() {
+  static const status& made = *new status{
+      errc::host_failure, "the host has no memory left for the call itself: nothing was changed; free host memory"};
+  return made;
+}
+
+/// Made when the library is loaded: later there may be no memory for it.
+[[maybe_unused]] const status& made_early = host_failure();
+
+}  // namespace
+
+status status::of_current_exception() noexcept {
+  try {
+    throw;
+  } catch (const thrown_status& carried) {
+    return carried.why;
+  } catch (...) {
+    return host_failure();
+  }
+}
 
 const std::string& status::message() const noexcept {
   static const std::string none;
@@ -10,6 +38,16 @@ const std::string& status::message() const noexcept {
 
 void status::let_go() const noexcept {
   if (failure_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete failure_;
+}
+
+void abort_without_value(const status& why) noexcept {
+  if (why.ok()) {
+    std::fputs("gpumem: a result was made of a status that is ok; expected a value or a failure\n", stderr);
+  } else {
+    std::fprintf(stderr, "gpumem: the value of a failed call was read: %s: %s\n", to_string(why.code()).data(),
+                 why.message().c_str());
+  }
+  std::abort();
 }
 
 std::string_view to_string(errc code) noexcept {
@@ -36,6 +74,10 @@ std::string_view to_string(errc code) noexcept {
       return "device_error";
     case errc::corrupt:
       return "corrupt";
+    case errc::policy_failed:
+      return "policy_failed";
+    case errc::host_failure:
+      return "host_failure";
   }
   return "unknown_code";
 }

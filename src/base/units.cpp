@@ -24,20 +24,26 @@ constexpr std::string_view expected_limit = "bytes (4GiB), a share of the device
 constexpr std::string_view expected_pools = "a list such as 2GiB,2GiB or train:8GiB,eval:30%:caching";
 constexpr std::size_t most_pools = 64;
 
+/// The one place that says what a unit is: `G` and `GiB` are powers of 1024, `GB` is a power of 1000. Case does not
+/// count, so `kB`, `KB` and `kb` are 1000 bytes.
 struct unit_name {
   std::string_view name;
-  unsigned shift;
+  std::uint64_t bytes;
 };
-constexpr std::array<unit_name, 10> units{{{"", 0},
-                                           {"b", 0},
-                                           {"k", 10},
-                                           {"kib", 10},
-                                           {"m", 20},
-                                           {"mib", 20},
-                                           {"g", 30},
-                                           {"gib", 30},
-                                           {"t", 40},
-                                           {"tib", 40}}};
+constexpr std::array<unit_name, 14> units{{{"", 1},
+                                           {"b", 1},
+                                           {"k", kib},
+                                           {"kib", kib},
+                                           {"kb", 1'000},
+                                           {"m", mib},
+                                           {"mib", mib},
+                                           {"mb", 1'000'000},
+                                           {"g", gib},
+                                           {"gib", gib},
+                                           {"gb", 1'000'000'000},
+                                           {"t", tib},
+                                           {"tib", tib},
+                                           {"tb", 1'000'000'000'000}}};
 
 /// A value, or why there is none ("unknown unit").
 template <typename T>
@@ -83,15 +89,10 @@ reading<decimal> read_decimal(std::string_view text) {
   return {.value = number};
 }
 
-/// `fraction / 10^18 * 2^shift`, rounded down: long division in base two.
-std::uint64_t scaled_fraction(std::uint64_t fraction, unsigned shift) noexcept {
-  std::uint64_t quotient = 0;
-  for (unsigned i = 0; i < shift; ++i) {
-    fraction *= 2;
-    quotient = quotient * 2 + (fraction >= one ? 1 : 0);
-    if (fraction >= one) fraction -= one;
-  }
-  return quotient;
+/// `fraction / 10^18 * unit_bytes`, rounded down.
+std::uint64_t scaled_fraction(std::uint64_t fraction, std::uint64_t unit_bytes) noexcept {
+  __extension__ using wide = unsigned __int128;  // 60 bits times 40
+  return static_cast<std::uint64_t>(wide{fraction} * unit_bytes / one);
 }
 
 reading<std::uint64_t> read_bytes(std::string_view text) {
@@ -100,9 +101,12 @@ reading<std::uint64_t> read_bytes(std::string_view text) {
   const std::string unit = lowered(trimmed(number.value.rest));
   for (const unit_name& known : units) {
     if (known.name != unit) continue;
-    if (known.shift == 0 && number.value.has_fraction) return {.problem = "a fraction of a byte"};
-    if (number.value.whole > UINT64_MAX >> known.shift) return {.problem = "more than 2^64-1 bytes"};
-    return {.value = (number.value.whole << known.shift) + scaled_fraction(number.value.fraction, known.shift)};
+    if (known.bytes == 1 && number.value.has_fraction) return {.problem = "a fraction of a byte"};
+    if (number.value.whole > UINT64_MAX / known.bytes) return {.problem = "more than 2^64-1 bytes"};
+    const std::uint64_t whole = number.value.whole * known.bytes;
+    const std::uint64_t fraction = scaled_fraction(number.value.fraction, known.bytes);
+    if (whole > UINT64_MAX - fraction) return {.problem = "more than 2^64-1 bytes"};
+    return {.value = whole + fraction};
   }
   return {.problem = fmt::format("unknown unit {}", printable(trimmed(number.value.rest), 16))};
 }
@@ -172,6 +176,12 @@ reading<pool_spec> read_pool(std::string_view part) {
   return {.value = pool};
 }
 
+/// What follows a separator in a list of pools is a further parameter of a pool's policy, and no pool.
+bool is_policy_parameter(std::string_view rest) noexcept {
+  const std::string_view part = rest.substr(0, rest.find_first_of(",+"));
+  return part.find('=') < part.find(':');
+}
+
 status refused(std::string_view what, std::string_view text, std::string_view problem, std::string_view expected) {
   return {errc::bad_setting, fmt::format("{}={}: {}; expected {}", what, printable(text), problem, expected)};
 }
@@ -207,7 +217,10 @@ result<std::vector<pool_spec>> parse_pools(std::string_view text, std::string_vi
   std::vector<pool_spec> pools;
   std::set<std::string, std::less<>> names;
   for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find_first_of(",+", begin), text.size());
+    std::size_t end = std::min(text.find_first_of(",+", begin), text.size());
+    while (end < text.size() && is_policy_parameter(text.substr(end + 1))) {
+      end = std::min(text.find_first_of(",+", end + 1), text.size());
+    }
     if (pools.size() == most_pools) {
       return refused(what, text, fmt::format("more than {} pools", most_pools), expected_pools);
     }
@@ -222,6 +235,15 @@ result<std::vector<pool_spec>> parse_pools(std::string_view text, std::string_vi
     begin = end + 1;
   }
   return pools;
+}
+
+result<byte_limit> parse_share_or_bytes(std::string_view text, std::string_view what) {
+  if (const std::string_view none = trimmed(text); none == "0" || none == "0%") {
+    return byte_limit{.unit = byte_limit::kind::bytes, .bytes = 0};
+  }
+  const reading<byte_limit> given = read_limit(text);
+  if (given.problem.empty() && given.value.unit != byte_limit::kind::of_free) return given.value;
+  return status{errc::bad_setting, fmt::format("{}={}: expected a share (5%) or bytes (64MiB)", what, printable(text))};
 }
 
 std::string format_bytes(std::uint64_t bytes) {

@@ -3,11 +3,15 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gpumem/settings.hpp"
 
 namespace gpumem {
+
+/// A share (`5%`) or bytes (`64MiB`); unlike a limit it may be 0.
+[[nodiscard]] result<byte_limit> parse_share_or_bytes(std::string_view text, std::string_view what);
 
 /// `4GiB` where the bytes are a whole number of a unit, else plain digits.
 [[nodiscard]] std::string exact_bytes(std::uint64_t bytes);

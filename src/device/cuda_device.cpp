@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "cuda_entered.hpp"
@@ -18,13 +19,19 @@ namespace {
 constexpr std::uint64_t plain_granularity_bytes = std::uint64_t{2} << 20;  // what cuMemAlloc occupies at least
 constexpr std::string_view simulated_name = "simulated";                   // the names of test doubles begin with it
 
-std::string uuid_text(const CUuuid& uuid) {
-  std::string out = "GPU-";
+/// A slice of a card says so in its name ("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), and NVML knows it by another prefix.
+std::string uuid_text(const CUuuid& uuid, std::string_view name) {
+  std::string out = name.find(" MIG ") != std::string_view::npos ? "MIG-" : "GPU-";
   for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
     if (i == 4 || i == 6 || i == 8 || i == 10) out += '-';
     out += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
   }
   return out;
+}
+
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> latest{0};
+  return ++latest;
 }
 
 }  // namespace
@@ -39,6 +46,12 @@ result<std::unique_ptr<device>> open_cuda_device(const cuda_config& config) {
   return cuda_device::open(*driver, config);
 }
 
+status add_cuda_peer(device& of, int ordinal) {
+  auto* const gpu = dynamic_cast<cuda_device*>(&of);
+  if (gpu == nullptr) return {errc::invalid_argument, "not a device that open_cuda_device made"};
+  return gpu->add_peer(ordinal);
+}
+
 result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, const cuda_config& config) {
   const auto failed = [&](const auto& function, CUresult error) {
     return driver_status(driver, function.name, error, fmt::format("of device {}", config.ordinal));
@@ -51,7 +64,7 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
                        : fmt::format("expected 0 to {}", *count - 1);
   };
   if (!exists(config.ordinal)) {
-    return status{errc::invalid_argument, fmt::format("CUDA device {} does not exist: {}", config.ordinal, range())};
+    return status{errc::wrong_device, fmt::format("CUDA device {} does not exist: {}", config.ordinal, range())};
   }
   CUdevice handle{};
   if (const CUresult e = driver.device_get(&handle, config.ordinal); e != CUDA_SUCCESS) {
@@ -72,7 +85,7 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
   if (const CUresult e = driver.device_get_uuid(&uuid, handle); e != CUDA_SUCCESS) {
     return failed(driver.device_get_uuid, e);
   }
-  info.uuid = uuid_text(uuid);
+  info.uuid = uuid_text(uuid, info.name);
   std::size_t total = 0;
   if (const CUresult e = driver.device_total_mem(&total, handle); e != CUDA_SUCCESS) {
     return failed(driver.device_total_mem, e);
@@ -98,9 +111,9 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
       }
     }
     if (can == 0) {
-      return status{errc::invalid_argument, fmt::format("device {} cannot be a peer of device {}: expected another "
-                                                        "device that can reach its memory",
-                                                        peer, config.ordinal)};
+      return status{errc::wrong_device, fmt::format("device {} cannot be a peer of device {}: expected another "
+                                                    "device that can reach its memory",
+                                                    peer, config.ordinal)};
     }
     made->access_.push_back(
         {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = other}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
@@ -109,7 +122,7 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
 }
 
 cuda_device::cuda_device(const cuda_driver& driver, CUdevice handle, device_info info)
-    : driver_{driver}, handle_{handle}, info_{std::move(info)} {
+    : driver_{driver}, handle_{handle}, info_{std::move(info)}, number_{next_number()} {
   remember(this);
 }
 
@@ -261,13 +274,17 @@ result<page_run> cuda_device::do_create(std::uint64_t bytes) {
   const entered here{*this};
   if (!here.ok()) return here.why();
   CUmemGenericAllocationHandle pages = 0;
-  CUresult done = driver_.mem_create(&pages, bytes, &pages_, 0);
+  const bool known_plain = plain_pages_.load(std::memory_order_relaxed);
+  CUresult done = CUDA_ERROR_NOT_SUPPORTED;
+  if (!known_plain) done = driver_.mem_create(&pages, bytes, &pages_, 0);
   if (done == CUDA_ERROR_NOT_SUPPORTED || done == CUDA_ERROR_INVALID_VALUE || done == CUDA_ERROR_NOT_PERMITTED) {
-    // A container or a virtual GPU may refuse what the attributes promise: then plain pages, which serve this process.
+    // A container or a virtual GPU may refuse what the attributes promise: then plain pages, which serve this process,
+    // from here on.
     CUmemAllocationProp plain = pages_;
     plain.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     plain.allocFlags = {};
     done = driver_.mem_create(&pages, bytes, &plain, 0);
+    if (done == CUDA_SUCCESS && !known_plain) plain_pages_.store(true, std::memory_order_relaxed);
   }
   if (done == CUDA_SUCCESS) return page_run{pages};
   return driver_status(driver_, driver_.mem_create.name, done,
@@ -291,8 +308,13 @@ status cuda_device::do_map(address at, std::uint64_t bytes, page_run pages) {
 status cuda_device::do_set_access(address at, std::uint64_t bytes) {
   const entered here{*this};
   if (!here.ok()) return here.why();
+  // Held meanwhile, so that a peer that is added is added to each range.
+  const std::lock_guard lock{access_mutex_};
   const CUresult done = driver_.mem_set_access(at, bytes, access_.data(), access_.size());
-  if (done == CUDA_SUCCESS) return {};
+  if (done == CUDA_SUCCESS) {
+    accessible_[at] = bytes;
+    return {};
+  }
   return driver_status(driver_, driver_.mem_set_access.name, done,
                        fmt::format("of {} at {:#x}", format_bytes(bytes), at));
 }
@@ -301,8 +323,51 @@ status cuda_device::do_unmap(address at, std::uint64_t bytes) {
   const entered here{*this};
   if (!here.ok()) return here.why();
   const CUresult done = driver_.mem_unmap(at, bytes);
-  if (done == CUDA_SUCCESS) return {};
+  if (done == CUDA_SUCCESS) {
+    const std::lock_guard lock{access_mutex_};
+    forget_accessible(at, at + bytes);
+    return {};
+  }
   return driver_status(driver_, driver_.mem_unmap.name, done, fmt::format("of {} at {:#x}", format_bytes(bytes), at));
+}
+
+// A range may have been unmapped in part.
+void cuda_device::forget_accessible(address begin, address end) {
+  auto it = accessible_.lower_bound(begin);
+  if (it != accessible_.begin()) {
+    const auto before = std::prev(it);
+    const address before_end = before->first + before->second;
+    if (before_end > begin) {
+      before->second = begin - before->first;
+      if (before_end > end) accessible_[end] = before_end - end;
+    }
+  }
+  while (it != accessible_.end() && it->first < end) {
+    const address it_end = it->first + it->second;
+    it = accessible_.erase(it);
+    if (it_end > end) accessible_[end] = it_end - end;
+  }
+}
+
+status cuda_device::add_peer(int ordinal) {
+  const std::lock_guard lock{access_mutex_};
+  if (access_.empty()) return {};  // it cannot map pages
+  for (const CUmemAccessDesc& known : access_) {
+    if (known.location.id == ordinal) return {};
+  }
+  const CUmemAccessDesc peer{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal},
+                             .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  access_.push_back(peer);
+  if (accessible_.empty()) return {};
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  for (const auto& [at, bytes] : accessible_) {
+    if (const CUresult e = driver_.mem_set_access(at, bytes, &peer, 1); e != CUDA_SUCCESS) {
+      return driver_status(driver_, driver_.mem_set_access.name, e,
+                           fmt::format("of {} at {:#x} for device {}", format_bytes(bytes), at, ordinal));
+    }
+  }
+  return {};
 }
 
 // Before the context exists NVML is asked, where it is there: a context would take several hundred MB of a card that

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -25,6 +26,8 @@ class cuda_device final : public device {
   ~cuda_device() override;
 
   [[nodiscard]] const device_info& info() const noexcept override { return info_; }
+
+  status add_peer(int ordinal);
 
   /// In a forked child, from the fork handler: every further call fails.
   void forked() noexcept { set_condition(device_condition::forked); }
@@ -50,6 +53,8 @@ class cuda_device final : public device {
   status do_wait_host(fence f) override;
   status do_wait_stream(stream_ref waiter, fence f) override;
   void do_drop(fence f) noexcept override;
+  result<std::uint64_t> do_foreign_context(stream_ref of) override;
+  result<fence> do_record_foreign(std::uint64_t context) override;
   result<std::uint64_t> do_stream_id(stream_ref of) override;
   result<std::uint64_t> do_capture_id(stream_ref of) override;
   status do_watch_graph(stream_ref capturing, std::function<void()> gone) override;
@@ -60,7 +65,9 @@ class cuda_device final : public device {
   [[nodiscard]] bool deferred_done(fence f) const noexcept;
   status context(CUcontext* out);
   result<CUevent> take_event();
+  result<CUevent> make_event();
   void keep_event(CUevent e) noexcept;
+  void forget_accessible(address begin, address end);
   /// `call` by `name`, or the status that says what it was doing.
   template <typename Function, typename... Arguments>
   status checked(const Function& call, std::string_view doing, Arguments... arguments);
@@ -69,14 +76,22 @@ class cuda_device final : public device {
   const CUdevice handle_;
   device_info info_;
   CUmemAllocationProp pages_{};
-  std::vector<CUmemAccessDesc> access_;  // of mapped pages: this device and its peers
+
+  std::mutex access_mutex_;
+  std::vector<CUmemAccessDesc> access_;          // of mapped pages: this device and its peers
+  std::map<address, std::uint64_t> accessible_;  // ranges that were given it
 
   std::mutex context_mutex_;
   std::atomic<CUcontext> context_{nullptr};
   unsigned long long context_id_ = 0;
 
+  const std::uint64_t number_;            // of this object, which no later one repeats
+  std::atomic<bool> plain_pages_{false};  // exportable ones were refused
+
   std::mutex events_mutex_;
-  std::vector<CUevent> events_;  // spare ones
+  std::vector<CUevent> events_;          // spare ones
+  std::vector<CUevent> foreign_events_;  // fences of other contexts, which cannot be kept for this one
+  std::size_t events_made_ = 0;          // of events_, spare or in use
 
   std::atomic<std::uint64_t> deferred_{0};      // fences given out that stand for a synchronise
   std::atomic<std::uint64_t> synchronized_{0};  // of these, the last that a synchronise covers

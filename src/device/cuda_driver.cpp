@@ -3,12 +3,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "trusted_path.hpp"
 
 namespace gpumem {
 namespace {
@@ -79,7 +80,7 @@ errc code_of(CUresult error) {
     case CUDA_ERROR_CAPTURED_EVENT:
       return errc::unsupported;
     case CUDA_ERROR_INVALID_DEVICE:
-      return errc::invalid_argument;
+      return errc::wrong_device;
     default:
       return errc::device_error;
   }
@@ -179,8 +180,8 @@ result<const cuda_driver*> load_cuda_driver() {
   static const cuda_driver* loaded = nullptr;  // an error is not kept: what was wrong may be mended
   const std::lock_guard lock{once};
   if (loaded != nullptr) return loaded;
-  const char* const named = std::getenv("GPUMEM_CUDA_DRIVER");
-  result<const cuda_driver*> driver = load_from(named != nullptr && *named != '\0' ? named : usual_driver);
+  const std::string named = trusted_path("GPUMEM_CUDA_DRIVER");
+  result<const cuda_driver*> driver = load_from(named.empty() ? usual_driver : named);
   if (driver) loaded = *driver;
   return driver;
 }

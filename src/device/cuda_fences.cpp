@@ -36,15 +36,26 @@ result<CUevent> cuda_device::take_event() {
       events_.pop_back();
       return spare;
     }
+    if (events_.capacity() == events_made_) events_.reserve(2 * events_made_ + 1);  // so that keep_event need not
+    ++events_made_;
   }
+  return make_event();
+}
+
+// Who waits for one sleeps instead of keeping a core busy.
+result<CUevent> cuda_device::make_event() {
   CUevent made = nullptr;
-  const CUresult done = driver_.event_create(&made, CU_EVENT_DISABLE_TIMING);
+  const CUresult done = driver_.event_create(&made, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
   if (done != CUDA_SUCCESS) return driver_status(driver_, driver_.event_create.name, done);
   return made;
 }
 
 void cuda_device::keep_event(CUevent e) noexcept {
   const std::lock_guard lock{events_mutex_};
+  if (std::erase(foreign_events_, e) != 0) {
+    driver_.event_destroy(e);
+    return;
+  }
   events_.push_back(e);
 }
 
@@ -71,6 +82,48 @@ result<fence> cuda_device::do_record_context() {
   return driver_status(driver_, driver_.ctx_record_event.name, done, fmt::format("on device {}", info_.ordinal));
 }
 
+result<std::uint64_t> cuda_device::do_foreign_context(stream_ref of) {
+  if (depends_on_context(of)) return std::uint64_t{0};
+  CUcontext own = nullptr;
+  if (status ok = context(&own); !ok) return ok;
+  CUcontext theirs = nullptr;
+  const CUresult done = driver_.stream_get_ctx(stream_of(of), &theirs);
+  if (done != CUDA_SUCCESS) {
+    return driver_status(driver_, driver_.stream_get_ctx.name, done, fmt::format("of stream {}", of.handle));
+  }
+  return theirs == own ? std::uint64_t{0} : static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(theirs));
+}
+
+// The event is of that context, as cuCtxRecordEvent requires. A context that is destroyed has no work any more.
+result<fence> cuda_device::do_record_foreign(std::uint64_t of) {
+  if (!driver_.ctx_record_event) {
+    return status{errc::unsupported,
+                  fmt::format("no event on another context with a driver of CUDA {}; expected 12.5 or later",
+                              version_text(driver_.version))};
+  }
+  CUcontext theirs = reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(of));
+  unsigned long long id = 0;
+  if (driver_.ctx_get_id(theirs, &id) != CUDA_SUCCESS) return do_record_context();
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  if (const CUresult e = driver_.ctx_push_current(theirs); e != CUDA_SUCCESS) {
+    return driver_status(driver_, driver_.ctx_push_current.name, e);
+  }
+  result<CUevent> e = make_event();
+  CUresult done = CUDA_SUCCESS;
+  if (e) done = driver_.ctx_record_event(theirs, *e);
+  CUcontext popped = nullptr;
+  driver_.ctx_pop_current(&popped);
+  if (!e) return e.why();
+  if (done == CUDA_SUCCESS) {
+    const std::lock_guard lock{events_mutex_};
+    foreign_events_.push_back(*e);
+    return fence_of(*e);
+  }
+  driver_.event_destroy(*e);
+  return driver_status(driver_, driver_.ctx_record_event.name, done, "on another context");
+}
+
 bool cuda_device::deferred_done(fence f) const noexcept {
   return synchronized_.load(std::memory_order_acquire) >= f.id >> 1;
 }
@@ -90,6 +143,8 @@ status cuda_device::do_wait_host(fence f) {
   const entered here{*this};
   if (!here.ok()) return here.why();
   const CUresult done = driver_.event_synchronize(event_of(f));
+  // What a preloaded program waits in has an end; the fence is pending still.
+  if (done == CUDA_ERROR_NOT_READY) return {errc::unsupported, "the fence was waited for long enough"};
   return done == CUDA_SUCCESS ? status{} : driver_status(driver_, driver_.event_synchronize.name, done);
 }
 
@@ -120,16 +175,33 @@ result<std::uint64_t> cuda_device::do_stream_id(stream_ref of) {
     return driver_status(driver_, driver_.stream_get_id.name, done, fmt::format("of stream {}", of.handle));
   };
   if (!depends_on_context(of) && condition() == device_condition::usable) return ask();
+  // The same stream as long as the thread and this device live.
+  thread_local struct {
+    std::uint64_t device = 0;
+    std::uint64_t id = 0;
+  } last;
+  const bool per_thread = stream_of(of) == CU_STREAM_PER_THREAD;
+  if (per_thread && last.device == number_ && condition() == device_condition::usable) return last.id;
   const entered here{*this};
-  return here.ok() ? ask() : here.why();
+  if (!here.ok()) return here.why();
+  result<std::uint64_t> id = ask();
+  if (id && per_thread) last = {number_, *id};
+  return id;
 }
 
 result<std::uint64_t> cuda_device::do_capture_id(stream_ref of) {
   std::optional<entered> here;
-  if (condition() != device_condition::usable || depends_on_context(of)) {
+  const bool usable = condition() == device_condition::usable;
+  if (usable && depends_on_context(of) && stream_of(of) != CU_STREAM_PER_THREAD) {
+    return std::uint64_t{0};  // the legacy stream cannot capture
+  }
+  CUcontext current = nullptr;
+  const bool in_place = usable && (!depends_on_context(of) || (driver_.ctx_get_current(&current) == CUDA_SUCCESS &&
+                                                               current != nullptr && current == context_.load()));
+  if (!in_place) {
     here.emplace(*this);
     if (!here->ok()) return here->why();
-    if (stream_of(of) != CU_STREAM_PER_THREAD) return std::uint64_t{0};  // the legacy stream cannot capture
+    if (depends_on_context(of) && stream_of(of) != CU_STREAM_PER_THREAD) return std::uint64_t{0};
   }
   CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;

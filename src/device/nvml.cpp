@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
+
+#include "trusted_path.hpp"
 
 namespace gpumem {
 namespace {
@@ -68,6 +70,14 @@ void describe_card(const nvml_table& nvml, nvml_device_t device, gpu_usage& out)
       nvml.max_clock(device, sm_clock, &mhz) == success) {
     out.cores_mhz = std::uint64_t{cores} * mhz;
   }
+  constexpr unsigned sensor_of_gpu = 0;
+  unsigned celsius = 0;
+  if (nvml.temperature != nullptr && nvml.temperature(device, sensor_of_gpu, &celsius) == success) {
+    out.temperature_c = celsius;
+  }
+  unsigned milliwatts = 0;
+  if (nvml.power != nullptr && nvml.power(device, &milliwatts) == success) out.power_mw = milliwatts;
+  if (nvml.power_limit != nullptr && nvml.power_limit(device, &milliwatts) == success) out.power_limit_mw = milliwatts;
   unsigned now = 0;
   unsigned later = 0;
   if (nvml.mig_mode == nullptr || nvml.mig_mode(device, &now, &later) != success || now == 0) return;
@@ -119,6 +129,9 @@ result<const nvml_table*> resolve_nvml(const std::function<void*(const char* nam
   find_optional(lookup, table->cores, "nvmlDeviceGetNumGpuCores");
   find_optional(lookup, table->max_clock, "nvmlDeviceGetMaxClockInfo");
   find_optional(lookup, table->mig_mode, "nvmlDeviceGetMigMode");
+  find_optional(lookup, table->temperature, "nvmlDeviceGetTemperature");
+  find_optional(lookup, table->power, "nvmlDeviceGetPowerUsage");
+  find_optional(lookup, table->power_limit, "nvmlDeviceGetEnforcedPowerLimit");
   find_optional(lookup, table->instance_count, "nvmlDeviceGetMaxMigDeviceCount");
   find_optional(lookup, table->instance_by_index, "nvmlDeviceGetMigDeviceHandleByIndex");
   if (!missing.empty()) {
@@ -139,9 +152,9 @@ result<const nvml_table*> resolve_nvml(const std::function<void*(const char* nam
 
 result<const nvml_table*> load_nvml() {
   static const result<const nvml_table*> loaded = []() -> result<const nvml_table*> {
-    const char* const named = std::getenv("GPUMEM_NVML");
-    const char* const path = named != nullptr && *named != '\0' ? named : library_name;
-    void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const std::string named = trusted_path("GPUMEM_NVML");
+    const std::string path = named.empty() ? library_name : named;
+    void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       return status{errc::unsupported,
                     fmt::format("no {}: it comes with NVIDIA's driver, and without it nobody can tell what other "

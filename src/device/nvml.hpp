@@ -55,6 +55,9 @@ struct nvml_table {
   code (*cores)(nvml_device_t, unsigned int*) = nullptr;
   code (*max_clock)(nvml_device_t, unsigned int clock, unsigned int*) = nullptr;
   code (*mig_mode)(nvml_device_t, unsigned int* current, unsigned int* pending) = nullptr;
+  code (*temperature)(nvml_device_t, unsigned int sensor, unsigned int* celsius) = nullptr;
+  code (*power)(nvml_device_t, unsigned int* milliwatts) = nullptr;
+  code (*power_limit)(nvml_device_t, unsigned int* milliwatts) = nullptr;
   code (*instance_count)(nvml_device_t, unsigned int*) = nullptr;
   code (*instance_by_index)(nvml_device_t, unsigned int, nvml_device_t*) = nullptr;
 };

@@ -49,7 +49,11 @@ struct planted_fault {
 
 struct sim_device::state {
   explicit state(const sim_config& config)
-      : info{describe(config)}, costs{config.costs}, referee_on{config.referee}, memory{config} {}
+      : info{describe(config)},
+        costs{config.costs},
+        referee_on{config.referee},
+        memory{config},
+        streams{config.queue_depth} {}
 
   /// One device call: the planted fault, or the fixed cost paid and what `body` returns.
   template <typename Body>
@@ -186,7 +190,21 @@ result<fence> sim_device::do_record(stream_ref on) {
 }
 
 result<fence> sim_device::do_record_context() {
-  return state_->call(device_call::record_context, [&] { return state_->streams.record_context(); });
+  return state_->call(device_call::record_context, [&] { return state_->streams.record_context(0); });
+}
+
+result<fence> sim_device::record_in_context(std::uint32_t context) {
+  return state_->call(device_call::record_context, [&] { return state_->streams.record_context(context); });
+}
+
+status sim_device::synchronize_context(std::uint32_t context) {
+  return state_->call(device_call::synchronize, [&]() -> status {
+    if (status refused = state_->streams.refuse_while_capturing(device_call::synchronize, context); !refused) {
+      return refused;
+    }
+    state_->streams.wait_for_context(context);
+    return {};
+  });
 }
 
 result<bool> sim_device::do_query(fence f) {
@@ -229,9 +247,9 @@ status sim_device::do_synchronize() {
   });
 }
 
-stream_ref sim_device::create_stream() {
+stream_ref sim_device::create_stream(sim_stream kind) {
   const std::scoped_lock lock{state_->mutex};
-  return state_->streams.create();
+  return state_->streams.create(kind);
 }
 
 status sim_device::destroy_stream(stream_ref s) {
@@ -247,6 +265,16 @@ status sim_device::begin_capture(stream_ref s) {
 status sim_device::end_capture(stream_ref s) {
   const std::scoped_lock lock{state_->mutex};
   return state_->streams.end_capture(s);
+}
+
+void sim_device::spoil_capture(stream_ref s, std::string_view by) {
+  const std::scoped_lock lock{state_->mutex};
+  state_->streams.spoil(s, by);
+}
+
+bool sim_device::capture_spoilt(stream_ref s) const {
+  const std::scoped_lock lock{state_->mutex};
+  return state_->streams.spoilt(s);
 }
 
 // --- time and work -------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ sim_memory::sim_memory(const sim_config& config)
 
 std::uint64_t sim_memory::host_range_bytes(const sim_config& config) const {
   constexpr std::uint64_t least = std::uint64_t{64} << 20;
-  const std::uint64_t wanted = std::max(4 * config.capacity_bytes, least);
+  const std::uint64_t wanted = std::max(config.host_range_capacities * config.capacity_bytes, least);
   return round_up(std::min(wanted, config.address_space_bytes), address_step_) + address_step_;
 }
 

@@ -20,8 +20,9 @@ std::uint64_t add_saturating(std::uint64_t a, std::uint64_t b) noexcept {
 
 }  // namespace
 
-sim_streams::sim_streams() {
+sim_streams::sim_streams(std::uint32_t queue_depth) : queue_depth_{queue_depth} {
   streams_.emplace_back();
+  streams_.front().legacy = true;
   streams_.front().id = ++last_id_;
 }
 
@@ -62,7 +63,7 @@ std::uint32_t sim_streams::take_index() {
   return static_cast<std::uint32_t>(streams_.size() - 1);
 }
 
-stream_ref sim_streams::create() {
+stream_ref sim_streams::create(sim_stream kind) {
   const std::uint32_t index = take_index();
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<std::uint32_t>(stream_of_slot_.size()));
@@ -77,6 +78,11 @@ stream_ref sim_streams::create() {
   state.handle = handle_of_slot(slot);
   state.id = ++last_id_;
   state.sequence = sequence;
+  state.context = kind.context;
+  state.blocking = kind.blocking && !kind.legacy;
+  state.legacy = kind.legacy;
+  state.seen_by_legacy = sequence;  // of the index's last stream, which the host knows done
+  any_blocking_ = any_blocking_ || state.blocking;
   return state.handle;
 }
 
@@ -100,14 +106,52 @@ result<std::uint64_t> sim_streams::id(stream_ref s) const {
   return streams_[index].id;
 }
 
-work_point sim_streams::enqueue(std::uint32_t stream, std::uint64_t lag_ns) noexcept {
+work_point sim_streams::enqueue(std::uint32_t stream, std::uint64_t lag_ns) {
   stream_state& s = streams_[stream];
   if (s.capturing) {
     s.captured_lag_ns = std::max(s.captured_lag_ns, lag_ns);
-  } else {
-    s.tail_ns = std::max(s.tail_ns, add_saturating(now_ns_, lag_ns));
+    return mark(stream);
   }
+  enter_queue(stream);
+  s.tail_ns = std::max(s.tail_ns, add_saturating(now_ns_, lag_ns));
+  if (queue_depth_ != 0) s.queued.back() = s.tail_ns;
   return mark(stream);
+}
+
+void sim_streams::order_behind(stream_state& waiter, std::uint32_t stream) {
+  const stream_state& before = streams_[stream];
+  waiter.tail_ns = std::max(waiter.tail_ns, before.tail_ns);
+  merge(waiter.ordered_behind, before.ordered_behind);
+  if (waiter.ordered_behind.size() <= stream) waiter.ordered_behind.resize(stream + 1);
+  waiter.ordered_behind[stream] = std::max(waiter.ordered_behind[stream], before.sequence);
+}
+
+void sim_streams::order_legacy(std::uint32_t stream) {
+  stream_state& s = streams_[stream];
+  if (!any_blocking_ || !(s.blocking || s.legacy)) return;
+  for (std::uint32_t i = 0; i < streams_.size(); ++i) {
+    stream_state& other = streams_[i];
+    if (i == stream || other.context != s.context) continue;
+    if (s.legacy && other.blocking && !other.capturing && other.seen_by_legacy != other.sequence) {
+      order_behind(s, i);
+      other.seen_by_legacy = other.sequence;
+    } else if (s.blocking && other.legacy && s.legacy_seen != other.sequence) {
+      order_behind(s, i);
+      s.legacy_seen = other.sequence;
+    }
+  }
+}
+
+void sim_streams::enter_queue(std::uint32_t stream) {
+  order_legacy(stream);
+  if (queue_depth_ == 0) return;
+  stream_state& s = streams_[stream];
+  while (!s.queued.empty() && s.queued.front() <= now_ns_) s.queued.pop_front();
+  if (s.queued.size() >= queue_depth_) {
+    wait_until(s.queued.front());
+    while (!s.queued.empty() && s.queued.front() <= now_ns_) s.queued.pop_front();
+  }
+  s.queued.push_back(s.tail_ns);
 }
 
 // --- order ---------------------------------------------------------------------------------------------------
@@ -147,6 +191,7 @@ result<fence> sim_streams::record(stream_ref on) {
   if (index == no_stream) return unknown(to_string(device_call::record), on);
   stream_state& s = streams_[index];
   if (s.capturing) return refuse_on(s, device_call::record);
+  enter_queue(index);
   fence_state* state = nullptr;
   const fence f = new_fence(s.id, s.tail_ns, state);
   state->behind = s.ordered_behind;
@@ -155,12 +200,13 @@ result<fence> sim_streams::record(stream_ref on) {
   return f;
 }
 
-result<fence> sim_streams::record_context() {
-  if (status refused = refuse_while_capturing(device_call::record_context); !refused) return refused;
+result<fence> sim_streams::record_context(std::uint32_t context) {
+  if (status refused = refuse_while_capturing(device_call::record_context, context); !refused) return refused;
   fence_state* state = nullptr;
   const fence f = new_fence(0, 0, state);
   state->behind.resize(streams_.size());
   for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (streams_[i].context != context) continue;
     state->behind[i] = streams_[i].sequence;
     state->done_ns = std::max(state->done_ns, streams_[i].tail_ns);
   }
@@ -202,6 +248,7 @@ status sim_streams::wait_stream(stream_ref waiter, fence f) {
   if (state == nullptr) return unknown(device_call::wait_stream, f);
   stream_state& s = streams_[index];
   if (s.capturing) return refuse_on(s, device_call::wait_stream);
+  enter_queue(index);
   s.tail_ns = std::max(s.tail_ns, state->done_ns);
   merge(s.ordered_behind, state->behind);
   return {};
@@ -219,6 +266,17 @@ void sim_streams::wait_for_all() {
   host_.resize(streams_.size());
   std::uint64_t last_ns = 0;
   for (std::size_t i = 0; i < streams_.size(); ++i) {
+    host_[i] = streams_[i].sequence;
+    last_ns = std::max(last_ns, streams_[i].tail_ns);
+  }
+  wait_until(last_ns);
+}
+
+void sim_streams::wait_for_context(std::uint32_t context) {
+  host_.resize(std::max(host_.size(), streams_.size()));
+  std::uint64_t last_ns = 0;
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    if (streams_[i].context != context) continue;
     host_[i] = streams_[i].sequence;
     last_ns = std::max(last_ns, streams_[i].tail_ns);
   }
@@ -274,6 +332,26 @@ status sim_streams::refuse_while_capturing(device_call call) {
     if (s.capturing) refused = refuse_on(s, call);
   }
   return refused;
+}
+
+status sim_streams::refuse_while_capturing(device_call call, std::uint32_t context) {
+  status refused;
+  if (capturing_ == 0) return refused;
+  for (stream_state& s : streams_) {
+    if (s.capturing && s.context == context) refused = refuse_on(s, call);
+  }
+  return refused;
+}
+
+void sim_streams::spoil(stream_ref s, std::string_view by) {
+  const std::uint32_t index = find(s);
+  if (index == no_stream || !streams_[index].capturing) return;
+  if (streams_[index].spoilt_by.empty()) streams_[index].spoilt_by = by;
+}
+
+bool sim_streams::spoilt(stream_ref s) const noexcept {
+  const std::uint32_t index = find(s);
+  return index != no_stream && streams_[index].capturing && !streams_[index].spoilt_by.empty();
 }
 
 // --- errors --------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,7 +28,7 @@ class sim_streams {
   using vector_clock = std::vector<std::uint64_t>;
   static constexpr std::uint32_t no_stream = UINT32_MAX;
 
-  sim_streams();
+  explicit sim_streams(std::uint32_t queue_depth = 0);
 
   // --- the host's clock ------------------------------------------------------------------------------------
   [[nodiscard]] std::uint64_t now_ns() const noexcept { return now_ns_; }
@@ -38,14 +39,18 @@ class sim_streams {
   void charge(std::uint64_t ns) noexcept;
 
   // --- streams ---------------------------------------------------------------------------------------------
-  stream_ref create();
+  stream_ref create(sim_stream kind);
   status destroy(stream_ref s);
   /// The dense index of a stream that exists, else `no_stream`.
   [[nodiscard]] std::uint32_t find(stream_ref s) const noexcept;
   [[nodiscard]] stream_ref handle_of(std::uint32_t stream) const noexcept { return streams_[stream].handle; }
   [[nodiscard]] result<std::uint64_t> id(stream_ref s) const;
+  /// Takes a place in the stream's queue, and waits for one where the queue is full. Orders a blocking stream behind
+  /// the legacy stream of its context and that one behind all blocking streams. Every call that enqueues begins with
+  /// it.
+  void enter_queue(std::uint32_t stream);
   /// Work that is done `lag_ns` after now and not before the stream's earlier work.
-  work_point enqueue(std::uint32_t stream, std::uint64_t lag_ns) noexcept;
+  work_point enqueue(std::uint32_t stream, std::uint64_t lag_ns);
   /// A place in the stream's order that takes no time.
   work_point mark(std::uint32_t stream) noexcept { return {stream, ++streams_[stream].sequence}; }
 
@@ -59,7 +64,7 @@ class sim_streams {
 
   // --- fences ----------------------------------------------------------------------------------------------
   result<fence> record(stream_ref on);
-  result<fence> record_context();
+  result<fence> record_context(std::uint32_t context);
   result<bool> query(fence f);
   /// When what it lies behind is done.
   result<std::uint64_t> done_ns(fence f);
@@ -68,12 +73,17 @@ class sim_streams {
   void drop(fence f) noexcept;
   /// The host waits for all work of all streams, those destroyed included.
   void wait_for_all();
+  /// The same, for the streams of one context.
+  void wait_for_context(std::uint32_t context);
 
   // --- captures --------------------------------------------------------------------------------------------
   status begin_capture(stream_ref s);
   status end_capture(stream_ref s);
-  /// Refuses a call that no capture survives, and spoils each one that is running.
+  /// Refuses a call that no capture survives, and spoils each one that is running (in that context).
   status refuse_while_capturing(device_call call);
+  status refuse_while_capturing(device_call call, std::uint32_t context);
+  void spoil(stream_ref s, std::string_view by);
+  [[nodiscard]] bool spoilt(stream_ref s) const noexcept;
 
  private:
   struct stream_state {
@@ -82,6 +92,12 @@ class sim_streams {
     std::uint64_t sequence = 0;  ///< of its last work
     std::uint64_t tail_ns = 0;   ///< when that is done
     vector_clock ordered_behind;
+    std::uint32_t context = 0;
+    bool blocking = false;
+    bool legacy = false;
+    std::uint64_t legacy_seen = 0;     ///< of a blocking stream: the legacy stream's last work that it is behind
+    std::uint64_t seen_by_legacy = 0;  ///< and its own last work that the legacy stream is behind
+    std::deque<std::uint64_t> queued;  ///< when each entry of its queue is done
     bool capturing = false;
     std::uint64_t captured_lag_ns = 0;
     std::string spoilt_by;  ///< empty: not spoilt
@@ -103,6 +119,8 @@ class sim_streams {
   fence new_fence(std::uint64_t stream_id, std::uint64_t done_ns, fence_state*& state);
   fence_state* find(fence f) noexcept;
   void wait_until(std::uint64_t ns) noexcept;
+  void order_legacy(std::uint32_t stream);
+  void order_behind(stream_state& waiter, std::uint32_t stream);
   status refuse_on(stream_state& s, device_call call);
   [[nodiscard]] static status unknown(std::string_view what, stream_ref s);
   [[nodiscard]] static status unknown(device_call call, fence f);
@@ -111,6 +129,8 @@ class sim_streams {
   std::uint64_t in_calls_ns_ = 0;
   std::uint64_t last_id_ = 0;
   std::uint32_t capturing_ = 0;
+  const std::uint32_t queue_depth_;  ///< 0: without end
+  bool any_blocking_ = false;
   std::vector<stream_state> streams_;          ///< by dense index; 0 is the legacy default stream
   std::vector<std::uint32_t> retired_;         ///< indices of destroyed streams
   std::vector<std::uint32_t> stream_of_slot_;  ///< by the number behind a handle

@@ -18,7 +18,7 @@
 #include "pointers.hpp"
 #include "pool.hpp"
 #include "recorders.hpp"
-#include "thread_caches.hpp"
+#include "without_exceptions.hpp"
 
 namespace gpumem {
 namespace {
@@ -56,30 +56,42 @@ class pooled_allocator final : public allocator {
       if (status ok = write_stats(with.stats_path); !ok) return ok;
     }
     stats_path_ = with.stats_path;
+    log_settings_without_effect(devices, with);
     if (with.verbose) describe_start(with);
     const bool recorded = std::any_of(recorders_.begin(), recorders_.end(), [](const auto& of) { return !of.empty(); });
     if (!stats_path_.empty() || recorded) remember_at_exit(this, [this] { report(); });
     return {};
   }
 
-  // A miss of an ordinary request on an ordinary pool; everything else is below.
-  result<void*> do_allocate(const request& r, oom_slot* refusal) override {
-    if (r.alignment != block_granularity || r.bytes - 1 >= most_hit_bytes || !tried(r)) [[unlikely]]
-      return allocate_anything(r, refusal);
-    const placed_pool& p = pools_[static_cast<std::size_t>(r.device)];  // that has served it before
-    if (!p.plain || p.on->condition() != device_condition::usable || captures_.busy() ||
-        untouched_.load(std::memory_order_relaxed)) [[unlikely]] {
-      return allocate_anything(r, refusal);
+  result<void*> do_allocate(const request& r, oom_slot* refusal) override try {
+    const bool ordinary = r.alignment == block_granularity && r.bytes - 1 < most_hit_bytes;
+    if (!ordinary) {
+      if (status ok = sound(r); !ok) return ok;
+    }
+    if (r.device < 0 || static_cast<std::size_t>(r.device) >= pools_.size()) return no_such_device(r.device);
+    pool& p = *pools_[static_cast<std::size_t>(r.device)].it;
+    device& on = *pools_[static_cast<std::size_t>(r.device)].on;
+    if (on.condition() != device_condition::usable) return usable(on);
+    if (!ordinary) {
+      if (status ok = fits_device(r, p.config().total_bytes); !ok) return ok;
+    }
+    if (r.alignment == block_granularity) {  // a hit after all, by another pool or stream than the last
+      if (const address at = p.try_cache_of_any_stream(r.stream, r.bytes); at != 0) return to_pointer(at);
+    }
+    const bool asks = asks_for_captures(p.config(), on);
+    if (asks || captures_.busy()) {
+      if (status ok = captures_.follow(on, r.stream, asks); !ok) return ok;
     }
     address at = 0;
-    thread_cache& mine = *latest_cache_of_thread.cache;
-    status done = p.it->miss(mine, r, round_up(r.bytes, block_granularity), &at, refusal);
-    if (!done) [[unlikely]]
-      return done;
+    if (status done = p.allocate(r, round_up(r.bytes, block_granularity), &at, refusal); !done) return done;
+    if (untouched_.load(std::memory_order_relaxed)) take_ahead(r.device);
+    for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(at, r.bytes, r.stream);
     return to_pointer(at);
+  } catch (...) {
+    return status::of_current_exception();
   }
 
-  status do_deallocate(void* p, const release& stated) override {
+  status do_deallocate(void* p, const release& stated) override try {
     if (p == nullptr) return {};
     const address at = to_address(p);
     if (stated.device) {
@@ -97,7 +109,7 @@ class pooled_allocator final : public allocator {
     }
     if (pools_.size() > 1) {
       for (const placed_pool& candidate : pools_) {
-        if (candidate.it->take_back_any(at, stated)) return {};
+        if (candidate.it->free_to_cache_of_any_stream(at, stated)) return {};
       }
     }
     // What the loop below comes to where there is one pool, as there mostly is.
@@ -119,9 +131,11 @@ class pooled_allocator final : public allocator {
     }
     ++foreign_misuses_;
     return unknown;
+  } catch (...) {
+    return status::of_current_exception();
   }
 
-  status record_use(void* p, stream_ref s) override {
+  status record_use(void* p, stream_ref s) override try {
     status unknown;
     for (std::size_t i = 0; i < pools_.size(); ++i) {
       if (status ok = usable(*pools_[i].on); !ok) {
@@ -133,20 +147,33 @@ class pooled_allocator final : public allocator {
       unknown = std::move(noted);
     }
     return unknown;
+  } catch (...) {
+    return status::of_current_exception();
   }
 
-  status stream_release(stream_ref s) override {
+  status stream_release(stream_ref s) override try {
     return at_each_that_knows(pools_, s, nullptr, [](pool& p, std::uint64_t key) { return p.stream_release(key); });
+  } catch (...) {
+    return status::of_current_exception();
   }
-  status capture_begin(stream_ref s) override { return captures_.begin(s); }
-  result<graph_ref> capture_end(stream_ref s) override { return captures_.end(s); }
-  status graph_release(graph_ref g) override { return captures_.release(g); }
+  status capture_begin(stream_ref s) override {
+    return without_exceptions([&] { return captures_.begin(s); });
+  }
+  result<graph_ref> capture_end(stream_ref s) override {
+    return without_exceptions([&] { return captures_.end(s); });
+  }
+  status graph_release(graph_ref g) override {
+    return without_exceptions([&] { return captures_.release(g); });
+  }
 
-  trim_result trim(int device, std::uint64_t bytes) override {
-    if (device < 0 || static_cast<std::size_t>(device) >= pools_.size() || forked(device)) return {};
+  result<trim_result> trim(int device, std::uint64_t bytes) override try {
+    if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
+    if (status ok = usable(*pools_[static_cast<std::size_t>(device)].on); !ok) return ok;
     return pools_[static_cast<std::size_t>(device)].it->trim(bytes);
+  } catch (...) {
+    return status::of_current_exception();
   }
-  result<limit_result> set_limit(int device, std::uint64_t limit_bytes) override {
+  result<limit_result> set_limit(int device, std::uint64_t limit_bytes) override try {
     if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
     if (status ok = usable(*pools_[static_cast<std::size_t>(device)].on); !ok) return ok;
     pool& p = *pools_[static_cast<std::size_t>(device)].it;
@@ -166,20 +193,24 @@ class pooled_allocator final : public allocator {
     }
     const limit_result out = p.set_limit(limit_bytes);
     return out;
+  } catch (...) {
+    return status::of_current_exception();
   }
   void on_out_of_memory(oom_callback callback) override {
     for (const placed_pool& p : pools_) p.it->on_out_of_memory(callback);
   }
 
   const std::vector<logical_device>& devices() const noexcept override { return devices_; }
-  result<statistics> stats(int device) const override {
+  result<statistics> stats(int device) const override try {
     if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
     if (forked(device)) return usable(*pools_[static_cast<std::size_t>(device)].on);
     statistics s = pools_[static_cast<std::size_t>(device)].it->stats();
     if (device == 0) s.misuses += foreign_misuses_.load(std::memory_order_relaxed);
     return s;
+  } catch (...) {
+    return status::of_current_exception();
   }
-  result<block_info> describe(const void* p) const override {
+  result<block_info> describe(const void* p) const override try {
     status unknown;
     for (const placed_pool& candidate : pools_) {
       if (forked(candidate.it->config().ordinal)) return usable(*pools_.front().on);
@@ -188,14 +219,20 @@ class pooled_allocator final : public allocator {
       unknown = found.why();
     }
     return unknown;
+  } catch (...) {
+    return status::of_current_exception();
   }
-  status check(int device) const override {
+  status check(int device) const override try {
     if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
     if (forked(device)) return usable(*pools_[static_cast<std::size_t>(device)].on);
     return pools_[static_cast<std::size_t>(device)].it->check();
+  } catch (...) {
+    return status::of_current_exception();
   }
-  status flush_trace() override {
+  status flush_trace() override try {
     return each_recorder([](allocation_recorder& r, std::size_t) { return r.flush(); });
+  } catch (...) {
+    return status::of_current_exception();
   }
   /// Once: each pool that takes everything does so, but that of `used`, which its own request has opened.
   void take_ahead(int used) {
@@ -204,8 +241,11 @@ class pooled_allocator final : public allocator {
       const pool_config& of = pools_[i].it->config();
       if (of.ordinal == used) continue;
       status taken = usable(*pools_[i].on);
-      if (taken.ok()) taken = pools_[i].it->open_ahead();
-      if (!taken) log_line(fmt::format("pool {} ({}) is not taken yet: {}", of.name, of.policy_name, taken.message()));
+      if (taken.ok()) taken = without_exceptions([&] { return pools_[i].it->open_ahead(); });
+      if (!taken) {
+        log_if_possible(
+            [&] { return fmt::format("pool {} ({}) is not taken yet: {}", of.name, of.policy_name, taken.message()); });
+      }
     }
   }
 
@@ -230,44 +270,13 @@ class pooled_allocator final : public allocator {
     return {errc::invalid_argument, fmt::format("{} bytes asked; expected less than 2^63", r.bytes)};
   }
 
-  [[gnu::noinline]] result<void*> allocate_anything(const request& r, oom_slot* refusal) {
-    const bool ordinary = r.alignment == block_granularity && r.bytes - 1 < most_hit_bytes;
-    if (!ordinary) {
-      if (status ok = sound(r); !ok) return ok;
-    }
-    if (r.device < 0 || static_cast<std::size_t>(r.device) >= pools_.size()) return no_such_device(r.device);
-    pool& p = *pools_[static_cast<std::size_t>(r.device)].it;
-    device& on = *pools_[static_cast<std::size_t>(r.device)].on;
-    if (on.condition() != device_condition::usable) return usable(on);
-    if (!ordinary) {
-      if (status ok = fits_device(r, p.config().total_bytes); !ok) return ok;
-    }
-    if (r.alignment == block_granularity && !tried(r)) {  // a hit after all, by another pool or stream than the last
-      if (const address at = p.hit_any(r.stream, r.bytes); at != 0) return to_pointer(at);
-    }
-    const bool asks = asks_for_captures(p.config(), on);
-    if (asks || captures_.busy()) {
-      if (status ok = captures_.follow(on, r.stream, asks); !ok) return ok;
-    }
-    address at = 0;
-    if (status done = p.allocate(r, round_up(r.bytes, block_granularity), &at, refusal); !done) return done;
-    if (untouched_.load(std::memory_order_relaxed)) take_ahead(r.device);
-    for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(at, r.bytes, r.stream);
-    return to_pointer(at);
-  }
   static bool asks_for_captures(const pool_config& config, const device& on) {
     return config.stream_ids == stream_id_mode::query && on.info().reports_captures;
   }
 
-  /// `hit` looked into the cache that such a request is served from.
-  [[nodiscard]] bool tried(const request& r) const noexcept {
-    const latest_cache& latest = latest_cache_of_thread;
-    return latest.allocator == number_ && latest.device == r.device && latest.cache->served_latest(r.stream.handle);
-  }
-
   status add_pool(device& on, pool_config config, const settings& with) {
     config.allocator_number = number_;
-    if (with.verbose) config.say = [](const std::string& line) { log_line(line); };
+    config.verbose = with.verbose;
     const settings own = with.for_device(on.info().ordinal);
     const result<policy_entry> entry = find_policy(config.policy_name);
     if (!entry) return entry.why();
@@ -280,12 +289,14 @@ class pooled_allocator final : public allocator {
       };
     }
     recorders_.push_back(*std::move(recorders));  // whose array stays where it is
-    if (entry->needs_pages && on.info().page_bytes == 0) {
-      log_line(fmt::format("pool {}: device {} ({}) cannot map pages, which policy {} needs; caching serves instead",
-                           config.name, on.info().ordinal, on.info().name, config.policy_name));
-      config.policy_name = "caching";
+    policy_parameters parameters = parameters_from_settings(*entry, own, config.policy_name);
+    if (const std::string& instead = entry->needs.without_pages; !instead.empty() && on.info().page_bytes == 0) {
+      log_line(fmt::format("pool {}: device {} ({}) cannot map pages, which policy {} needs; {} serves instead",
+                           config.name, on.info().ordinal, on.info().name, config.policy_name, instead));
+      config.policy_name = instead;
+      parameters.clear();
     }
-    if (entry->follows_plan) {
+    if (entry->needs.plan.follows) {
       if (status ok = read_plan_of(config, own, *entry); !ok) return ok;
     }
     result<std::unique_ptr<policy>> decides =
@@ -294,9 +305,9 @@ class pooled_allocator final : public allocator {
                                          .compute_major = on.info().compute_major,
                                          .granularity_bytes = on.info().granularity_bytes,
                                          .page_bytes = on.info().page_bytes,
-                                         .slack = own.slack,
-                                         .plan_bytes = config.plan != nullptr ? config.plan->height_bytes : 0});
+                                         .parameters = std::move(parameters)});
     if (!decides) return decides.why();
+    if (config.plan != nullptr) (*decides)->follow_plan(config.plan->height_bytes);
     devices_.push_back({.ordinal = config.ordinal,
                         .physical_ordinal = on.info().ordinal,
                         .name = config.name,
@@ -308,12 +319,11 @@ class pooled_allocator final : public allocator {
                         .compute_major = on.info().compute_major,
                         .compute_minor = on.info().compute_minor,
                         .simulated = on.info().simulated});
-    if (entry->leaves_reserve) {
+    if (entry->needs.everything) {
       taking_everything_.push_back(pools_.size());
       untouched_ = true;
     }
-    const bool plain = recorders_.back().empty() && !asks_for_captures(config, on);
-    pools_.push_back({std::make_unique<pool>(on, std::move(config), *std::move(decides)), &on, plain});
+    pools_.push_back({std::make_unique<pool>(on, std::move(config), *std::move(decides)), &on});
     return {};
   }
 
@@ -341,7 +351,7 @@ class pooled_allocator final : public allocator {
     return write_statistics(target, devices_, figures);
   }
 
-  void report() {
+  void report() noexcept try {
     if (!pools_.empty() && forked(0)) return;  // the parent writes them
     if (!stats_path_.empty()) {
       if (const status ok = write_stats(stats_path_); !ok) log_line(ok.message());
@@ -351,6 +361,8 @@ class pooled_allocator final : public allocator {
       return r.finish([&] { return of < pools_.size() ? pools_[of].it->stats() : statistics{}; });
     });
     if (!done) log_line(done.message());
+  } catch (...) {
+    log_if_possible([] { return "at exit: " + status::of_current_exception().message(); });
   }
 
   /// `does` is given each with the index of its pool; the first error.
@@ -378,9 +390,11 @@ class pooled_allocator final : public allocator {
 void take_ahead_of_use(allocator& of) { static_cast<pooled_allocator&>(of).take_ahead(-1); }
 
 result<std::unique_ptr<allocator>> allocator::open(std::span<device* const> devices, const settings& with) {
-  auto made = std::make_unique<pooled_allocator>();
-  if (status ok = made->start(devices, with); !ok) return ok;
-  return std::unique_ptr<allocator>{std::move(made)};
+  return without_exceptions([&]() -> result<std::unique_ptr<allocator>> {
+    auto made = std::make_unique<pooled_allocator>();
+    if (status ok = made->start(devices, with); !ok) return ok;
+    return std::unique_ptr<allocator>{std::move(made)};
+  });
 }
 
 }  // namespace gpumem

@@ -4,23 +4,34 @@
 
 namespace gpumem {
 
-void capture_log::mailbox::put(std::uint64_t token) {
+void capture_log::mailbox::expect_one() {
+  const std::lock_guard lock{mutex_};
+  tokens_.reserve(expected_ + 1);
+  ++expected_;
+}
+
+void capture_log::mailbox::put(std::uint64_t token) noexcept {
   const std::lock_guard lock{mutex_};
   tokens_.push_back(token);
   any_.store(true, std::memory_order_release);
 }
 
-std::vector<std::uint64_t> capture_log::mailbox::take() {
+std::vector<std::uint64_t> capture_log::mailbox::all() const {
   const std::lock_guard lock{mutex_};
-  any_.store(false, std::memory_order_release);
-  return std::exchange(tokens_, {});
+  return tokens_;
+}
+
+void capture_log::mailbox::forget(std::size_t tokens) noexcept {
+  const std::lock_guard lock{mutex_};
+  tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(tokens));
+  expected_ -= tokens;
+  any_.store(!tokens_.empty(), std::memory_order_release);
 }
 
 void capture_log::began(const device* on, stream_ref s, std::uint64_t capture,
-                        std::vector<std::pair<pool*, std::uint64_t>> in) {
+                        const std::vector<std::pair<pool*, std::uint64_t>>& in) {
   const std::lock_guard lock{mutex_};
-  open_.push_back(
-      {.on = on, .stream = s, .capture = capture, .token = next_token_++, .watched = false, .in = std::move(in)});
+  open_.push_back({.on = on, .stream = s, .capture = capture, .token = next_token_++, .watched = false, .in = in});
   open_count_.store(open_.size(), std::memory_order_relaxed);
 }
 
@@ -32,7 +43,7 @@ std::optional<capture_log::entry> capture_log::find(stream_ref s) const {
   return std::nullopt;
 }
 
-void capture_log::ended(stream_ref s, graph_ref left) {
+void capture_log::ended(stream_ref s, graph_ref left) noexcept {
   const std::lock_guard lock{mutex_};
   for (const entry& e : open_) {
     if (e.stream == s && e.watched) left_.push_back({e.token, left});
@@ -46,7 +57,12 @@ void capture_log::released(graph_ref g) {
   std::erase_if(left_, [g](const left_graph& l) { return l.graph == g; });
 }
 
-std::function<void()> capture_log::on_gone(std::uint64_t token) const {
+std::function<void()> capture_log::on_gone(std::uint64_t token) {
+  {
+    const std::lock_guard lock{mutex_};
+    left_.reserve(left_.size() + open_.size());  // `ended` is too late to find that the host has no memory
+  }
+  mail_->expect_one();
   return [mail = mail_, token] { mail->put(token); };
 }
 
@@ -57,10 +73,12 @@ void capture_log::set_watched(stream_ref s) {
   }
 }
 
-capture_log::gone capture_log::take_gone() {
+capture_log::gone capture_log::find_gone() const {
   gone out;
   if (!mail_->any()) return out;
-  for (const std::uint64_t token : mail_->take()) {
+  const std::vector<std::uint64_t> tokens = mail_->all();
+  out.tokens = tokens.size();
+  for (const std::uint64_t token : tokens) {
     const std::lock_guard lock{mutex_};
     if (const auto e = std::ranges::find(open_, token, &entry::token); e != open_.end()) {
       out.still_open.push_back(*e);

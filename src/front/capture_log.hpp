@@ -38,33 +38,42 @@ class capture_log {
   /// True while any stream is known to capture, or a graph is known to be gone.
   [[nodiscard]] bool busy() const noexcept { return open_count_.load(std::memory_order_relaxed) != 0 || mail_->any(); }
 
-  void began(const device* on, stream_ref s, std::uint64_t capture, std::vector<std::pair<pool*, std::uint64_t>> in);
+  void began(const device* on, stream_ref s, std::uint64_t capture,
+             const std::vector<std::pair<pool*, std::uint64_t>>& in);
   [[nodiscard]] std::optional<entry> find(stream_ref s) const;
   /// The capture ended and left this graph.
-  void ended(stream_ref s, graph_ref left);
+  void ended(stream_ref s, graph_ref left) noexcept;
   void released(graph_ref g);
 
   /// What to hand to `device::watch_graph`; `set_watched` once that has succeeded.
-  [[nodiscard]] std::function<void()> on_gone(std::uint64_t token) const;
+  [[nodiscard]] std::function<void()> on_gone(std::uint64_t token);
   void set_watched(stream_ref s);
 
   /// The graphs that are gone, for `graph_release`, and the streams whose capture must have ended with them.
   struct gone {
     std::vector<graph_ref> graphs;
     std::vector<entry> still_open;
+    std::size_t tokens = 0;
   };
-  gone take_gone();
+  [[nodiscard]] gone find_gone() const;
+  /// What was found is dealt with; until then it is found again.
+  void forget_gone(const gone& found) noexcept { mail_->forget(found.tokens); }
 
  private:
   class mailbox {
    public:
-    void put(std::uint64_t token);
-    std::vector<std::uint64_t> take();
+    /// One more will come; it needs no memory then, since it comes where nobody could be told that there is none.
+    void expect_one();
+    void put(std::uint64_t token) noexcept;
+    [[nodiscard]] std::vector<std::uint64_t> all() const;
+    /// The oldest ones.
+    void forget(std::size_t tokens) noexcept;
     [[nodiscard]] bool any() const noexcept { return any_.load(std::memory_order_acquire); }
 
    private:
-    std::mutex mutex_;
+    mutable std::mutex mutex_;
     std::vector<std::uint64_t> tokens_;
+    std::size_t expected_ = 0;  // in all that may still come, and those that came
     std::atomic<bool> any_{false};
   };
   struct left_graph {

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <new>
 #include <utility>
+
+#include "without_exceptions.hpp"
 
 namespace gpumem {
 
@@ -49,9 +52,7 @@ status at_each_that_knows(const std::vector<placed_pool>& pools, stream_ref s, c
 status captures::begin(stream_ref s) {
   // One that was noticed on this handle and never ended is over: the program says that another one begins.
   if (const auto open = log_.find(s); open && open->on != nullptr) static_cast<void>(end_of(*open));
-  result<begun_in> begun = begin_on(s, nullptr);
-  if (begun) log_.began(nullptr, s, 0, *std::move(begun));
-  return begun.why();
+  return begin_and_note(s, nullptr, 0);
 }
 
 result<graph_ref> captures::end(stream_ref s) {
@@ -65,26 +66,47 @@ status captures::release(graph_ref g) {
   return release_parts(g);
 }
 
+// Where the device is given, the capture has begun already.
 result<captures::begun_in> captures::begin_on(stream_ref s, const device* on) {
   begun_in begun;
-  status ok = at_each_that_knows(pools_, s, on, [s, &begun](pool& p, std::uint64_t key) {
-    status one = p.capture_begin(s, key);
+  begun.reserve(pools_.size());
+  status ok = at_each_that_knows(pools_, s, on, [s, on, &begun](pool& p, std::uint64_t key) {
+    status one = p.capture_begin(s, key, on != nullptr);
     if (one.ok()) begun.emplace_back(&p, key);
     return one;
   });
   if (ok) return begun;
-  // Every pool captures, or none: what has begun ends, and its empty graph with it.
+  free_to_cache(begun);  // every pool captures, or none
+  return ok;
+}
+
+// What has begun ends, and its empty graph with it.
+void captures::free_to_cache(const begun_in& begun) {
   for (const auto& [p, key] : begun) {
     if (const result<std::uint64_t> graph = p->capture_end(key)) static_cast<void>(p->graph_release(*graph));
   }
-  return ok;
+}
+
+// Begins one and notes it; nowhere where the host has no memory to note it.
+status captures::begin_and_note(stream_ref s, const device* on, std::uint64_t capture) {
+  const result<begun_in> begun = begin_on(s, on);
+  if (!begun) return begun.why();
+  try {
+    log_.began(on, s, capture, *begun);
+  } catch (const std::bad_alloc&) {
+    free_to_cache(*begun);
+    throw;
+  }
+  return {};
 }
 
 result<graph_ref> captures::end_of(const capture_log::entry& open) {
   std::vector<graph_part> parts;
+  parts.reserve(open.in.size());
+  const graph_ref left = take_number();
   status first;
   for (const auto& [p, key] : open.in) {
-    const result<std::uint64_t> part = p->capture_end(key);
+    const result<std::uint64_t> part = without_exceptions([&, in = p, of = key] { return in->capture_end(of); });
     if (part) {
       parts.push_back({p, *part});
     } else if (first.ok()) {
@@ -92,14 +114,19 @@ result<graph_ref> captures::end_of(const capture_log::entry& open) {
     }
   }
   if (parts.empty()) return first;
-  graph_ref left;
   {
     const std::lock_guard lock{graphs_mutex_};
-    graphs_.push_back(std::move(parts));
-    left = graph_ref{graphs_.size()};
+    graphs_[left.id - 1] = std::move(parts);
   }
   log_.ended(open.stream, left);
   return left;
+}
+
+// Of a graph that has no parts yet: as one that was released.
+graph_ref captures::take_number() {
+  const std::lock_guard lock{graphs_mutex_};
+  graphs_.emplace_back();
+  return graph_ref{graphs_.size()};
 }
 
 status captures::release_parts(graph_ref g) {
@@ -113,37 +140,62 @@ status captures::release_parts(graph_ref g) {
   }
   status first;
   for (const graph_part& part : parts) {
-    if (status ok = part.in->graph_release(part.number); !ok && first.ok()) first = std::move(ok);
+    status ok = without_exceptions([&] { return part.in->graph_release(part.number); });
+    if (!ok && first.ok()) first = std::move(ok);
   }
   return first;
 }
 
 void captures::let_go_of_gone() {
-  capture_log::gone gone = log_.take_gone();
+  capture_log::gone gone = log_.find_gone();
   for (const capture_log::entry& e : gone.still_open) {
     if (const result<graph_ref> left = end_of(e)) gone.graphs.push_back(*left);
   }
   // The program may have released one itself, which is then refused here.
   for (const graph_ref g : gone.graphs) static_cast<void>(release(g));
+  log_.forget_gone(gone);
 }
 
+namespace {
+
+/// As long as one exists, no pool of the device records a fence.
+class without_fences {
+ public:
+  without_fences(const std::vector<placed_pool>& pools, const device& on) : pools_{pools}, on_{on} { forbid(true); }
+  ~without_fences() { forbid(false); }
+  without_fences(const without_fences&) = delete;
+  without_fences& operator=(const without_fences&) = delete;
+
+ private:
+  void forbid(bool yes) {
+    for (const placed_pool& p : pools_) {
+      if (p.on == &on_) p.it->forbid_fences(yes);
+    }
+  }
+  const std::vector<placed_pool>& pools_;
+  const device& on_;
+};
+
+}  // namespace
+
+// What captures now is noted before anything else: from there on nothing is done that would spoil it, and only then is
+// let go of what has ended.
 status captures::follow(device& on, stream_ref s, bool asks) {
-  let_go_of_gone();
   std::optional<capture_log::entry> known = log_.find(s);
   if (asks) {
     const result<std::uint64_t> now = on.capture_id(s);
     if (!now) return now.why();
-    if (known && known->on == &on && known->capture != *now) {
+    const bool over = known && known->on == &on && known->capture != *now;
+    if (*now != 0 && (!known || over)) {
+      const without_fences until_noted{pools_, on};
+      if (over) static_cast<void>(end_of(*known));
+      if (status begun = begin_and_note(s, &on, *now); !begun) return begun;
+    } else if (over) {
       static_cast<void>(end_of(*known));
-      known.reset();
-    }
-    if (*now != 0 && !known) {
-      result<begun_in> begun = begin_on(s, &on);
-      if (!begun) return begun.why();
-      log_.began(&on, s, *now, *std::move(begun));
-      known = log_.find(s);
     }
   }
+  let_go_of_gone();
+  known = log_.find(s);
   if (known && !known->watched && on.watch_graph(s, log_.on_gone(known->token))) log_.set_watched(s);
   return {};
 }

@@ -18,8 +18,6 @@ namespace gpumem {
 struct placed_pool {
   std::unique_ptr<pool> it;
   device* on;
-  /// An allocation asks the device for nothing beside memory, and nobody is told of it.
-  bool plain = false;
 };
 
 /// Asked before any lock is taken: in a forked child a lock may be one that nobody will ever release.
@@ -54,6 +52,9 @@ class captures {
 
   using begun_in = std::vector<std::pair<pool*, std::uint64_t>>;
   result<begun_in> begin_on(stream_ref s, const device* on);
+  static void free_to_cache(const begun_in& begun);
+  status begin_and_note(stream_ref s, const device* on, std::uint64_t capture);
+  graph_ref take_number();
   result<graph_ref> end_of(const capture_log::entry& open);
   status release_parts(graph_ref g);
   void let_go_of_gone();

@@ -27,7 +27,7 @@ result<allocator*> open_default() {
   result<std::unique_ptr<allocator>> made = allocator::open(devices->chosen, *with);
   if (!made) return made.why();
   allocator* const only = made->release();
-  publish_until_exit([only] { return std::vector<const allocator*>{only}; }, *with);
+  publish_until_exit([only] { return std::vector<allocator*>{only}; }, *with);
   return only;
 }
 

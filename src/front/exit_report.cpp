@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "job_rank.hpp"
 #include "log.hpp"
 
 namespace gpumem {
@@ -108,6 +109,10 @@ status write_statistics(const std::string& target, std::span<const logical_devic
     return {};
   }
   nlohmann::json all = {{"schema", 1}, {"devices", nlohmann::json::array()}};
+  if (const auto& rank = this_rank()) {
+    all["rank"] = rank->rank;
+    all["local_rank"] = rank->local_rank;
+  }
   for (std::size_t i = 0; i < devices.size(); ++i) all["devices"].push_back(to_json(devices[i], figures[i]));
   std::ofstream file{target};
   file << all.dump(2) << '\n';

@@ -16,7 +16,8 @@ namespace gpumem {
 void remember_at_exit(const void* who, std::function<void()> report);
 void forget_at_exit(const void* who);
 
-/// `target` is `exit` for a summary on stderr, else a file for JSON: `{"schema":1,"devices":[{...}]}`.
+/// `target` is `exit` for a summary on stderr, else a file for JSON: `{"schema":1,"devices":[{...}]}`, in a job
+/// with `rank` and `local_rank`.
 status write_statistics(const std::string& target, std::span<const logical_device> devices,
                         std::span<const statistics> figures);
 

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 
 #include "bits.hpp"
 #include "gpumem/policy.hpp"
@@ -11,6 +13,7 @@
 #include "log.hpp"
 #include "plan_file.hpp"
 #include "shared_folder.hpp"
+#include "units.hpp"
 
 namespace gpumem {
 namespace {
@@ -40,7 +43,7 @@ result<std::uint64_t> resolved(const byte_limit& limit, std::string_view variabl
 result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& decides, const memory_info& memory,
                                       const device_info& info) {
   if (with.limit) return resolved(with.limit, "GPUMEM_LIMIT", info.total_bytes, memory.free_bytes, info);
-  if (!decides.leaves_reserve || !with.pools.empty()) return info.total_bytes;
+  if (!decides.needs.everything || !with.pools.empty()) return info.total_bytes;
   const std::uint64_t reserve =
       with.reserve_bytes ? *with.reserve_bytes : default_reserve_bytes(memory.free_bytes, info.compute_major);
   if (memory.free_bytes < reserve || memory.free_bytes - reserve < info.granularity_bytes) {
@@ -49,6 +52,17 @@ result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& 
                                format_bytes(memory.free_bytes), info.ordinal));
   }
   return memory.free_bytes - reserve;
+}
+
+/// A line that is no news the second time.
+void log_once(const std::string& line) {
+  static std::mutex mutex;
+  static auto* const said = new std::set<std::string>;
+  {
+    const std::lock_guard lock{mutex};
+    if (!said->insert(line).second) return;
+  }
+  log_line(line);
 }
 
 /// The group's budget on this device, common to all pools on it.
@@ -70,10 +84,10 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
   const device_info& info = on.info();
   const result<policy_entry> main_policy = find_policy(with.policy);
   if (!main_policy) return main_policy.why();
-  if (main_policy->needs_limit && !with.limit && with.pools.empty()) {
+  if (main_policy->needs.limit && !with.limit && with.pools.empty()) {
     return refused("GPUMEM_POLICY", with.policy, "needs GPUMEM_LIMIT (4GiB, 30% or 80%free)");
   }
-  if (main_policy->needs_pools && with.pools.empty()) {
+  if (main_policy->needs.pools && with.pools.empty()) {
     return refused("GPUMEM_POLICY", with.policy, "needs GPUMEM_POOLS (2GiB,2GiB or train:8GiB,eval:30%)");
   }
   const result<memory_info> memory = on.memory();
@@ -133,6 +147,20 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
   return pools;
 }
 
+policy_parameters parameters_from_settings(const policy_entry& of, const settings& with, std::string_view text) {
+  policy_parameters out;
+  const result<policy_parameters> named = parameters_in(text);
+  const setting_source policy_from = with.source(with.pools.empty() ? "policy" : "pools");
+  for (const policy_parameter& p : of.parameters) {
+    const setting_source from = with.source(p.name);
+    if (from == setting_source::default_value) continue;
+    const bool wins = from == setting_source::environment && policy_from != setting_source::environment;
+    if (!wins && named && named->contains(p.name)) continue;
+    if (std::string value = with.text(p.name); !value.empty()) out.emplace(p.name, std::move(value));
+  }
+  return out;
+}
+
 std::string path_of_pool(const std::string& path, int ordinal) {
   if (ordinal == 0) return path;
   const std::size_t name = path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/') + 1;
@@ -148,7 +176,7 @@ std::string plan_of_pool(const settings& with, int ordinal) {
 status read_plan_of(pool_config& config, const settings& with, const policy_entry& serves) {
   std::string path = plan_of_pool(with, config.ordinal);
   const bool own = ::access(path.c_str(), F_OK) == 0;
-  if (serves.records_plan) {
+  if (serves.needs.plan.records) {
     if (!own) return {};  // the first run
   } else if (with.plan_path.empty()) {
     log_line(fmt::format("pool {}: policy {} has no plan (GPUMEM_PLAN); growth serves instead", config.name,
@@ -164,10 +192,39 @@ status read_plan_of(pool_config& config, const settings& with, const policy_entr
   return {};
 }
 
+void log_overrides_without_device(const settings& with, const std::vector<int>& ordinals) {
+  for (const std::string& each : with.overrides_of_others(ordinals)) {
+    log_once(fmt::format("{} has no effect: there is no such device; expected {}", each, fmt::join(ordinals, ", ")));
+  }
+}
+
+void log_settings_without_effect(std::span<device* const> devices, const settings& with) {
+  const auto from_environment = [&](std::string_view option) {
+    return with.source(option) == setting_source::environment;
+  };
+  std::vector<int> ordinals;
+  bool everything = false;  // a policy that leaves a reserve serves some device without a limit
+  for (const device* d : devices) {
+    const settings own = with.for_device(d->info().ordinal);
+    ordinals.push_back(d->info().ordinal);
+    everything = everything || (takes_everything(own) && !own.limit && own.pools.empty());
+  }
+  log_overrides_without_device(with, ordinals);
+  if (with.scope == limit_scope::process && from_environment("limit_scope")) {
+    log_once(
+        "GPUMEM_LIMIT_SCOPE=process has no effect in a program that links gpumem: its limit is on gpumem's pools; "
+        "`gpumem run` puts it on the whole process");
+  }
+  if (with.reserve_bytes && from_environment("reserve") && !everything) {
+    log_once(fmt::format("GPUMEM_RESERVE={} has no effect: expected GPUMEM_POLICY=grab_all without a limit or pools",
+                         exact_bytes(*with.reserve_bytes)));
+  }
+}
+
 bool takes_everything(const settings& with) {
   const auto takes = [](const std::string& name) {
     const result<policy_entry> entry = find_policy(name);
-    return entry && entry->leaves_reserve;
+    return entry && entry->needs.everything;
   };
   if (with.pools.empty()) return takes(with.policy);
   return std::any_of(with.pools.begin(), with.pools.end(),

@@ -56,15 +56,24 @@ std::string published_figures(std::span<const allocator* const> of, const settin
   return all.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-void publish_until_exit(std::function<std::vector<const allocator*>()> allocators, const settings& with) {
+void publish_until_exit(std::function<std::vector<allocator*>()> allocators, const settings& with) {
   if (!with.publish) return;
   const auto give_up = [&](const status& why) {
     if (with.verbose) log_line(why.message());
   };
   const result<std::string> folder = shared_folder(with.shared_folder);
   if (!folder) return give_up(folder.why());
-  result<std::unique_ptr<status_socket>> made =
-      status_socket::open(*folder, [now = std::move(allocators), with] { return published_figures(now(), with); });
+  result<std::unique_ptr<status_socket>> made = status_socket::open(
+      *folder,
+      [now = allocators, with] {
+        const std::vector<allocator*> all = now();
+        return published_figures(std::vector<const allocator*>(all.begin(), all.end()), with);
+      },
+      [now = allocators] {
+        for (allocator* const memory : now()) {
+          for (const logical_device& d : memory->devices()) static_cast<void>(memory->trim(d.ordinal));
+        }
+      });
   if (!made) return give_up(made.why());
   static status_socket* serving = nullptr;  // one a process; it listens as long as there is one
   serving = made->release();

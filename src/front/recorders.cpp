@@ -13,10 +13,10 @@ result<recorder_list> open_recorders(const settings& with, const policy_entry& s
     if (!opened) return opened.why();
     all.push_back(*std::move(opened));
   }
-  if (serves.records_plan) {
+  if (serves.needs.plan.records) {
     using writes = plan_recorder::writes;
     const std::string path = plan_of_pool(with, logical);
-    auto opened = serves.follows_plan
+    auto opened = serves.needs.plan.follows
                       ? plan_recorder::open(path, writes::where_departed, plan_recorder::most_ops_of_each_run)
                       : plan_recorder::open(path, writes::always, plan_recorder::most_ops);
     if (!opened) return opened.why();

@@ -30,14 +30,16 @@ std::uint32_t thread_number() noexcept {
 
 result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& path) {
   errno = 0;
-  const gzFile file = gzopen(path.c_str(), path.ends_with(".gz") ? "wb" : "wbT");
-  if (file == nullptr) {
+  // Closed here where there is no host memory for the recorder that is to own it.
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> file{gzopen(path.c_str(), path.ends_with(".gz") ? "wb" : "wbT"), gzclose};
+  if (!file) {
     const int code = errno != 0 ? errno : ENOMEM;  // zlib leaves errno alone when it is out of memory
     return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened for writing: {}",
                                                  printable(path, longest_path), std::strerror(code))};
   }
-  (void)gzbuffer(file, buffer_bytes);  // refused only once something has been written
-  std::unique_ptr<trace_recorder> recorder{new trace_recorder{path, file}};
+  (void)gzbuffer(file.get(), buffer_bytes);  // refused only once something has been written
+  std::unique_ptr<trace_recorder> recorder{new trace_recorder{path, file.get()}};
+  (void)file.release();
   recorder->write("Thread,Time,Action,Pointer,Size,Stream\n");
   return recorder;
 }
@@ -82,7 +84,8 @@ void trace_recorder::write_row(std::string_view action, address at, std::uint64_
   } catch (const std::exception& e) {
     try {
       fail(e.what());
-    } catch (const std::exception&) {  // no memory to say it; the next row tries again
+    } catch (const std::exception&) {  // no memory to say it: without this row the rest would be wrong
+      failed_ = status::of_current_exception();
     }
   }
 }

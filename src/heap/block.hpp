@@ -68,22 +68,28 @@ class block_table {
   [[nodiscard]] block& operator[](block_index i) noexcept { return *locate(i); }
   [[nodiscard]] const block& operator[](block_index i) const noexcept { return *locate(i); }
 
-  /// A record with every field at its default.
+  /// A record with every field at its default. Throws std::bad_alloc where `make_room` would; nothing has changed then.
   block_index take() {
+    if (used_ + set_aside_ >= records_.size()) [[unlikely]]
+      records_.grow();
     block_index i = spare_;
     if (i != no_block) {
       block& b = (*this)[i];
       spare_ = b.below;
       b = block{};
     } else {
-      if (made_ == records_.size()) [[unlikely]]
-        records_.grow();
       i = made_++;
       (*this)[i] = block{};
     }
     ++used_;
     return i;
   }
+  /// The next so many `take`s throw nothing.
+  void make_room(std::uint32_t records) {
+    while (records_.size() - used_ < std::size_t{set_aside_} + records) records_.grow();
+  }
+  /// So many records are left alone by `take` until this is called again. Requires that there is room for them.
+  void set_aside(std::uint32_t records) noexcept { set_aside_ = records; }
   void give(block_index i) noexcept {
     block& b = (*this)[i];
     b.state = block_state::unused;
@@ -91,9 +97,6 @@ class block_table {
     spare_ = i;
     --used_;
   }
-
-  /// Has that record fetched, which need not be asked for under the lock.
-  void fetch(block_index i) const noexcept { __builtin_prefetch(&records_[i]); }
 
   [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
   /// Records from 0 to here have been handed out at some time.
@@ -111,6 +114,7 @@ class block_table {
   host_range<block> records_{most_records};
   std::uint32_t made_ = 0;
   std::uint32_t used_ = 0;
+  std::uint32_t set_aside_ = 0;
   block_index spare_ = no_block;
 };
 

@@ -1,6 +1,59 @@
 #include "free_index.hpp"
 
 namespace gpumem {
+
+unsigned free_index::next_bin(unsigned from) const noexcept {
+  unsigned word = from / 64;
+  if (word >= words) return bins;
+  std::uint64_t bits = filled_[word] & (~std::uint64_t{0} << (from % 64));
+  while (bits == 0) {
+    if (++word == words) return bins;
+    bits = filled_[word];
+  }
+  return word * 64 + static_cast<unsigned>(std::countr_zero(bits));
+}
+
+void free_index::insert(block_table& blocks, block_index i) noexcept {
+  block& b = blocks[i];
+  const unsigned bin = bin_of(b.bytes);
+  ++count_;
+  if (roots_[bin] != no_block) return insert_into_tree(blocks, i, &roots_[bin]);
+  b.in_index.left = no_block;
+  b.in_index.right = no_block;
+  roots_[bin] = i;
+  filled_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+}
+
+void free_index::erase(block_table& blocks, block_index i) noexcept {
+  const block& b = blocks[i];
+  const unsigned bin = bin_of(b.bytes);
+  --count_;
+  if (roots_[bin] != i || (b.in_index.left & b.in_index.right) != no_block) {
+    return erase_from_tree(blocks, i, &roots_[bin]);
+  }
+  roots_[bin] = no_block;
+  filled_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
+}
+
+block_index free_index::best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {
+  const unsigned own = bin_of(bytes);
+  block_index found = no_block;
+  for (block_index at = own < bins ? roots_[own] : no_block; at != no_block;) {
+    const block& b = blocks[at];
+    if (b.bytes >= bytes) {
+      found = at;
+      at = b.in_index.left;
+    } else {
+      at = b.in_index.right;
+    }
+  }
+  if (found != no_block) return found;
+  const unsigned bin = next_bin(own + 1);
+  if (bin >= bins) return no_block;
+  found = roots_[bin];
+  while (blocks[found].in_index.left != no_block) found = blocks[found].in_index.left;
+  return found;
+}
 namespace {
 
 void lowest_in(const block_table& blocks, block_index root, std::uint64_t bytes, block_index* found) noexcept {

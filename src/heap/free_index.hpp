@@ -3,8 +3,7 @@
 // Bins by size: one for each multiple of 512 B up to 64 KiB, from there eight to a power of two. A bitmap finds the
 // next bin that holds anything; within a bin stands a treap (Seidel and Aragon 1996) whose nodes are the block records
 // themselves, so nothing is allocated. Best fit is the smallest block that fits and, of equals, the lowest.
-// Costs O(1) to find the bin and O(log n) expected in the bin's own blocks. The owner of the heap locks. What a miss
-// runs through is inline, like the heap's (heap_miss.hpp).
+// Costs O(1) to find the bin and O(log n) expected in the bin's own blocks. The owner of the heap locks.
 #pragma once
 
 #include <array>
@@ -70,59 +69,5 @@ class free_index {
   std::array<block_index, bins> roots_;
   std::uint32_t count_ = 0;
 };
-
-inline unsigned free_index::next_bin(unsigned from) const noexcept {
-  unsigned word = from / 64;
-  if (word >= words) return bins;
-  std::uint64_t bits = filled_[word] & (~std::uint64_t{0} << (from % 64));
-  while (bits == 0) {
-    if (++word == words) return bins;
-    bits = filled_[word];
-  }
-  return word * 64 + static_cast<unsigned>(std::countr_zero(bits));
-}
-
-// Mostly a bin holds one block or none: trees are apart (free_index.cpp).
-inline void free_index::insert(block_table& blocks, block_index i) noexcept {
-  block& b = blocks[i];
-  const unsigned bin = bin_of(b.bytes);
-  ++count_;
-  if (roots_[bin] != no_block) return insert_into_tree(blocks, i, &roots_[bin]);
-  b.in_index.left = no_block;
-  b.in_index.right = no_block;
-  roots_[bin] = i;
-  filled_[bin / 64] |= std::uint64_t{1} << (bin % 64);
-}
-
-inline void free_index::erase(block_table& blocks, block_index i) noexcept {
-  const block& b = blocks[i];
-  const unsigned bin = bin_of(b.bytes);
-  --count_;
-  if (roots_[bin] != i || (b.in_index.left & b.in_index.right) != no_block) {
-    return erase_from_tree(blocks, i, &roots_[bin]);
-  }
-  roots_[bin] = no_block;
-  filled_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
-}
-
-inline block_index free_index::best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {
-  const unsigned own = bin_of(bytes);
-  block_index found = no_block;
-  for (block_index at = own < bins ? roots_[own] : no_block; at != no_block;) {
-    const block& b = blocks[at];
-    if (b.bytes >= bytes) {
-      found = at;
-      at = b.in_index.left;
-    } else {
-      at = b.in_index.right;
-    }
-  }
-  if (found != no_block) return found;
-  const unsigned bin = next_bin(own + 1);
-  if (bin >= bins) return no_block;
-  found = roots_[bin];
-  while (blocks[found].in_index.left != no_block) found = blocks[found].in_index.left;
-  return found;
-}
 
 }  // namespace gpumem

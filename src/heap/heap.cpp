@@ -2,6 +2,8 @@
 
 #include <cassert>
 
+#include "without_exceptions.hpp"
+
 namespace gpumem {
 
 heap::heap(unsigned classes) : classes_{classes}, by_class_(classes) { add_owner(); }
@@ -12,10 +14,12 @@ owner_id heap::add_owner() {
     o = spare_owners_.back();
     spare_owners_.pop_back();
   } else {
-    o = static_cast<owner_id>(owners_.size());
-    owners_.emplace_back();
-    owners_.back().by_class.resize(classes_);
+    owner made;
+    made.by_class.resize(classes_);
+    make_room(owners_);
     spare_owners_.reserve(owners_.capacity());  // so that remove_owner need not allocate
+    o = static_cast<owner_id>(owners_.size());
+    owners_.push_back(std::move(made));
   }
   owners_[o].in_use = true;
   return o;
@@ -27,20 +31,27 @@ void heap::remove_owner(owner_id o) noexcept {
   spare_owners_.push_back(o);
 }
 
-segment_index heap::take_segment() {
+void heap::make_room_for_segment() {
+  if (!spare_segments_.empty()) return;
+  make_room(segments_);
+  spare_segments_.reserve(segments_.capacity());
+}
+
+// Requires room for it.
+segment_index heap::take_segment() noexcept {
   if (!spare_segments_.empty()) {
     const segment_index s = spare_segments_.back();
     spare_segments_.pop_back();
     return s;
   }
   segments_.emplace_back();
-  spare_segments_.reserve(segments_.capacity());
   return static_cast<segment_index>(segments_.size() - 1);
 }
 
 segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass) {
-  const segment_index s = take_segment();
+  make_room_for_segment();
   const block_index i = blocks_.take();
+  const segment_index s = take_segment();
   block& b = blocks_[i];
   b.begin = begin;
   b.bytes = bytes;
@@ -74,6 +85,7 @@ void heap::remove_segment(segment_index s) noexcept {
 // Bytes from the middle of a free block, or its end; what is cut off in front keeps the place in the order of epochs
 // that the whole had; so does the rest behind.
 block_index heap::cut_off(block_index from, std::uint64_t front, std::uint64_t bytes) {
+  blocks_.make_room(2);
   const block_index taken = blocks_.take();
   block& cut = blocks_[taken];
   const block_index order_before = blocks_[from].in_index.older;
@@ -204,6 +216,152 @@ std::uint64_t heap::largest_free() const noexcept {
 std::uint64_t heap::metadata_bytes() const noexcept {
   return blocks_.bytes() + owners_.capacity() * sizeof(owner) + owners_.size() * classes_ * sizeof(free_index) +
          segments_.capacity() * sizeof(heap_segment);
+}
+
+block_index heap::best_fit(unsigned klass, owner_id o, bool idle_too, std::uint64_t bytes,
+                           std::uint64_t alignment) const noexcept {
+  const auto search = [&](owner_id whose) {
+    const free_index& index = owners_[whose].by_class[klass];
+    if (index.empty()) return no_block;
+    block_index found = index.best_fit(blocks_, bytes);
+    if (alignment <= granularity || found == no_block) return found;
+    const block& b = blocks_[found];
+    if (lead(b.begin, alignment) + bytes <= b.bytes) return found;
+    return index.best_fit(blocks_, bytes + alignment - granularity);
+  };
+  const block_index own = search(o);
+  if (!idle_too || o == idle_owner) return own;
+  const block_index idle = search(idle_owner);
+  if (own == no_block || idle == no_block) return own != no_block ? own : idle;
+  return blocks_[own].bytes <= blocks_[idle].bytes ? own : idle;
+}
+
+block_index heap::carve(block_index from, std::uint64_t bytes, std::uint64_t alignment) {
+  const std::uint64_t front = alignment <= granularity ? 0 : lead(blocks_[from].begin, alignment);
+  assert(front + bytes <= blocks_[from].bytes);
+  block_index taken = from;
+  if (front != 0) {
+    taken = cut_off(from, front, bytes);
+  } else if (bytes != blocks_[from].bytes) {
+    taken = cut_off_first(from, bytes);
+  } else {
+    leave(from);
+  }
+  block& b = blocks_[taken];
+  b.state = block_state::live;
+  b.in_use = use_record{};
+  totals_.live_bytes += b.bytes;
+  ++totals_.live_blocks;
+  return taken;
+}
+
+// The first bytes of a free block as a block of its own. The rest keeps its place in the order of epochs.
+block_index heap::cut_off_first(block_index from, std::uint64_t bytes) {
+  const block_index taken = blocks_.take();
+  block& rest = blocks_[from];
+  block& cut = blocks_[taken];
+  cut.segment = rest.segment;
+  cut.klass = rest.klass;
+  cut.owner = rest.owner;
+  cut.begin = rest.begin;
+  cut.bytes = bytes;
+  cut.below = rest.below;
+  cut.above = from;
+  (cut.below != no_block ? blocks_[cut.below].above : segments_[rest.segment].first) = taken;
+  rest.below = taken;
+  free_index& index = owners_[rest.owner].by_class[rest.klass];
+  index.erase(blocks_, from);
+  rest.begin += bytes;
+  rest.bytes -= bytes;
+  index.insert(blocks_, from);
+  count_free(rest, 0 - bytes);
+  return taken;
+}
+
+void heap::release(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept {
+  const block& b = blocks_[i];
+  assert(b.state == block_state::live || b.state == block_state::fenced);
+  if (b.state == block_state::live) {
+    totals_.live_bytes -= b.bytes;
+    --totals_.live_blocks;
+  } else {
+    totals_.fenced_bytes -= b.bytes;
+  }
+  make_free(i, o, epoch, idle_too);
+}
+
+bool heap::joins(block_index neighbour, owner_id o, bool idle_too) const noexcept {
+  if (neighbour == no_block) return false;
+  const block& n = blocks_[neighbour];
+  return n.state == block_state::free && (n.owner == o || (idle_too && n.owner == idle_owner));
+}
+
+void heap::make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept {
+  while (joins(blocks_[i].above, o, idle_too)) {
+    leave(blocks_[i].above);
+    merge_above(i);
+  }
+  while (joins(blocks_[i].below, o, idle_too)) {
+    i = blocks_[i].below;
+    leave(i);
+    merge_above(i);
+  }
+  block& b = blocks_[i];
+  b.state = block_state::free;
+  b.owner = o;
+  b.in_index.epoch = epoch;
+  enter(i, owners_[o].newest);
+}
+
+// Block i takes in its upper neighbour, whose record goes back; neither may be in an index.
+void heap::merge_above(block_index i) noexcept {
+  block& b = blocks_[i];
+  const block_index above = b.above;
+  const block& a = blocks_[above];
+  b.bytes += a.bytes;
+  b.above = a.above;
+  if (b.above != no_block) blocks_[b.above].below = i;
+  blocks_.give(above);
+}
+
+// Into the index of the block's owner, and into its order of epochs behind `after` (first where that is none).
+void heap::enter(block_index i, block_index after) noexcept {
+  const block& b = blocks_[i];
+  owners_[b.owner].by_class[b.klass].insert(blocks_, i);
+  enter_order(i, after);
+  count_free(b, b.bytes);
+  ++totals_.free_blocks;
+}
+
+void heap::leave(block_index i) noexcept {
+  const block& b = blocks_[i];
+  owners_[b.owner].by_class[b.klass].erase(blocks_, i);
+  leave_order(i);
+  count_free(b, 0 - b.bytes);
+  --totals_.free_blocks;
+}
+
+void heap::enter_order(block_index i, block_index after) noexcept {
+  block& b = blocks_[i];
+  owner& o = owners_[b.owner];
+  b.in_index.older = after;
+  block_index& newer = after != no_block ? blocks_[after].in_index.newer : o.oldest;
+  b.in_index.newer = newer;
+  newer = i;
+  (b.in_index.newer != no_block ? blocks_[b.in_index.newer].in_index.older : o.newest) = i;
+}
+
+void heap::leave_order(block_index i) noexcept {
+  const block& b = blocks_[i];
+  owner& o = owners_[b.owner];
+  (b.in_index.older != no_block ? blocks_[b.in_index.older].in_index.newer : o.oldest) = b.in_index.newer;
+  (b.in_index.newer != no_block ? blocks_[b.in_index.newer].in_index.older : o.newest) = b.in_index.older;
+}
+
+// So many bytes more, modulo 2^64, in free blocks of that one's owner and class.
+void heap::count_free(const block& b, std::uint64_t more) noexcept {
+  (b.owner == idle_owner ? totals_.idle_bytes : totals_.cached_bytes) += more;
+  by_class_[b.klass].free_bytes += more;
 }
 
 }  // namespace gpumem

@@ -49,6 +49,15 @@ class heap {
   void remove_owner(owner_id o) noexcept;
   [[nodiscard]] bool owns_nothing(owner_id o) const noexcept { return owners_[o].oldest == no_block; }
 
+  // What follows takes host memory for its records, and throws std::bad_alloc before it changes anything where there is
+  // none: add_owner, add_segment, carve, back and unback and their like. The others need none.
+  /// The next `add_segment` or `add_hollow_segment` throws nothing, but for its block.
+  void make_room_for_segment();
+  /// So many blocks more need no host memory: every call of those above takes two at most.
+  void make_room_for_blocks(std::uint32_t blocks) { blocks_.make_room(blocks); }
+  /// Keeps such room for whoever gives up the lock: others leave it alone until it is set to 0. Requires that there is.
+  void set_blocks_aside(std::uint32_t blocks) noexcept { blocks_.set_aside(blocks); }
+
   /// One idle block over `[begin, begin + bytes)`, multiples of 512 that touch no other segment's blocks.
   segment_index add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass);
   /// The same with nothing behind it: one hollow block.
@@ -104,8 +113,6 @@ class heap {
 
   [[nodiscard]] block& at(block_index i) noexcept { return blocks_[i]; }
   [[nodiscard]] const block& at(block_index i) const noexcept { return blocks_[i]; }
-  /// Has the record fetched that `at` is about to be asked for. Any thread.
-  void fetch(block_index i) const noexcept { blocks_.fetch(i); }
   /// The block that contains the position, in whatever state; `no_block` outside all segments. Slow: O(n).
   [[nodiscard]] block_index containing(std::uint64_t position) const noexcept;
   [[nodiscard]] std::uint64_t largest_free() const noexcept;  ///< bytes; cached and idle, not fenced
@@ -133,7 +140,7 @@ class heap {
     return (alignment - begin % alignment) % alignment;
   }
   void make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
-  [[nodiscard]] segment_index take_segment();
+  [[nodiscard]] segment_index take_segment() noexcept;
   [[nodiscard]] block_index cut_out(block_index i, std::uint64_t begin, std::uint64_t bytes);
   void enter_hollow(block_index i) noexcept;
   void leave_hollow(block_index i) noexcept;
@@ -165,5 +172,3 @@ class heap {
 };
 
 }  // namespace gpumem
-
-#include "heap_miss.hpp"

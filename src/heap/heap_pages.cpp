@@ -10,8 +10,9 @@
 namespace gpumem {
 
 segment_index heap::add_hollow_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass) {
-  const segment_index s = take_segment();
+  make_room_for_segment();
   const block_index i = blocks_.take();
+  const segment_index s = take_segment();
   block& b = blocks_[i];
   b.begin = begin;
   b.bytes = bytes;
@@ -41,7 +42,8 @@ void heap::leave_hollow(block_index i) noexcept {
 }
 
 // The block with exactly these bounds; what is cut off in front and behind are blocks of their own. All have the state,
-// owner and epoch that `i` had, and none is in an index or a list. Requires that `i` is in none.
+// owner and epoch that `i` had, and none is in an index or a list. Requires that `i` is in none, and room for two
+// blocks.
 block_index heap::cut_out(block_index i, std::uint64_t begin, std::uint64_t bytes) {
   const auto split = [this](block_index low, std::uint64_t at) {
     const block_index high = blocks_.take();
@@ -64,6 +66,7 @@ block_index heap::cut_out(block_index i, std::uint64_t begin, std::uint64_t byte
 
 block_index heap::back(block_index i, std::uint64_t begin, std::uint64_t bytes) {
   assert(blocks_[i].state == block_state::hollow);
+  blocks_.make_room(2);
   const std::uint64_t low = blocks_[i].begin;
   const std::uint64_t high = low + blocks_[i].bytes;
   leave_hollow(i);
@@ -82,6 +85,7 @@ block_index heap::back(block_index i, std::uint64_t begin, std::uint64_t bytes) 
 
 block_index heap::unback(block_index i, std::uint64_t begin, std::uint64_t bytes) {
   assert(blocks_[i].state == block_state::free && blocks_[i].owner == idle_owner);
+  blocks_.make_room(2);
   const std::uint64_t low = blocks_[i].begin;
   const std::uint64_t high = low + blocks_[i].bytes;
   const block_index order_before = blocks_[i].in_index.older;

@@ -8,6 +8,7 @@ namespace gpumem {
 block_index heap::carve_at(block_index from, std::uint64_t begin, std::uint64_t bytes, owner_id o) {
   const std::uint64_t end = begin + bytes;
   assert(blocks_[from].begin <= begin && blocks_[from].begin + blocks_[from].bytes > begin);
+  blocks_.make_room(2);  // what is left over below and above
   const auto take = [&](block_index i) {
     // The part of block i that lies within, out of every index; the rest stays where it was.
     assert(joins(i, o, true));

@@ -44,7 +44,7 @@ ejection_search::ejection_search(const problem& buffers, const sections& cut)
 }
 
 bool ejection_search::run(std::uint64_t capacity, const std::vector<std::uint32_t>& rank, ejection_rule by,
-                          std::uint64_t most_steps, clock::time_point deadline) {
+                          std::uint64_t most_steps, search_budget& budget) {
   at_.assign(buffers_.size(), 0);
   placed_.assign(buffers_.size(), 0);
   lot_.seed(by.lot + 1);
@@ -61,10 +61,11 @@ bool ejection_search::run(std::uint64_t capacity, const std::vector<std::uint32_
     open.emplace(rank[i], i);
   }
   for (std::uint64_t step = 0; !open.empty(); ++step) {
-    if (step >= most_steps || (step % 256 == 0 && clock::now() >= deadline)) return false;
+    if (step >= most_steps || (step % 256 == 0 && budget.spent())) return false;
     const std::uint32_t i = open.top().second;
     open.pop();
     look_around(i, capacity);
+    budget.took(neighbours_[i].size() + 1);
     const spot chosen = cheapest(buffers_[i]);
     if (!chosen.free) {
       for (const std::uint32_t k : neighbours_[i]) {

@@ -3,10 +3,9 @@
 ///
 /// Each time a buffer had to throw others out, its weight grows, so that those that are hard to place end up staying
 /// where they are (the weights of constraint solvers; the loop is an ejection chain). For some thousand buffers: it
-/// remembers all pairs that are alive together. Deterministic but for the deadline. Not synchronised.
+/// remembers all pairs that are alive together. Deterministic but for the budget's deadline. Not synchronised.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <queue>
 #include <random>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "problem.hpp"
+#include "search_budget.hpp"
 #include "sections.hpp"
 
 namespace gpumem::plan {
@@ -26,8 +26,6 @@ struct ejection_rule {
 
 class ejection_search {
  public:
-  using clock = std::chrono::steady_clock;
-
   /// Requires a checked problem; keeps a reference to it.
   ejection_search(const problem& buffers, const sections& cut);
 
@@ -37,7 +35,7 @@ class ejection_search {
   /// True where every buffer found a place that ends at or below `capacity` within `most_steps`. Buffers with a lower
   /// `rank` (by buffer) are placed first.
   bool run(std::uint64_t capacity, const std::vector<std::uint32_t>& rank, ejection_rule by, std::uint64_t most_steps,
-           clock::time_point deadline);
+           search_budget& budget);
 
   /// After a `run` that was true.
   [[nodiscard]] const placement& offsets() const noexcept { return at_; }

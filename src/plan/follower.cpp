@@ -39,8 +39,8 @@ std::uint64_t follower::request(std::uint64_t bytes, std::uint64_t stream_number
 
 std::uint64_t follower::number_of(std::uint64_t stream) {
   if (last_number_ == nobody || stream != last_stream_) {
-    last_stream_ = stream;
     last_number_ = stream_.emplace(stream, stream_.size()).first->second;
+    last_stream_ = stream;
   }
   return last_number_;
 }

@@ -28,7 +28,7 @@ class follower {
   /// Of a place, which several allocations that are never live together share: its offset, and its rank among all.
   [[nodiscard]] std::uint64_t offset(std::uint32_t place) const noexcept { return offsets_[place]; }
 
-  /// A block, any number, begins at this place; until it is gone.
+  /// A block, any number, begins at this place; until it is gone. Throws with nothing changed.
   void placed(std::uint32_t place, std::uint32_t block);
   void gone(std::uint32_t block) noexcept;
   /// The block that was placed at `place` or, if there is none, at the next one below.

@@ -12,8 +12,6 @@
 namespace gpumem::plan {
 namespace {
 
-using clock = std::chrono::steady_clock;
-
 /// Windows: from the first moment to the last at which this share of the peak load is alive. The shortest first, whose
 /// problems are the smallest; the last is all of the time.
 constexpr std::array<double, 5> busy_shares{0.95, 0.9, 0.75, 0.5, 0};
@@ -52,7 +50,7 @@ relaxed cut_to(const problem& buffers, const window& of, const load& peak, std::
 
 /// What is proven of those buffers, 0 where that is nothing above `known.bound`: bisects between that, which need not
 /// be a bound of these, and what is possible, or seems to be.
-std::uint64_t proven_of(const problem& buffers, height_range known, unsigned effort, clock::time_point deadline) {
+std::uint64_t proven_of(const problem& buffers, height_range known, unsigned effort, search_budget& budget) {
   const std::uint64_t unit = height_unit(buffers);
   const sections cut = cut_into_sections(buffers);
   const std::uint64_t peak = round_up(peak_load(buffers).bytes, unit);
@@ -60,13 +58,13 @@ std::uint64_t proven_of(const problem& buffers, height_range known, unsigned eff
   std::uint64_t low = std::max(round_down(known.bound, unit), peak);  // impossible: then a unit above it is proven
   // Where nothing is left between the two, that height is looked at all the same: a proof leads a whole unit further.
   std::uint64_t possible = std::max(round_down(known.height, unit), low + unit);
-  while (low < possible && clock::now() < deadline) {
+  while (low < possible && !budget.spent()) {
     const std::uint64_t target = low + round_down((possible - low) / 2, unit);
     packing_search search{buffers, cut, target, packing_search::pruning::exact};
     packing_search::outcome now = packing_search::outcome::gave_up;
     for (int rule = 0; rule < packing_search::rule_count && now == packing_search::outcome::gave_up; ++rule) {
       const std::vector<std::uint32_t> rank = rank_of(ordered(buffers, cut, order_by::failures, search.failures()));
-      now = search.run(rank, static_cast<packing_search::rule>(rule), std::uint64_t{1000} << effort, deadline);
+      now = search.run(rank, static_cast<packing_search::rule>(rule), std::uint64_t{1000} << effort, budget);
     }
     if (now == packing_search::outcome::impossible) {
       proven = low = target + unit;
@@ -79,7 +77,7 @@ std::uint64_t proven_of(const problem& buffers, height_range known, unsigned eff
 
 }  // namespace
 
-proven_height raised_bound(const problem& buffers, height_range known, unsigned effort, clock::time_point deadline) {
+proven_height raised_bound(const problem& buffers, height_range known, unsigned effort, search_budget& budget) {
   const load peak = peak_load(buffers);
   proven_height best{known.bound, {}};
   window before;
@@ -89,14 +87,14 @@ proven_height raised_bound(const problem& buffers, height_range known, unsigned 
     before = now;
     std::size_t searched = 0;
     for (const double share : size_shares) {
-      if (best.bytes >= known.height || clock::now() >= deadline) return best;
+      if (best.bytes >= known.height || budget.spent()) return best;
       const relaxed some = cut_to(buffers, now, peak, share_of(peak.bytes, share));
       if (some.rest.size() > most_searched) break;
       if (some.rest.size() == searched) continue;  // nothing, or nothing that the level above did not have
       searched = some.rest.size();
       const std::uint64_t floor = some.on_the_floor;
       const std::uint64_t below = best.bytes > floor ? best.bytes - floor : 0;
-      const std::uint64_t rest = proven_of(some.rest, {below, known.height - floor}, effort, deadline);
+      const std::uint64_t rest = proven_of(some.rest, {below, known.height - floor}, effort, budget);
       if (rest != 0 && rest + floor > best.bytes) best = {rest + floor, now};
     }
   }

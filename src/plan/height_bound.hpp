@@ -6,10 +6,10 @@
 /// what is above let fall, and put below the rest. It only adds its size, and the rest is a smaller problem.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 
 #include "problem.hpp"
+#include "search_budget.hpp"
 
 namespace gpumem::plan {
 
@@ -24,9 +24,9 @@ struct proven_height {
   window during;  ///< the buffers alive in it are the proof; empty where nothing was proven beyond what was known
 };
 
-/// `known.bound`, or more. Searches longer with each `effort`; the same call gives the same answer unless the deadline
-/// cuts it short. Requires a checked problem.
+/// `known.bound`, or more. Searches longer with each `effort`; the same call gives the same answer unless the budget's
+/// deadline cuts it short. Requires a checked problem.
 [[nodiscard]] proven_height raised_bound(const problem& buffers, height_range known, unsigned effort,
-                                         std::chrono::steady_clock::time_point deadline);
+                                         search_budget& budget);
 
 }  // namespace gpumem::plan

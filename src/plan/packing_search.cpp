@@ -65,11 +65,11 @@ packing_search::packing_search(const problem& buffers, const sections& cut, std:
 }
 
 packing_search::outcome packing_search::run(const std::vector<std::uint32_t>& rank, rule by, std::uint64_t most_nodes,
-                                            clock::time_point deadline) {
+                                            search_budget& budget) {
   rank_ = rank;
   rule_ = by;
   nodes_left_ = most_nodes;
-  deadline_ = deadline;
+  budget_ = &budget;
   stopped_ = false;
   for (double& each : failures_) each *= 0.5;  // what failed in earlier runs counts less and less
   trail_.clear();
@@ -104,8 +104,9 @@ void packing_search::rewind(std::size_t mark) {
   }
 }
 
-bool packing_search::out_of_budget() {
-  if (nodes_left_ == 0 || (nodes_left_ % 64 == 0 && clock::now() >= deadline_)) stopped_ = true;
+bool packing_search::out_of_budget(std::size_t open_items) {
+  budget_->took(open_items);
+  if (nodes_left_ == 0 || (nodes_left_ % 64 == 0 && budget_->spent())) stopped_ = true;
   if (!stopped_) --nodes_left_;
   return stopped_;
 }
@@ -114,7 +115,7 @@ bool packing_search::out_of_budget() {
 bool packing_search::descend(const part& open) {
   if (open.items.empty()) return true;
   if (std::vector<part> parts = split(open); parts.size() > 1) return descend_parts(parts);
-  if (out_of_budget()) return false;
+  if (out_of_budget(open.items.size())) return false;
   const std::size_t mark = trail_.size();
   if (tighten(open)) {
     const std::uint64_t key = key_of(open);

@@ -8,11 +8,11 @@
 /// order do the same work: only the deadline depends on a clock. Not synchronised.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
 #include "problem.hpp"
+#include "search_budget.hpp"
 #include "sections.hpp"
 
 namespace gpumem::plan {
@@ -26,14 +26,13 @@ class packing_search {
   /// too; the one with the lowest floor; one that the first item lies in, by resting place and rank.
   enum class rule : std::uint8_t { fewest_choices, least_slack, most_failures, lowest_floor, first_item };
   static constexpr int rule_count = 5;
-  using clock = std::chrono::steady_clock;
 
   /// Requires a checked problem with `may_fit(buffers, capacity)`; keeps references to neither.
   packing_search(const problem& buffers, const sections& cut, std::uint64_t capacity, pruning how);
 
   /// Tries for `most_nodes` nodes; buffers with a lower `rank` (by buffer) come first where there is a choice. What one
   /// run learns serves the next.
-  outcome run(const std::vector<std::uint32_t>& rank, rule by, std::uint64_t most_nodes, clock::time_point deadline);
+  outcome run(const std::vector<std::uint32_t>& rank, rule by, std::uint64_t most_nodes, search_budget& budget);
 
   /// After `found`.
   [[nodiscard]] placement offsets() const;
@@ -67,7 +66,7 @@ class packing_search {
   [[nodiscard]] index choose(const part& open) const;
   [[nodiscard]] units next_level(index section) const;
   [[nodiscard]] std::uint64_t key_of(const part& open) const;
-  bool out_of_budget();
+  bool out_of_budget(std::size_t open_items);
 
   units& floor(index section) { return values_[section]; }
   [[nodiscard]] units floor(index section) const { return values_[section]; }
@@ -110,7 +109,7 @@ class packing_search {
   std::vector<std::uint32_t> rank_;
   rule rule_ = rule::fewest_choices;
   std::uint64_t nodes_left_ = 0;
-  clock::time_point deadline_;
+  search_budget* budget_ = nullptr;
   bool stopped_ = false;
 };
 

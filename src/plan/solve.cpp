@@ -35,7 +35,7 @@ class solver {
   solver(const problem& buffers, const solve_options& with)
       : buffers_{buffers},
         with_{with},
-        deadline_{clock::now() + with.time_limit},
+        budget_{clock::now() + with.time_limit, with.most_steps},
         cut_{cut_into_sections(buffers)},
         filler_{buffers, cut_},
         peak_{peak_load(buffers)},
@@ -67,7 +67,7 @@ class solver {
   [[nodiscard]] std::uint64_t slack() const {
     return static_cast<std::uint64_t>(with_.tolerance * static_cast<double>(peak_.bytes));
   }
-  [[nodiscard]] bool done() const { return good() || clock::now() >= deadline_; }
+  [[nodiscard]] bool done() const { return good() || budget_.spent(); }
 
   void keep(placement found) {
     const std::uint64_t reached = height(buffers_, found);
@@ -78,12 +78,14 @@ class solver {
 
   void fill_in_orders() {
     const std::uint64_t pairs = std::max<std::uint64_t>(ejection_search::pairs(buffers_, cut_), 1);
-    std::uint64_t tries = std::clamp<std::uint64_t>(work_of_orders / pairs, 2, 2 * plain_order_count);
+    std::uint64_t tries =
+        std::clamp<std::uint64_t>(std::min(work_of_orders, with_.most_steps) / pairs, 2, 2 * plain_order_count);
     for (int by = 0; by < plain_order_count; ++by) {
       const std::vector<std::uint32_t> order = ordered(buffers_, cut_, static_cast<order_by>(by));
       for (const fit which : {fit::lowest, fit::tightest}) {
         if (tries-- == 0) return;
         keep(filler_.place(order, which));
+        budget_.took(pairs);
         if (done()) return;
       }
     }
@@ -114,12 +116,12 @@ class solver {
 
   /// What was found to be impossible is a bound. Which moments prove that, and how much more than that?
   void prove_above(std::uint64_t impossible, unsigned effort) {
-    raise_bound(raised_bound(buffers_, {bound_, height_}, effort, deadline_));
+    raise_bound(raised_bound(buffers_, {bound_, height_}, effort, budget_));
     raise_bound({round_down(impossible, unit_) + unit_, busy_window(buffers_, 0)});
   }
   bool proves_too_small(std::uint64_t capacity, unsigned effort) {
     const std::uint64_t next = round_down(capacity, unit_) + unit_;
-    const proven_height above = raised_bound(buffers_, {capacity, next}, effort, deadline_);
+    const proven_height above = raised_bound(buffers_, {capacity, next}, effort, budget_);
     if (above.bytes <= capacity) return false;
     raise_bound(above);
     return true;
@@ -140,9 +142,10 @@ class solver {
       for (std::uint32_t i = 0; i < buffers_.size(); ++i) (buffers_[i].size >= least ? which : rest).push_back(i);
       if (which.size() == before) continue;  // nothing that the level above did not have
       before = which.size();
+      budget_.took(buffers_.size());  // to cut them into sections
       for (const std::uint32_t i : which) large.push_back(buffers_[i]);
       const outcome now = attempt(large, which, rest, target, effort);
-      if (now != outcome::open || clock::now() >= deadline_) return now;
+      if (now != outcome::open || budget_.spent()) return now;
     }
     return outcome::open;
   }
@@ -156,9 +159,9 @@ class solver {
       // It finds a placement soon or not at all: many short searches do better than a long one.
       const std::uint64_t steps = large.size() * 2 + (std::uint64_t{2000} << effort);
       for (unsigned lot = 0; lot < 2 * lots; ++lot) {
-        if (clock::now() >= deadline_) return outcome::open;
+        if (budget_.spent()) return outcome::open;
         const ejection_rule by{.weigh_by_size = lot % 2 == 1, .lot = effort * lots + lot / 2};
-        if (search.run(target, rank, by, steps, deadline_) && complete(search.offsets(), which, rest, target)) {
+        if (search.run(target, rank, by, steps, budget_) && complete(search.offsets(), which, rest, target)) {
           return outcome::found;
         }
       }
@@ -193,8 +196,8 @@ class solver {
       for (int rule = 0; rule < packing_search::rule_count; ++rule) {
         const std::vector<std::uint32_t> rank =
             rank_of(ordered(large, cut, static_cast<order_by>(by), search.failures()));
-        const auto now = search.run(rank, static_cast<packing_search::rule>(rule), nodes, deadline_);
-        if (now != packing_search::outcome::gave_up || clock::now() >= deadline_) return now;
+        const auto now = search.run(rank, static_cast<packing_search::rule>(rule), nodes, budget_);
+        if (now != packing_search::outcome::gave_up || budget_.spent()) return now;
       }
     }
     return packing_search::outcome::gave_up;
@@ -221,7 +224,7 @@ class solver {
 
   const problem& buffers_;
   const solve_options& with_;
-  clock::time_point deadline_;
+  search_budget budget_;
   sections cut_;
   gap_fill filler_;
   std::vector<std::uint32_t> all_in_order_;

@@ -18,6 +18,8 @@ struct solve_options {
   /// Stop at the first placement that ends at or below this; 0: as low as can be found.
   std::uint64_t capacity = 0;
   std::chrono::milliseconds time_limit{50'000};
+  /// With a time limit that is never reached, the same answer on every machine.
+  std::uint64_t most_steps = UINT64_MAX;
   /// Without a capacity: how far above the peak load is good enough, as a share of it.
   double tolerance = 0.003;
 };

@@ -6,7 +6,7 @@
 
 namespace gpumem {
 
-bool depot::put(owner_id o, std::uint32_t units, const claim_index* first, std::uint32_t count) {
+bool depot::put(owner_id o, std::uint32_t units, const slot_index* first, std::uint32_t count) {
   if (o >= by_owner_.size()) by_owner_.resize(o + 1);
   std::vector<place>& places = by_owner_[o];
   if (places.empty()) places.resize(bin_places::all);
@@ -64,7 +64,7 @@ depot::blocks depot::take_any(owner_id o) noexcept {
 }
 
 std::uint64_t depot::metadata_bytes() const noexcept {
-  std::uint64_t bytes = held_.capacity() * sizeof(claims_of_blocks) + links_.capacity() * sizeof(link) +
+  std::uint64_t bytes = held_.capacity() * sizeof(batch_of_slots) + links_.capacity() * sizeof(link) +
                         by_owner_.capacity() * sizeof(by_owner_[0]);
   for (const auto& places : by_owner_) bytes += places.capacity() * sizeof(place);
   return bytes;

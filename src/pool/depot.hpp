@@ -1,7 +1,7 @@
 // Between the threads' caches and the heap: batches of blocks of one stream and one size, handed over as a whole.
 //
 // A thread that frees what another one allocates fills its bins, and the other one's run dry; both meet here once a
-// batch and not once a block. Blocks in the depot are out of the heap, and their claims say `cache`. The pool locks.
+// batch and not once a block. Blocks in the depot are out of the heap, and their slots say `cache`. The pool locks.
 #pragma once
 
 #include <array>
@@ -17,11 +17,11 @@ class depot {
  public:
   static constexpr std::uint32_t batch = stream_cache::batch;
 
-  /// A batch, until the next `put`: the claims of its blocks, in the order in which they were freed.
-  using blocks = std::span<const claim_index>;
+  /// A batch, until the next `put`: the slots of its blocks, in the order in which they were freed.
+  using blocks = std::span<const slot_index>;
 
   /// False where the place is taken by another size, or holds as many batches as it may.
-  bool put(owner_id o, std::uint32_t units, const claim_index* first, std::uint32_t count);
+  bool put(owner_id o, std::uint32_t units, const slot_index* first, std::uint32_t count);
   /// Whether `take` finds one.
   [[nodiscard]] bool holds(owner_id o, std::uint32_t units) const noexcept;
   /// The oldest batch of that size; empty where there is none.
@@ -55,8 +55,8 @@ class depot {
     std::uint32_t last = no_block;
     std::uint32_t batches = 0;
   };
-  struct alignas(64) claims_of_blocks {
-    std::array<claim_index, batch> held;
+  struct alignas(64) batch_of_slots {
+    std::array<slot_index, batch> held;
   };
   struct link {
     std::uint32_t count = 0;
@@ -67,7 +67,7 @@ class depot {
 
   std::vector<std::vector<place>> by_owner_;
   // Apart, so that who takes several waits for one line of memory from another processor, and not for one each time.
-  std::vector<claims_of_blocks> held_;
+  std::vector<batch_of_slots> held_;
   std::vector<link> links_;
   std::uint32_t spare_ = no_block;
   std::uint64_t bytes_ = 0;

@@ -1,79 +1,50 @@
-// Where a paged pool that moves pages puts a large request, by what is expected to come next.
+// How a pool acts on what lookahead names: it waits for fences, moves pages, and places the request there.
 //
-// A pool whose policy makes pages one by one (`page_rules::looks_ahead`), and that moved one lately or placed a block
-// otherwise than usually, plays what it expects through on a sketch of itself, for the place that it would take and for
-// each other one, and takes the one after which least moves (page_rehearsal.hpp, large_requests.hpp). That takes some
-// tens of microseconds under the lock, and where idle pages are short a wait for fences, for requests each of which may
-// else move pages at some hundred microseconds a page.
+// Which place is better is placement/lookahead's; this is what has to be done for it under the pool's lock, and whether
+// a request may be looked at: not while a capture is under way, and not with an alignment of its own.
 #include <algorithm>
 #include <new>
 
 #include "bits.hpp"
-#include "page_rehearsal.hpp"
 #include "pool.hpp"
 
 namespace gpumem {
-namespace {
-
-/// Of large requests and frees: after so many in which no page moved, and none was placed otherwise than usually, the
-/// pool is taken to be at rest.
-constexpr large_requests::number at_rest_after = 1000;
-/// Steps that are looked ahead.
-constexpr std::uint32_t most_steps = 32;
-/// What a decision may cost: blocks of the heap, extents of the sketch, and looks at these, of some nanoseconds each.
-constexpr std::uint64_t most_blocks = 8192;
-constexpr std::size_t most_extents = 512;
-constexpr std::uint64_t most_looks = 200'000;
-
-}  // namespace
 
 bool pool::looks_ahead(const want& w) const noexcept {
-  return w.asked != 0 && last_stirred_ != 0 && large_.latest() - last_stirred_ <= at_rest_after &&
-         w.alignment == block_granularity && !w.capturing && streams_.captures() == 0 &&
-         heap_.totals().live_blocks + heap_.totals().free_blocks <= most_blocks;
+  return w.alignment == block_granularity && !w.capturing && streams_.captures() == 0 &&
+         lookahead_.is_worth(w.asked, heap_);
 }
 
 // Whose free blocks are free for `o` now, or, with `all`, will be sooner or later: not those of a graph that may run.
 std::vector<bool> pool::owners_that_serve(owner_id o, bool all) const {
   std::vector<bool> serve(streams_.end());
   for (owner_id each = 0; each < streams_.end(); ++each) {
-    const bool later = each != idle_owner && streams_[each].in_use && (!streams_[each].is_graph || streams_[each].gone);
-    serve[each] = each == o || each == idle_owner || (all && later);
+    serve[each] = each == o || each == idle_owner || (all && streams_.serves_others(each));
   }
   return serve;
 }
 
-// None where `usual` is as good as any. With `at_once`, a place that no fence stands before. The host being short of
-// memory is no reason to fail.
+// None where `usual` is as good as any, or the host has no memory to look.
 std::optional<page_place> pool::better_place(const want& w, address usual, bool at_once) {
+  const std::uint64_t page = device_.info().page_bytes;
+  pool_view seen = view();
+  const std::uint64_t most = seen.reserved_bytes + budget_.left();
   try {
-    const std::vector<expected_step> expected = large_.expected_after(w.asked, most_steps);
-    if (expected.empty()) return std::nullopt;
-    const std::uint64_t page = device_.info().page_bytes;
-    const page_sketch soon{heap_, w.klass, owners_that_serve(w.owner, true), page, most_extents};
-    const page_sketch now{heap_, w.klass, owners_that_serve(w.owner, false), page, most_extents};
-    if (soon.size() > most_extents || now.size() > most_extents) return std::nullopt;
-    const page_sketch& from = at_once ? now : soon;
-    std::vector<std::uint64_t> places = from.places(w.bytes);
-    for (const std::uint64_t begin : large_.earlier_places(w.asked)) {
-      if (from.open(begin, w.bytes)) places.push_back(begin);
-    }
-    pool_view seen = view();
-    const std::uint64_t most = seen.reserved_bytes + budget_.left();
-    const page_supply supply{
-        .live_bytes = seen.live_bytes, .peak_live_bytes = seen.peak_live_bytes, .reserved_bytes = seen.reserved_bytes};
-    const may_make make = [&](const page_supply& then, std::uint64_t need, std::uint64_t missing) {
-      seen.live_bytes = then.live_bytes;
-      seen.peak_live_bytes = then.peak_live_bytes;
-      seen.reserved_bytes = then.reserved_bytes;
-      const std::uint64_t left = most > then.reserved_bytes ? most - then.reserved_bytes : 0;
-      return round_down(std::min(policy_->page_in(seen, need, missing).make_bytes, left), page);
-    };
-    const std::optional<std::uint64_t> begin =
-        gpumem::better_place(soon, places, usual, w.bytes, expected, supply, make, most_looks);
-    if (!begin) return std::nullopt;
-    return page_place{
-        .begin = *begin, .first = heap_.containing(*begin), .missing_bytes = soon.missing(*begin, w.bytes)};
+    const lookahead::pool_now now{
+        .page_bytes = page,
+        .free_now = owners_that_serve(w.owner, false),
+        .free_soon = owners_that_serve(w.owner, true),
+        .supply = {.live_bytes = seen.live_bytes,
+                   .peak_live_bytes = seen.peak_live_bytes,
+                   .reserved_bytes = seen.reserved_bytes},
+        .make = [&](const page_supply& then, std::uint64_t need, std::uint64_t missing) {
+          seen.live_bytes = then.live_bytes;
+          seen.peak_live_bytes = then.peak_live_bytes;
+          seen.reserved_bytes = then.reserved_bytes;
+          const std::uint64_t left = most > then.reserved_bytes ? most - then.reserved_bytes : 0;
+          return round_down(std::min(policy_.page_in(seen, need, missing).make_bytes, left), page);
+        }};
+    return lookahead_.better_place(heap_, placement_of(w), w.asked, usual, now, at_once);
   } catch (const std::bad_alloc&) {
     return std::nullopt;
   }
@@ -82,19 +53,15 @@ std::optional<page_place> pool::better_place(const want& w, address usual, bool 
 // As `search`; but where another free place lets less move, there, and where even one that lacks pages does, with
 // these.
 block_index pool::search_large(guard& lock, want& w) {
-  try {
-    w.asked = large_.requested(w.bytes);
-  } catch (const std::bad_alloc&) {
-    return search(w);
-  }
-  for (bool may_wait = true; looks_ahead(w) && !growing_; may_wait = false) {
+  w.asked = lookahead_.requested(w.bytes);
+  for (bool may_wait = true; looks_ahead(w) && !growth_.taken(); may_wait = false) {
     if (!streams_.single()) heap_.absorb_idle(w.owner);
     const block_index usual = heap_.lowest_fit(w.klass, w.owner, w.bytes, w.alignment);
     if (usual == no_block) return no_block;
     const std::optional<page_place> at = better_place(w, heap_.at(usual).begin, true);
     if (!at) break;
     if (at->missing_bytes == 0) {
-      note_stirred();
+      lookahead_.wake();
       return heap_.carve_at(at->first, at->begin, w.bytes, w.owner);
     }
     page_step step;
@@ -104,10 +71,8 @@ block_index pool::search_large(guard& lock, want& w) {
       continue;
     }
     if (plan != page_plan::ready) break;
-    growing_ = true;
-    const block_index i = page_in_at(lock, w, *at, step);
-    return_ticket();
-    if (i != no_block) return i;
+    const growth_ticket ticket{growth_};
+    if (const block_index i = page_in_at(lock, w, *at, step); i != no_block) return i;
     break;
   }
   return search(w);
@@ -127,7 +92,7 @@ bool pool::page_in_ahead(guard& lock, want& w) {
     if (!free_for(w, *at)) {
       plan = page_plan::wait_first;
     } else if (at->missing_bytes == 0) {
-      note_stirred();
+      lookahead_.wake();
       w.placed = heap_.carve_at(at->first, at->begin, w.bytes, w.owner);
       return true;
     } else {
@@ -158,21 +123,13 @@ bool pool::free_for(const want& w, const page_place& at) const {
 // move again, or where another thread took part of the place meanwhile.
 block_index pool::page_in_at(guard& lock, const want& w, const page_place& at, page_step& step) {
   if (!budget_.reserve(step.new_bytes)) return no_block;
-  if (carry(lock, step, step.new_bytes).ok()) {
-    note_stirred();
+  reservation reserved{budget_, step.new_bytes};
+  if (carry(lock, step, &reserved).ok()) {
+    lookahead_.wake();
     return carve_place(w, at, step.pieces.front().begin);
   }
-  last_stirred_ = 0;
+  lookahead_.sleep();
   return no_block;
 }
-
-void pool::note_large_place(const want& w, address at) noexcept {
-  try {
-    large_.placed(w.asked, at);
-  } catch (const std::bad_alloc&) {  // its free will not be noted, either
-  }
-}
-
-[[gnu::cold]] void pool::note_large_free(address at) noexcept { large_.freed(at); }
 
 }  // namespace gpumem

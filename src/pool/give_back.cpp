@@ -29,14 +29,17 @@ std::uint64_t pool::return_idle(guard& lock, std::uint64_t bytes) {
     heap_.remove_segment(best);
     backed_[best] = {};
     lost_bytes_ += going.bytes;  // nobody's until the driver has taken it
-    const status taken = call_unlocked(lock, [&] {
-      status answer = return_segment(device_, going);
-      if (!answer) {
-        log_line(fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", config_.name,
-                             format_bytes(going.bytes), answer.message()));
+    status taken;
+    {
+      const blocking_call waits{calls_, lock};
+      taken = return_segment(device_, going);
+      if (!taken) {
+        log_if_possible([&] {
+          return fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", config_.name,
+                             format_bytes(going.bytes), taken.message());
+        });
       }
-      return answer;
-    });
+    }
     if (!taken) break;
     lost_bytes_ -= going.bytes;
     budget_.give_back(going.bytes);
@@ -100,7 +103,7 @@ trim_result pool::trim(std::uint64_t bytes) {
   trim_result out;
   poll();
   flush_caches();
-  const bool allowed = policy_->gives_back(give_back::trim, view());
+  const bool allowed = policy_.gives_back(give_back::trim, view());
   if (allowed) {
     out.returned_bytes = return_idle(lock, bytes);
     if (out.returned_bytes < bytes && wait_for_fences(lock)) {
@@ -121,8 +124,8 @@ limit_result pool::set_limit(std::uint64_t limit_bytes) {
   out.limit_bytes = limit_bytes;
   out.reserved_bytes = budget_.reserved();
   out.over_bytes = out.reserved_bytes > limit_bytes ? out.reserved_bytes - limit_bytes : 0;
-  const thread_caches::claim all{caches_};
-  out.live_bytes = stats_claimed().live_bytes;
+  const thread_caches::stop_caches all{caches_};
+  out.live_bytes = stats_of_stopped().live_bytes;
   return out;
 }
 

@@ -1,7 +1,8 @@
 // How a pool takes memory from the device: the policy says how much, the budget whether, the ticket who.
 //
 // One thread grows at a time and gives up the pool's lock while the driver works; frees go on meanwhile. Whoever
-// finds the ticket taken waits until it is returned and then searches again before it grows itself.
+// finds the ticket taken waits until it is returned and then searches again before it grows itself. All host memory
+// that a new segment needs is taken before the driver is asked, so that what the driver gave is never without a record.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,29 +10,29 @@
 #include "bits.hpp"
 #include "log.hpp"
 #include "pool.hpp"
+#include "without_exceptions.hpp"
 
 namespace gpumem {
 
 void pool::open_first(guard& lock, want& w) {
-  if (growing_) {
-    ticket_returned_.wait(lock, [this] { return !growing_; });
-    return;  // whoever had the ticket has opened the pool
+  if (growth_.taken()) return growth_.wait_for_ticket(lock);  // whoever has it opens the pool
+  const growth_ticket ticket{growth_};
+  const segment_request ask = policy_.first(view());
+  if (ask.bytes == 0) {
+    opened_ = true;
+    return;
   }
-  growing_ = true;
-  const segment_request ask = policy_->first(view());
-  if (ask.bytes != 0) {
-    counts_.asked_at_start_bytes = ask.bytes;
-    const std::uint64_t got = add_segment(lock, ask, w);
-    counts_.got_at_start_bytes = got;
-    const std::string line = fmt::format("pool {} ({}): got {} of {} at first use", config_.name, config_.policy_name,
-                                         format_bytes(got), format_bytes(ask.bytes));
-    if (config_.say)
-      config_.say(line);
-    else if (got < round_down(ask.bytes, device_.info().granularity_bytes))
-      log_line(line);
-  }
+  const std::uint64_t got = add_segment(lock, ask, w);
   opened_ = true;
-  return_ticket();
+  counts_.asked_at_start_bytes = ask.bytes;
+  counts_.got_at_start_bytes = got;
+  if (config_.verbose || got < round_down(ask.bytes, device_.info().granularity_bytes)) {
+    log_if_possible([&] {
+      return fmt::format("pool {} ({}): got {} of {} at first use", config_.name, config_.policy_name,
+                         format_bytes(got), format_bytes(ask.bytes));
+    });
+  }
+  if (got != 0) policy_.grew(view(), got);
 }
 
 status pool::open_ahead() {
@@ -43,25 +44,17 @@ status pool::open_ahead() {
 }
 
 pool::growth pool::grow(guard& lock, want& w) {
-  if (growing_) {
-    ticket_returned_.wait(lock, [this] { return !growing_; });
+  if (growth_.taken()) {
+    growth_.wait_for_ticket(lock);
     return growth::waited;
   }
-  growing_ = true;
-  if (paged()) {
-    const growth out = page_in(lock, w);
-    return_ticket();
-    return out;
-  }
+  const growth_ticket ticket{growth_};
+  if (paged()) return page_in(lock, w);
   const std::uint64_t need = w.alignment <= block_granularity ? w.bytes : w.bytes + w.alignment;
-  const std::uint64_t got = add_segment(lock, policy_->grow(view(), need), w);
-  return_ticket();
-  return got != 0 ? growth::grew : growth::refused;
-}
-
-void pool::return_ticket() {
-  growing_ = false;
-  ticket_returned_.notify_all();
+  const std::uint64_t got = add_segment(lock, policy_.grow(view(), need), w);
+  if (got == 0) return growth::refused;
+  policy_.grew(view(), got);
+  return growth::grew;
 }
 
 // Bytes of the new segment, 0 where the limit or the device refused; `w` notes which. Requires the ticket.
@@ -80,28 +73,38 @@ std::uint64_t pool::add_segment(guard& lock, const segment_request& ask, want& w
     }
     size = std::clamp(round_up(std::min(size, left), unit), *least, left);
     if (!budget_.reserve(size)) continue;  // the limit was lowered in between
-    lock.unlock();
-    const result<backed_segment> acquired = acquire_segment(device_, kind, size);
-    lock.lock();
+    reservation reserved{budget_, size};
+    const result<backed_segment> acquired =
+        with_room_for_segment(lock, [&] { return acquire_segment(device_, kind, size); });
     if (acquired.ok()) {
+      reserved.settle(size);
       const segment_index s = heap_.add_segment(acquired->begin, size, w.klass);
-      if (s >= backed_.size()) backed_.resize(s + 1);
-      backed_[s] = *acquired;
-      ++counts_.grown_segments;
+      note_backing(s, *acquired);
       counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, budget_.reserved());
-      policy_->grew(view(), size);
       return size;
     }
-    budget_.give_back(size);
     if (acquired.code() != errc::out_of_memory) {
       w.driver_error = acquired.why();
       return 0;
     }
     w.device_refused = true;
-    const std::uint64_t next = policy_->smaller(size, *least);
+    const std::uint64_t next = policy_.smaller(size, *least);
     if (next == 0 || next >= size) return 0;
     size = std::max(round_down(next, unit), *least);
   }
+}
+
+void pool::make_room_for_backing() {
+  heap_.make_room_for_segment();
+  heap_.make_room_for_blocks(1);
+  if (backed_.size() == heap_.segments().size()) make_room(backed_);
+}
+
+// Requires room for it.
+void pool::note_backing(segment_index s, const backed_segment& behind) noexcept {
+  if (s >= backed_.size()) backed_.resize(s + 1);
+  backed_[s] = behind;
+  ++counts_.grown_segments;
 }
 
 }  // namespace gpumem

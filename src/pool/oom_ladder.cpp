@@ -1,6 +1,6 @@
 // What happens when nothing that is free fits: one step after another, each followed by a new search.
 //
-// 1 fences that are done by now   2 what threads freed, then all that their caches hold   3 idle neighbours merged
+// 1 fences that are done by now   2 all that threads' caches hold   3 idle neighbours merged
 // 4 another stream's memory, behind a fence                     5 grow, as the policy says
 // 6 all other streams' memory     7 give idle segments back and grow
 // 8 wait for every fence, search, and 7 again                   9 caches once more
@@ -32,9 +32,6 @@ block_index pool::climb(guard& lock, want& w) {
     if (w.bytes <= std::max(budget_.limit(), budget_.reserved())) {
       poll();
       if (const block_index i = search(w); i != no_block) return i;
-      if (settle_all()) {
-        if (const block_index i = search(w); i != no_block) return i;
-      }
       if (flush_caches()) {
         if (const block_index i = search(w); i != no_block) {
           note_pressure();
@@ -52,7 +49,7 @@ block_index pool::climb(guard& lock, want& w) {
       if (grown == growth::waited) continue;
       if (const block_index i = join_all(w); i != no_block) return i;
       if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
-      const bool worth_waiting = others_hold(w) || policy_->gives_back(give_back::pressure, view());
+      const bool worth_waiting = others_hold(w) || policy_.gives_back(give_back::pressure, view());
       if (worth_waiting && wait_for_fences(lock)) {
         poll();
         heap_.absorb_idle(w.owner);
@@ -79,8 +76,7 @@ owner_id pool::best_other(const want& w, block_index* found) const {
   owner_id whose = idle_owner;
   *found = no_block;
   for (owner_id o = 1; o < streams_.end(); ++o) {
-    const stream_slot& slot = streams_[o];
-    if (o == w.owner || !slot.in_use || (slot.is_graph && !slot.gone) || heap_.owns_nothing(o)) continue;
+    if (o == w.owner || !streams_.serves_others(o) || heap_.owns_nothing(o)) continue;
     const block_index i = heap_.best_fit(w.klass, o, false, w.bytes, w.alignment);
     if (i == no_block || (*found != no_block && heap_.at(i).bytes >= heap_.at(*found).bytes)) continue;
     *found = i;
@@ -90,7 +86,7 @@ owner_id pool::best_other(const want& w, block_index* found) const {
 }
 
 bool pool::others_hold(const want& w) const {
-  if (!fenced_.empty()) return true;
+  if (!uses_.waiting().empty()) return true;
   for (owner_id o = 1; o < streams_.end(); ++o) {
     if (o != w.owner && streams_[o].in_use && !heap_.owns_nothing(o)) return true;
   }
@@ -109,46 +105,40 @@ block_index pool::reuse_other_streams(guard& lock, want& w) {
         return b.klass == w.klass && b.bytes >= w.bytes + (w.alignment - block_granularity) &&
                (from == no_block || b.bytes < heap_.at(from).bytes);
       };
-      auto best = fenced_.end();
-      for (auto it = fenced_.begin(); it != fenced_.end(); ++it) {
-        if (!fits_better(*it)) continue;
-        from = *it;
-        best = it;
+      block_index best = no_block;
+      for (const block_index i : uses_.waiting()) {
+        if (fits_better(i)) from = best = i;
       }
-      if (best != fenced_.end() && take_over_fenced(w, *best)) {
-        fenced_.erase(best);
-        return search(w);
-      }
+      if (best != no_block && uses_.take_over(w.owner, best)) return search(w);
       if (whose != idle_owner && streams_.order_behind(w.owner, whose)) return search_of(w, whose);
       // None is large enough alone. The stream's own blocks that others used are free behind fences that exist
       // already; with them back, neighbours may be merged into one that is.
-      const auto taken =
-          std::erase_if(fenced_, [&](block_index i) { return heap_.at(i).owner == w.owner && take_over_fenced(w, i); });
-      return taken != 0 ? search(w) : no_block;
+      return uses_.take_over_all(w.owner, w.owner) ? search(w) : no_block;
     }
     case stream_reuse::poll:
       // Nobody waits, but the next poll can only see fences that exist.
       for (owner_id o = 1; o < streams_.end(); ++o) {
-        if (!streams_[o].in_use || (streams_[o].is_graph && !streams_[o].gone) || !streams_[o].dirty) continue;
+        if (!streams_.serves_others(o) || !streams_[o].dirty) continue;
         if (o == w.owner || heap_.owns_nothing(o)) continue;
         if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) streams_.let_go(*f);
       }
-      for (const block_index i : fenced_) {
+      for (const block_index i : uses_.waiting()) {
         if (const result<fence_index> f = streams_.cover(heap_.at(i).owner); f && *f != no_fence) streams_.let_go(*f);
       }
       return no_block;
     case stream_reuse::host:
       if (from == no_block) {
-        for (const block_index i : fenced_) {
+        for (const block_index i : uses_.waiting()) {
           const block& b = heap_.at(i);
           if (b.klass != w.klass || b.bytes < w.bytes) continue;
           return wait_for_fences(lock) ? (poll(), search(w)) : no_block;
         }
         return no_block;
       }
-      const result<fence_index> behind = streams_.cover(whose);
-      if (!behind) return no_block;
-      return wait_and_search(lock, w, *behind);
+      held_fences behind{streams_};
+      if (behind.add_cover_of(whose)) wait_for(lock, behind.all().front());
+      poll();
+      return search(w);
   }
   return no_block;
 }
@@ -157,20 +147,15 @@ block_index pool::reuse_other_streams(guard& lock, want& w) {
 void pool::wait_for(guard& lock, fence_index f) {
   if (streams_.tracked(f).seen != tracked_fence::state::pending) return;
   const fence on_device = streams_.tracked(f).device_fence;
-  const status waited = call_unlocked(lock, [&] { return device_.wait_host(on_device); });
-  if (waited.code() == errc::unsupported) return;
+  if (streams_.captures() > 0) return;
+  status waited;
+  {
+    const blocking_call waits{calls_, lock};
+    waited = device_.wait_host(on_device);
+  }
+  if (waited.code() == errc::unsupported || waited.code() == errc::host_failure) return;
   ++counts_.host_waits;
   streams_.tracked(f).seen = waited ? tracked_fence::state::done : tracked_fence::state::failed;
-}
-
-// Takes over the caller's hold on the fence.
-block_index pool::wait_and_search(guard& lock, const want& w, fence_index behind) {
-  if (behind != no_fence) {
-    wait_for(lock, behind);
-    streams_.let_go(behind);
-  }
-  poll();
-  return search(w);
 }
 
 // Orders the stream behind every other one and takes over all that they freed. Last before anything is given back: the
@@ -179,35 +164,18 @@ block_index pool::join_all(const want& w) {
   if (config_.reuse != stream_reuse::device || w.capturing || streams_.captures() > 0) return no_block;
   if (!others_hold(w)) return no_block;
   for (owner_id o = 1; o < streams_.end(); ++o) {
-    if (o == w.owner || !streams_[o].in_use || (streams_[o].is_graph && !streams_[o].gone)) continue;
+    if (o == w.owner || !streams_.serves_others(o)) continue;
     if (heap_.owns_nothing(o) || !streams_.order_behind(w.owner, o)) continue;
     streams_[w.owner].dirty = true;
     heap_.hand_over(o, w.owner, streams_[w.owner].epoch, true);
   }
-  std::erase_if(fenced_, [&](block_index i) { return take_over_fenced(w, i); });
+  uses_.take_over_all(w.owner, idle_owner);
   heap_.absorb_idle(w.owner);
   return search(w);
 }
 
-// Orders the stream behind every use of a fenced block, which then is the stream's own. False where that cannot be
-// done; the caller takes the block off the list of fenced ones.
-bool pool::take_over_fenced(const want& w, block_index i) {
-  const block& b = heap_.at(i);
-  if (streams_[b.owner].is_graph && !streams_[b.owner].gone) return false;
-  if (b.owner != w.owner && !streams_.order_behind(w.owner, b.owner)) return false;
-  for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) {
-    if (nodes_[n].user == w.owner || nodes_[n].user == b.owner) continue;
-    if (nodes_[n].behind == no_fence || !streams_.order_behind_fence(w.owner, nodes_[n].behind)) return false;
-  }
-  drop_uses(i);
-  --streams_[b.owner].references;
-  streams_[w.owner].dirty = true;
-  heap_.release(i, w.owner, streams_[w.owner].epoch, true);
-  return true;
-}
-
 block_index pool::return_and_grow(guard& lock, want& w) {
-  if (!policy_->gives_back(give_back::pressure, view())) return no_block;
+  if (!policy_.gives_back(give_back::pressure, view())) return no_block;
   const std::uint64_t left = budget_.left();
   const std::uint64_t needed = w.limit_refused && w.bytes > left ? w.bytes - left : w.bytes;
   if (return_idle(lock, needed) == 0) return no_block;
@@ -220,38 +188,31 @@ block_index pool::return_and_grow(guard& lock, want& w) {
 // where a capture forbids it.
 bool pool::wait_for_fences(guard& lock) {
   if (streams_.captures() > 0) return false;
-  std::vector<fence_index> held;
+  held_fences held{streams_};
   for (owner_id o = 1; o < streams_.end(); ++o) {
-    if (!streams_[o].in_use || heap_.owns_nothing(o) || (streams_[o].is_graph && !streams_[o].gone)) continue;
-    if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) held.push_back(*f);
+    if (!streams_.serves_others(o) || heap_.owns_nothing(o)) continue;
+    held.add_cover_of(o);
   }
-  for (const block_index i : fenced_) {
-    if (const result<fence_index> f = streams_.cover(heap_.at(i).owner); f && *f != no_fence) held.push_back(*f);
-    for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = nodes_[n].next) {
-      if (nodes_[n].user == heap_.at(i).owner) continue;
-      if (nodes_[n].behind == no_fence) {
-        if (const result<fence_index> f = streams_.record(nodes_[n].user)) nodes_[n].behind = *f;
-      }
-      if (nodes_[n].behind == no_fence) continue;
-      streams_.hold(nodes_[n].behind);
-      held.push_back(nodes_[n].behind);
-    }
-  }
-  if (held.empty()) return false;
-  for (const fence_index f : held) {
-    wait_for(lock, f);
-    streams_.let_go(f);
-  }
-  return true;
+  uses_.hold_fences(&held);
+  for (const fence_index f : held.all()) wait_for(lock, f);
+  return !held.all().empty();
 }
 
 bool pool::ask_callbacks(guard& lock, std::uint64_t bytes) {
   if (callbacks_.empty()) return false;
   const std::vector<oom_callback> callbacks = callbacks_;
-  lock.unlock();
+  const unlocked_section waits{lock};
   bool again = false;
-  for (const oom_callback& callback : callbacks) again = callback(config_.ordinal, bytes) || again;
-  lock.lock();
+  for (const oom_callback& callback : callbacks) {
+    try {
+      again = callback(config_.ordinal, bytes) || again;
+    } catch (...) {  // one that throws has freed nothing
+      log_if_possible([&] {
+        return fmt::format("pool {}: an out-of-memory callback threw: {}", config_.name,
+                           status::of_current_exception().message());
+      });
+    }
+  }
   return again;
 }
 
@@ -262,7 +223,7 @@ oom_cause pool::cause_of(const want& w) const {
     if (o == w.owner || !streams_[o].in_use) continue;
     if (heap_.best_fit(w.klass, o, false, w.bytes, w.alignment) != no_block) return oom_cause::pending_work;
   }
-  for (const block_index i : fenced_) {
+  for (const block_index i : uses_.waiting()) {
     if (heap_.at(i).klass == w.klass && heap_.at(i).bytes >= w.bytes) return oom_cause::pending_work;
   }
   if (t.cached_bytes + t.idle_bytes + t.fenced_bytes >= w.bytes) return oom_cause::fragmentation;
@@ -278,11 +239,11 @@ void pool::fill_report(guard& lock, const request& r, const want& w, oom_report*
   report->requested_bytes = r.bytes;
   report->rounded_bytes = w.bytes;
   {
-    const thread_caches::claim all{caches_};
-    report->pool_statistics = stats_claimed();
+    const thread_caches::stop_caches all{caches_};
+    report->pool_statistics = stats_of_stopped();
   }
   report->driver_message = w.driver_error.message();
-  lock.unlock();
+  const unlocked_section waits{lock};
   if (config_.group) {
     report->group = config_.group->name();
     report->group_limit_bytes = config_.group->limit();

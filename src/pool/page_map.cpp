@@ -6,14 +6,39 @@
 
 namespace gpumem {
 
-std::vector<mapped_run> page_map::take(address begin, std::uint64_t bytes) {
+void page_map::make_room(std::size_t runs) {
+  if (runs < room_.size()) room_.resize(runs);
+  room_.reserve(runs);
+  while (room_.size() < runs) {
+    std::map<address, mapped_run> one;
+    one.emplace();
+    room_.push_back(one.extract(one.begin()));
+  }
+}
+
+void page_map::insert(const mapped_run& run) {
+  if (room_.empty()) {
+    runs_.emplace(run.begin, run);
+    return;
+  }
+  auto node = std::move(room_.back());
+  room_.pop_back();
+  node.key() = run.begin;
+  node.mapped() = run;
+  runs_.insert(std::move(node));
+}
+
+std::vector<mapped_run> page_map::within(address begin, std::uint64_t bytes) const {
   std::vector<mapped_run> out;
-  auto it = runs_.lower_bound(begin);
-  while (it != runs_.end() && it->second.begin + it->second.bytes <= begin + bytes) {
+  for (auto it = first_within(begin); it != runs_.end() && it->first + it->second.bytes <= begin + bytes; ++it) {
     out.push_back(it->second);
-    it = runs_.erase(it);
   }
   return out;
+}
+
+void page_map::erase(address begin, std::uint64_t bytes) noexcept {
+  auto it = runs_.lower_bound(begin);
+  while (it != runs_.end() && it->first + it->second.bytes <= begin + bytes) it = runs_.erase(it);
 }
 
 std::vector<idle_stretch> page_map::idle(const heap& in, address keep, address keep_end) const {

@@ -28,10 +28,14 @@ struct idle_stretch {
 
 class page_map {
  public:
+  /// The next so many `insert`s take no host memory; 0 gives back what is left of an earlier room.
+  void make_room(std::size_t runs);
   /// Requires that no run overlaps it.
-  void insert(const mapped_run& run) { runs_.emplace(run.begin, run); }
-  /// Takes out every run that lies within, lowest first.
-  std::vector<mapped_run> take(address begin, std::uint64_t bytes);
+  void insert(const mapped_run& run);
+  /// Every run that lies within, lowest first.
+  [[nodiscard]] std::vector<mapped_run> within(address begin, std::uint64_t bytes) const;
+  /// Takes them out.
+  void erase(address begin, std::uint64_t bytes) noexcept;
 
   /// Every stretch of runs that lie wholly behind idle blocks of `in`, but for those that touch `[keep, keep_end)`,
   /// lowest first.
@@ -47,6 +51,7 @@ class page_map {
     return runs_.lower_bound(begin);
   }
   std::map<address, mapped_run> runs_;
+  std::vector<std::map<address, mapped_run>::node_type> room_;
 };
 
 }  // namespace gpumem

@@ -81,7 +81,7 @@ status carry_out(device& on, page_step& step) {
   return {};
 }
 
-status return_runs(device& on, const std::vector<mapped_run>& runs) {
+status return_runs(device& on, std::span<const mapped_run> runs) {
   if (runs.empty()) return {};
   const mapped_run& last = runs.back();
   if (status ok = on.unmap(runs.front().begin, last.begin + last.bytes - runs.front().begin); !ok) return ok;

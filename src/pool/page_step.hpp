@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "gpumem/device.hpp"
@@ -37,6 +38,6 @@ struct page_step {
 status carry_out(device& on, page_step& step);
 
 /// Unmaps and destroys runs that lie side by side; the bytes that the device did not take are lost.
-status return_runs(device& on, const std::vector<mapped_run>& runs);
+status return_runs(device& on, std::span<const mapped_run> runs);
 
 }  // namespace gpumem

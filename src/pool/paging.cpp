@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
+#include <span>
 
 #include "bits.hpp"
 #include "log.hpp"
@@ -41,14 +43,10 @@ bool pool::add_range(guard& lock, want& w) {
   if (!least) return false;
   std::uint64_t bytes = std::max(round_up(page_rules_.range_bytes, page), *least);
   for (;;) {
-    lock.unlock();
-    const result<address> range = device_.reserve(bytes);
-    lock.lock();
+    const result<address> range = with_room_for_segment(lock, [&] { return device_.reserve(bytes); });
     if (range.ok()) {
       const segment_index s = heap_.add_hollow_segment(*range, bytes, w.klass);
-      if (s >= backed_.size()) backed_.resize(s + 1);
-      backed_[s] = {.begin = *range, .bytes = bytes, .kind = segment_kind::paged, .pages = {}};
-      ++counts_.grown_segments;
+      note_backing(s, {.begin = *range, .bytes = bytes, .kind = segment_kind::paged, .pages = {}});
       return true;
     }
     if (range.code() != errc::out_of_memory) {
@@ -104,7 +102,7 @@ pool::page_plan pool::plan_pages(const want& w, const page_place& at, new_pages_
   const std::uint64_t mapped = heap_.totals().segment_bytes;
   const std::uint64_t ceiling = most_mapped_pages * page > mapped ? most_mapped_pages * page - mapped : 0;
   const std::uint64_t room = round_down(std::min({most.bytes, budget_.left(), ceiling}), page);
-  const page_request ask = policy_->page_in(view(), w.bytes, at.missing_bytes);
+  const page_request ask = policy_.page_in(view(), w.bytes, at.missing_bytes);
   const std::uint64_t run_bytes = std::max(round_down(std::min(ask.run_bytes, most.run_bytes), page), page);
   const std::uint64_t fresh = std::min(room, round_down(ask.make_bytes, page));
 
@@ -165,14 +163,14 @@ block_index pool::idle_at(address at) const {
 
 // True where waiting for fences may make more memory idle.
 bool pool::may_settle() const {
-  return streams_.captures() == 0 && (heap_.totals().cached_bytes != 0 || !fenced_.empty());
+  return streams_.captures() == 0 && (heap_.totals().cached_bytes != 0 || !uses_.waiting().empty());
 }
 
 // The stretch has memory behind it still, but is nobody's: hollow to the heap, out of the map.
-std::vector<mapped_run> pool::take_stretch(address begin, std::uint64_t bytes) {
+void pool::take_stretch(address begin, std::uint64_t bytes) {
   heap_.unback(idle_at(begin), begin, bytes);
   lost_bytes_ += bytes;
-  return pages_.take(begin, bytes);
+  pages_.erase(begin, bytes);
 }
 
 void pool::take_moving(const page_step& step) {
@@ -184,12 +182,12 @@ void pool::take_moving(const page_step& step) {
     for (; k < step.runs.size() && step.runs[k].moves && step.runs[k].what.begin == end && end < block_end; ++k) {
       end += step.runs[k].what.bytes;
     }
-    static_cast<void>(take_stretch(begin, end - begin));
+    take_stretch(begin, end - begin);
   }
 }
 
-// Takes into account what the device calls have made of every run.
-void pool::settle_step(const page_step& step, std::uint64_t reserved_bytes) {
+// Takes into account what the device calls have made of every run. Requires room for two blocks a run, and for the run.
+void pool::settle_step(const page_step& step, reservation* reserved) {
   const std::uint64_t page = device_.info().page_bytes;
   std::uint64_t new_bytes = 0;
   bool moved = false;
@@ -222,10 +220,11 @@ void pool::settle_step(const page_step& step, std::uint64_t reserved_bytes) {
       new_bytes += bytes;
     }
   }
-  budget_.give_back(reserved_bytes - new_bytes);
+  pages_.make_room(0);
+  reserved->settle(new_bytes);
   counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, budget_.reserved());
-  if (moved) note_stirred();
-  if (new_bytes != 0) policy_->grew(view(), new_bytes);
+  if (moved) lookahead_.wake();
+  if (new_bytes != 0) policy_.grew(view(), new_bytes);
 }
 
 // The block for the request at its place, of which `within` has just got its memory; none where another thread has
@@ -246,15 +245,21 @@ block_index pool::carve_place(const want& w, const page_place& at, address withi
   return reached < at.begin + w.bytes ? no_block : heap_.carve_at(first, at.begin, w.bytes, w.owner);
 }
 
-// Requires the ticket, and so many bytes of the budget. Gives the lock up for the calls.
-status pool::carry(guard& lock, page_step& step, std::uint64_t reserved_bytes) {
+// Requires the ticket, and so many bytes of the budget. Gives the lock up for the calls. All host memory that the step
+// needs is taken before it begins: nothing is half done where there is none.
+status pool::carry(guard& lock, page_step& step, reservation* reserved) {
+  const auto runs = static_cast<std::uint32_t>(step.runs.size());
+  pages_.make_room(runs);
+  heap_.make_room_for_blocks(4 * runs);  // two where a run was, two where it goes
   take_moving(step);
-  ++unlocked_calls_;
-  lock.unlock();
-  status done = carry_out(device_, step);
-  lock.lock();
-  if (--unlocked_calls_ == 0) unlocked_calls_done_.notify_all();
-  settle_step(step, reserved_bytes);
+  heap_.set_blocks_aside(2 * runs);
+  status done;
+  {
+    const blocking_call waits{calls_, lock};
+    done = carry_out(device_, step);
+  }
+  heap_.set_blocks_aside(0);
+  settle_step(step, reserved);
   return done;
 }
 
@@ -293,9 +298,9 @@ pool::growth pool::page_in(guard& lock, want& w) {
       case page_plan::ready:
         break;
     }
-    const std::uint64_t reserved = step.new_bytes;
-    if (!budget_.reserve(reserved)) continue;  // the limit was lowered in between
-    const status done = carry(lock, step, reserved);
+    if (!budget_.reserve(step.new_bytes)) continue;  // the limit was lowered in between
+    reservation reserved{budget_, step.new_bytes};
+    const status done = carry(lock, step, &reserved);
     if (done.ok()) {
       w.placed = search(w);  // the new memory may have filled a gap that fits better than the place
       if (w.placed == no_block) w.placed = carve_place(w, *at, step.pieces.front().begin);
@@ -309,7 +314,7 @@ pool::growth pool::page_in(guard& lock, want& w) {
     // What was refused was too long a run, and perhaps not the last page: less by a page, in runs half as long.
     const std::uint64_t page = device_.info().page_bytes;
     const std::uint64_t refused = step.refused_bytes;
-    most.bytes = std::min(step.made_bytes + (refused > page ? refused - page : 0), reserved - 1);
+    most.bytes = std::min(step.made_bytes + (refused > page ? refused - page : 0), step.new_bytes - 1);
     if (refused > page) most.run_bytes = std::max(page, round_down(refused / 2, page));
   }
   return growth::refused;
@@ -331,15 +336,19 @@ std::uint64_t pool::return_stretches(guard& lock, std::uint64_t bytes, page_span
       begin = (--it)->first;
     }
     const std::uint64_t size = longest->begin + longest->bytes - begin;
-    const std::vector<mapped_run> going = take_stretch(begin, size);
-    const status taken = call_unlocked(lock, [&] {
-      status answer = return_runs(device_, going);
-      if (!answer) {
-        log_line(fmt::format("pool {}: {} leaked, the driver did not take pages back: {}", config_.name,
-                             format_bytes(size), answer.message()));
+    const std::vector<mapped_run> going = pages_.within(begin, size);
+    take_stretch(begin, size);
+    status taken;
+    {
+      const blocking_call waits{calls_, lock};
+      taken = return_runs(device_, going);
+      if (!taken) {
+        log_if_possible([&] {
+          return fmt::format("pool {}: {} leaked, the driver did not take pages back: {}", config_.name,
+                             format_bytes(size), taken.message());
+        });
       }
-      return answer;
-    });
+    }
     if (!taken) break;
     lost_bytes_ -= size;
     budget_.give_back(size);
@@ -350,32 +359,40 @@ std::uint64_t pool::return_stretches(guard& lock, std::uint64_t bytes, page_span
 }
 
 std::uint64_t pool::return_pages(guard& lock, std::uint64_t bytes) {
-  while (growing_) ticket_returned_.wait(lock);
-  growing_ = true;
-  const std::uint64_t returned = return_stretches(lock, bytes, {});
-  return_ticket();
-  return returned;
+  while (growth_.taken()) growth_.wait_for_ticket(lock);
+  const growth_ticket ticket{growth_};
+  return return_stretches(lock, bytes, {});
 }
 
 // At the end of the pool's life. An unmap does not wait for what is still in flight, as a free does.
 void pool::return_everything_paged() {
   if (pages_.runs().empty()) return;
   if (const status done = device_.synchronize(); !done) {
-    log_line(fmt::format("pool {}: its pages stay with the driver: {}", config_.name, done.message()));
+    log_if_possible(
+        [&] { return fmt::format("pool {}: its pages stay with the driver: {}", config_.name, done.message()); });
     return;
   }
-  std::vector<mapped_run> together;
-  const auto flush = [&] {
-    if (const status ok = return_runs(device_, together); !ok) {
-      log_line(fmt::format("pool {}: pages stay with the driver: {}", config_.name, ok.message()));
+  const auto give = [&](std::span<const mapped_run> runs) {
+    if (const status ok = return_runs(device_, runs); !ok) {
+      log_if_possible(
+          [&] { return fmt::format("pool {}: pages stay with the driver: {}", config_.name, ok.message()); });
     }
-    together.clear();
   };
+  std::vector<mapped_run> together;
+  try {
+    together.reserve(pages_.runs().size());
+  } catch (const std::bad_alloc&) {  // then each run is unmapped alone
+    for (const auto& [begin, run] : pages_.runs()) give({&run, 1});
+    return;
+  }
   for (const auto& [begin, run] : pages_.runs()) {
-    if (!together.empty() && together.back().begin + together.back().bytes != begin) flush();
+    if (!together.empty() && together.back().begin + together.back().bytes != begin) {
+      give(together);
+      together.clear();
+    }
     together.push_back(run);
   }
-  flush();
+  give(together);
 }
 
 // Every run has memory of the heap before it, and nothing hollow.

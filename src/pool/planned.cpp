@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "log.hpp"
 #include "pool.hpp"
@@ -39,23 +40,33 @@ block_index pool::place_planned(guard& lock, want& w, std::uint64_t stream_key) 
   if (place && !w.capturing && plan_has_memory()) {
     const address begin = plan_begin_ + follower_->offset(*place);
     i = begin % w.alignment == 0 ? free_at(w, *place, begin) : no_block;
-    if (i == no_block && !fenced_.empty()) {
+    if (i == no_block && !uses_.waiting().empty()) {
       poll();
       i = free_at(w, *place, begin);
     }
     if (i != no_block) {
       i = heap_.carve_at(i, begin, w.bytes, heap_.at(i).owner);
-      follower_->placed(*place, i);
+      note_placed(*place, i);
     }
   }
   ++(i != no_block ? counts_.plan_placements : counts_.plan_departures);
   if (counts_.plan_placements == 0 && counts_.plan_departures == follower_->lost_after && follower_->lost()) {
-    log_line(
-        fmt::format("pool {}: of the first {} requests the plan has none: it is of another program; growth serves "
-                    "instead",
-                    config_.name, counts_.plan_departures));
+    log_if_possible([&] {
+      return fmt::format(
+          "pool {}: of the first {} requests the plan has none: it is of another program; growth serves "
+          "instead",
+          config_.name, counts_.plan_departures);
+    });
   }
   return i;
+}
+
+// Only a hint from where to look for later places: without host memory for it there is none.
+void pool::note_placed(std::uint32_t place, block_index i) noexcept {
+  try {
+    follower_->placed(place, i);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 // The free block that contains all of a place, after the request's stream was ordered behind those whose memory it is.

@@ -1,17 +1,15 @@
 // The pool: one heap, its policy, its budget and its stream order behind one lock. A logical device is one pool.
 //
-// Files: pool_hit.hpp (the paths without the lock), pool.cpp (those under it without a driver call), miss.cpp (the
-// short one of them), pool_caches.cpp (what threads' caches and the pool hand each other), deferred_frees.cpp (frees
-// that need no bin), cache_limits.cpp (how much they keep), oom_ladder.cpp (what happens when nothing fits),
-// give_back.cpp (trim, limit), pool_check.cpp (statistics, invariants). `allocate`, `miss` and `release_block` are
-// flattened: each is one function, and what is seldom in it is cold or not inline. The lock is never held across a
-// driver call that can block; whoever grows holds the growth ticket instead, and frees go on meanwhile. Invariant:
-// reserved = live + thread-cached + cached + fenced + idle + leaked, with `budget.reserved()` never above the limit but
-// by lowering it. To the heap, what a cache holds is live: it is out, and its claim says whose it is.
+// Files: cache_allocate.cpp and cache_free.cpp (the paths without the lock), pool.cpp (those under it without a driver
+// call), pool_caches.cpp (what threads' caches and the pool hand each other), cache_limits.cpp (how much they keep),
+// oom_ladder.cpp (what happens when nothing fits), give_back.cpp (trim, limit), pool_check.cpp (statistics,
+// invariants). The lock is never held across a driver call that can block; whoever grows holds the growth ticket
+// instead, and frees go on meanwhile. Invariant: reserved = live + thread-cached + cached + fenced + idle + leaked,
+// with `budget.reserved()` never above the limit but by lowering it. To the heap, what a cache holds is live: it is
+// out, and its slot says whose it is.
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,8 +18,9 @@
 #include <vector>
 
 #include "backing.hpp"
+#include "best_fit.hpp"
+#include "block_uses.hpp"
 #include "budget.hpp"
-#include "claims.hpp"
 #include "depot.hpp"
 #include "follower.hpp"
 #include "gpumem/policy.hpp"
@@ -29,16 +28,18 @@
 #include "gpumem/settings.hpp"
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
+#include "guarded_policy.hpp"
 #include "heap.hpp"
-#include "large_requests.hpp"
-#include "light_mutex.hpp"
+#include "lookahead.hpp"
 #include "page_map.hpp"
 #include "page_place.hpp"
-#include "page_rehearsal.hpp"
 #include "page_step.hpp"
+#include "pointer_map.hpp"
 #include "returning_sizes.hpp"
-#include "streams.hpp"
+#include "stream_holds.hpp"
+#include "stream_order.hpp"
 #include "thread_caches.hpp"
+#include "unlocked_section.hpp"
 
 namespace gpumem {
 
@@ -55,7 +56,7 @@ struct pool_config {
   std::shared_ptr<const plan::step_plan> plan;  ///< to be followed; may be null
   std::uint64_t allocator_number = 0;           ///< of the allocator that it is part of, which no later one repeats
   std::shared_ptr<group_ledger> group;          ///< a second cap, shared with other processes; may be null
-  std::function<void(const std::string&)> say;  ///< a line for GPUMEM_VERBOSE; may be empty
+  bool verbose = false;                         ///< GPUMEM_VERBOSE
   /// Told of every free before the block can be given out again, under the pool's lock; may be empty.
   std::function<void(address at, std::uint64_t requested_bytes, stream_ref order)> before_free;
 };
@@ -71,13 +72,13 @@ class pool {
 
   /// A block of exactly this size (rounded up to 512) from this thread's cache, which `mine` is, for the stream that it
   /// served last, or 0. `requested` may be anything. No lock, no call.
-  [[nodiscard]] address hit(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept;
+  [[nodiscard]] address try_cache(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept;
   /// The same for any stream whose key costs no call, once the thread has a cache.
-  [[nodiscard]] address hit_any(stream_ref of, std::uint64_t requested) noexcept;
+  [[nodiscard]] address try_cache_of_any_stream(stream_ref of, std::uint64_t requested) noexcept;
   /// True where the thread's cache, which `mine` is, took the block for its own stream; false where it did not, for
-  /// whatever reason, and nothing changed. What is stated of the device is the caller's to look at.
-  [[nodiscard]] bool take_back(thread_cache& mine, address at, const release& stated) noexcept;
-  [[nodiscard]] bool take_back_any(address at, const release& stated) noexcept;
+  /// whatever reason, and nothing changed. `stated` may be null; its device is the caller's to look at.
+  [[nodiscard]] bool free_to_cache(thread_cache& mine, address at, const release* stated) noexcept;
+  [[nodiscard]] bool free_to_cache_of_any_stream(address at, const release& stated) noexcept;
 
   /// What the policy takes ahead of demand, taken now; nothing where the pool is open already. The driver's error,
   /// where it is not that memory is short; a later request tries again.
@@ -85,16 +86,16 @@ class pool {
   /// `r.bytes` is not 0 and `r.alignment` a power of two; `rounded` is `r.bytes` rounded up to 512.
   /// `at` is where the block begins, on success.
   status allocate(const request& r, std::uint64_t rounded, address* at, oom_slot* refusal);
-  /// The same, the short way, for a request without an alignment that `hit` just missed in this thread's cache, which
-  /// `mine` is and which served the request's stream last.
-  status miss(thread_cache& mine, const request& r, std::uint64_t rounded, address* at, oom_slot* refusal);
   /// `unknown_pointer` where no block of this pool begins there.
   status release_block(address at, const release& stated);
   status record_use(address at, stream_ref s);
   /// What stands for the stream in the next three, the same in every pool of one device.
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const { return streams_.key_of(s); }
   status stream_release(std::uint64_t key);
-  status capture_begin(stream_ref s, std::uint64_t key);
+  /// `has_begun`: the stream captures already, so that nothing may be recorded here.
+  status capture_begin(stream_ref s, std::uint64_t key, bool has_begun = false);
+  /// Between two captures of one stream, the second of which has begun: as while one is under way.
+  void forbid_fences(bool yes);
   result<std::uint64_t> capture_end(std::uint64_t key);
   status graph_release(std::uint64_t graph);
 
@@ -112,7 +113,7 @@ class pool {
   [[nodiscard]] std::uint64_t limit() const noexcept { return budget_.limit(); }
 
  private:
-  using guard = std::unique_lock<light_mutex>;
+  using guard = pool_lock;
 
   /// A request on its way: what to look for, and what stood in its way.
   struct want {
@@ -121,126 +122,78 @@ class pool {
     std::uint64_t bytes = 0;
     std::uint64_t alignment = 0;
     bool capturing = false;
-    bool plain = false;  ///< what is known of the block fits into its claim, and a cache may have it
+    bool plain = false;  ///< what is known of the block fits into its slot, and a cache may have it
     bool limit_refused = false;
     bool device_refused = false;
     status driver_error;
     block_index placed = no_block;     ///< by `page_in`
     large_requests::number asked = 0;  ///< of a paged pool's large request
   };
-  /// Another stream that uses a block; for a fenced block, the fence behind that use.
-  struct use_node {
-    owner_id user = idle_owner;
-    fence_index behind = no_fence;
-    std::uint32_t next = no_block;
-  };
   enum class growth : std::uint8_t { grew, waited, refused };
   enum class page_plan : std::uint8_t { ready, wait_first, give_back_first, impossible };
 
-  // pool_hit.hpp, pool_hit.cpp
+  // cache_allocate.cpp, cache_free.cpp
   [[nodiscard]] thread_cache* mine_without_lock() const noexcept;
-  [[nodiscard]] address hit_key(std::uint64_t key, std::uint64_t requested) noexcept;
-  [[nodiscard]] address hit_beside(std::uint64_t key, std::uint64_t requested) noexcept;
-  [[nodiscard]] bool take_back_key(address at, std::uint64_t key, const release& stated) noexcept;
-  [[nodiscard]] address hit_in(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
-  [[nodiscard]] bool take_back_inside(thread_cache& mine, address at, const release& stated,
-                                      const stream_cache* only) noexcept;
-  template <bool alone>
-  [[nodiscard]] bool take_back_as(thread_cache& mine, address at, const release& stated,
-                                  const stream_cache* only) noexcept;
-  template <bool alone>
-  [[nodiscard]] bool put_into(thread_cache& mine, stream_cache::bin* bin, const claim_table::sight& seen, address at,
-                              const release& stated) noexcept;
-  void fetch_ahead(const stream_cache::bin& bin, address at) const noexcept;
-  [[nodiscard]] claim_table::sight seen_again(const thread_cache& mine, address at) const noexcept;
-  [[nodiscard]] static bool take_back_elsewhere(address at, const release& stated) noexcept;
-  [[nodiscard]] bool take_back_of_run(thread_cache& mine, address at, const release& stated, claim_index place,
-                                      std::uint64_t claim_bits) noexcept;
-  [[nodiscard]] bool take_back_of_full(thread_cache& mine, stream_cache::bin& bin, address at,
-                                       const release& stated) noexcept;
-  [[nodiscard]] bool take_back_of_other(thread_cache& mine, address at, const release& stated,
-                                        const stream_cache* only) noexcept;
-  template <bool alone>
-  [[nodiscard]] static bool give_up(claim& c, address at, claim_word w) noexcept;
+  [[nodiscard]] address try_cache_by_key(std::uint64_t key, std::uint64_t requested) noexcept;
+  [[nodiscard]] result<std::uint64_t> key_of_stated(address at, stream_ref s);
+  [[nodiscard]] address try_stream_cache(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
   address pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
+  address pop_under_lock(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
+  [[nodiscard]] bool free_to_cache_by_key(address at, std::uint64_t key, const release& stated) noexcept;
+  [[nodiscard]] bool free_to_stream_cache(thread_cache& mine, address at, const release* stated,
+                                          const stream_cache* only) noexcept;
 
   // pool_caches.cpp
   [[nodiscard]] guard enter();
   [[nodiscard]] thread_cache* fold_mine();
-  thread_cache* new_cache();
   void fold(thread_cache& c) noexcept;
   void note_live() noexcept;
   [[nodiscard]] static bool plain_of(owner_id o, const stream_slot& slot, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool cacheable(owner_id o, std::uint64_t bytes) const noexcept;
   void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
   address refill(thread_cache& mine, owner_id o, std::uint64_t bytes, std::uint64_t requested);
-  void refill_beside(thread_cache& mine, stream_cache& s, const stream_cache::bin& bin);
-  static void allow_beside(const thread_cache& mine, const stream_cache::bin& bin, std::uint64_t most,
-                           stream_cache::stack* beside) noexcept;
-  bool keep(thread_cache& mine, claim_index place, owner_id o, bool wanted);
-  void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, claim_index i, std::uint64_t most);
-  stream_cache& stream_cache_for(thread_cache& mine, owner_id o);
-  stream_cache& new_stream_cache(thread_cache& mine, owner_id o);
+  bool keep(thread_cache& mine, slot_index place, owner_id o);
+  void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, slot_index i, std::uint64_t most);
+  stream_cache* stream_cache_for(thread_cache& mine, owner_id o) noexcept;
+  stream_cache* new_stream_cache(thread_cache& mine, owner_id o) noexcept;
   stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units);
   bool hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most);
   void empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0);
-  void empty_beside(thread_cache& c, stream_cache& s, const stream_cache::bin& bin);
   void empty(thread_cache& c, owner_id o);
   void empty_depot(owner_id o);
-  void to_heap(claim_index i, owner_id o);
+  void to_heap(slot_index i, owner_id o);
   bool flush_caches();
-  void flush_claimed();
-  void make_room_for_claim_of(block_index i);
+  void flush_stopped();
+  void make_room_for_slot_of(block_index i);
   void forget_caches(owner_id o);
   void thread_ends(thread_cache& c);
-  [[nodiscard]] bool one_may_be_alone() const noexcept;
-
-  // deferred_frees.cpp
-  [[nodiscard]] bool defer(thread_cache& mine, stream_cache& s, address at, const release& stated) noexcept;
-  [[nodiscard]] static bool defer_of_latest(address at, const release& stated) noexcept;
-  [[nodiscard]] std::span<claim_index> take_deferred(thread_cache& c, stream_cache& s) noexcept;
-  void put_last(std::span<claim_index> blocks, std::uint64_t units) const noexcept;
-  void settle(thread_cache& c, stream_cache& s, std::uint64_t wanted);
-  void settle_all_of(thread_cache& c, stream_cache* asks, std::uint64_t wanted);
-  void settle_but(thread_cache& c, const stream_cache* last);
-  bool settle_all();
-  bool settle_claimed();
-  void let_wait(thread_cache& mine, owner_id o) noexcept;
 
   // cache_limits.cpp
   void note_calm(std::uint64_t bytes) noexcept;
   void note_pressure() noexcept;
-  [[nodiscard]] std::uint64_t may_keep(std::uint64_t bytes) const noexcept;
+  [[nodiscard]] std::uint64_t may_keep(std::uint64_t bytes, unsigned klass) const noexcept;
   [[nodiscard]] static stream_cache* next_bin(thread_cache& mine, std::uint32_t* place) noexcept;
-  void look_after(thread_cache& mine);
   void age(thread_cache& mine);
-  void return_large(thread_cache& mine);
-  [[nodiscard]] bool would_return(block_index i, owner_id o) const noexcept;
   void shed(thread_cache& mine, std::uint64_t left);
 
   // pool.cpp
-  [[nodiscard]] bool from_above(std::uint64_t bytes, std::uint64_t alignment) const noexcept;
+  [[nodiscard]] static placement_request placement_of(const want& w) noexcept {
+    return {.owner = w.owner, .klass = w.klass, .bytes = w.bytes, .alignment = w.alignment};
+  }
   [[nodiscard]] block_index search(const want& w);
   [[nodiscard]] block_index search(owner_id o, unsigned klass, std::uint64_t bytes, std::uint64_t alignment);
   [[nodiscard]] block_index search_of(const want& w, owner_id other);
   address hand_out(block_index i, owner_id o, bool plain, std::uint64_t requested_bytes);
   status serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_slot* refusal);
-  status serve_miss(guard& lock, const stream_cache& s, const request& r, std::uint64_t rounded, address* at,
-                    oom_slot* refusal);
   status out_of_memory(guard& lock, const request& r, const want& w, oom_slot* refusal);
   status why_not_live(address at, block_index i) const;
-  [[nodiscard]] claim_word held_as(block_index i) const noexcept;
-  void free_now(block_index i, owner_id o);
-  void add_use(block_index i, owner_id user);
-  std::uint32_t take_node(const use_node& n);
-  void drop_uses(block_index i);
-  void fence_uses(block_index i, owner_id o);
-  bool settle_fenced(block_index i);
+  [[nodiscard]] owner_word held_as(block_index i) const noexcept;
   void poll();
 
   // planned.cpp
   block_index place_planned(guard& lock, want& w, std::uint64_t stream_key);
   [[nodiscard]] bool plan_has_memory();
+  void note_placed(std::uint32_t place, block_index i) noexcept;
   [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin);
   block_index climb_beside_plan(guard& lock, want& w);
 
@@ -248,9 +201,7 @@ class pool {
   block_index climb(guard& lock, want& w);
   block_index reuse_other_streams(guard& lock, want& w);
   void wait_for(guard& lock, fence_index f);
-  block_index wait_and_search(guard& lock, const want& w, fence_index behind);
   block_index join_all(const want& w);
-  bool take_over_fenced(const want& w, block_index i);
   block_index return_and_grow(guard& lock, want& w);
   [[nodiscard]] owner_id best_other(const want& w, block_index* found) const;
   [[nodiscard]] bool others_hold(const want& w) const;
@@ -263,7 +214,20 @@ class pool {
   void open_first(guard& lock, want& w);
   growth grow(guard& lock, want& w);
   std::uint64_t add_segment(guard& lock, const segment_request& ask, want& w);
-  void return_ticket();
+  void make_room_for_backing();
+  void note_backing(segment_index s, const backed_segment& behind) noexcept;
+  /// Makes room for the records of one segment, and asks the driver for it without the lock; that room is kept.
+  template <typename Call>
+  auto with_room_for_segment(guard& lock, const Call& call) {
+    make_room_for_backing();
+    heap_.set_blocks_aside(1);
+    auto made = [&] {
+      const unlocked_section waits{lock};
+      return call();
+    }();
+    heap_.set_blocks_aside(0);
+    return made;
+  }
 
   // paging.cpp
   [[nodiscard]] bool paged() const noexcept { return page_rules_.range_bytes != 0; }
@@ -289,11 +253,11 @@ class pool {
   [[nodiscard]] block_index idle_at(address at) const;
   [[nodiscard]] block_index free_at(address at, owner_id o) const;
   [[nodiscard]] bool may_settle() const;
-  std::vector<mapped_run> take_stretch(address begin, std::uint64_t bytes);
+  void take_stretch(address begin, std::uint64_t bytes);
   void take_moving(const page_step& step);
-  void settle_step(const page_step& step, std::uint64_t reserved_bytes);
+  void settle_step(const page_step& step, reservation* reserved);
   block_index carve_place(const want& w, const page_place& at, address within);
-  status carry(guard& lock, page_step& step, std::uint64_t reserved_bytes);
+  status carry(guard& lock, page_step& step, reservation* reserved);
   /// Where no page may go from.
   struct page_span {
     address begin = 0;
@@ -306,7 +270,6 @@ class pool {
   [[nodiscard]] status check_pages() const;
 
   // foresight.cpp
-  [[nodiscard]] bool is_large(std::uint64_t bytes) const noexcept { return bytes >= large_bytes_; }
   [[nodiscard]] block_index search_large(guard& lock, want& w);
   [[nodiscard]] std::optional<page_place> better_place(const want& w, address usual, bool at_once);
   [[nodiscard]] std::vector<bool> owners_that_serve(owner_id o, bool all) const;
@@ -314,21 +277,6 @@ class pool {
   [[nodiscard]] bool free_for(const want& w, const page_place& at) const;
   bool page_in_ahead(guard& lock, want& w);
   block_index page_in_at(guard& lock, const want& w, const page_place& at, page_step& step);
-  void note_stirred() noexcept { last_stirred_ = std::max<large_requests::number>(large_.latest(), 1); }
-  void note_large_place(const want& w, address at) noexcept;
-  void note_large_free(address at) noexcept;
-
-  /// Runs a driver call that no capture survives, without the lock; `unsupported` while one is under way.
-  template <typename Call>
-  status call_unlocked(guard& lock, Call call) {
-    if (streams_.captures() > 0) return {errc::unsupported, "a capture is under way"};
-    ++unlocked_calls_;
-    lock.unlock();
-    status done = call();
-    lock.lock();
-    if (--unlocked_calls_ == 0) unlocked_calls_done_.notify_all();
-    return done;
-  }
 
   // give_back.cpp
   std::uint64_t return_idle(guard& lock, std::uint64_t bytes);
@@ -336,8 +284,8 @@ class pool {
   void explain_pages(const heap_segment& segment, bool allowed, trim_result* out) const;
 
   // pool_check.cpp
-  [[nodiscard]] statistics stats_claimed() const;
-  [[nodiscard]] status check_claimed() const;
+  [[nodiscard]] statistics stats_of_stopped() const;
+  [[nodiscard]] status check_stopped() const;
   [[nodiscard]] status check_caches() const;
   [[nodiscard]] pool_view view() const;
   [[nodiscard]] std::uint64_t live_out() const noexcept;
@@ -346,42 +294,34 @@ class pool {
   pool_config config_;
   // What hits read without the lock. Nothing else lies in these lines, so that nobody's miss takes them away.
   alignas(64) device& device_;
-  claim_table claims_;
+  pointer_map pointers_;
 
-  std::unique_ptr<policy> policy_;
-  unsigned classes_;
+  guarded_policy policy_;
   budget budget_;
 
-  mutable light_mutex mutex_;
+  mutable std::mutex mutex_;
   heap heap_;
   depot depot_;
   returning_sizes returning_;
-  stream_table streams_;
+  stream_order streams_;
+  block_uses uses_;
   std::vector<backed_segment> backed_;  // by segment_index
   page_rules page_rules_;
-  /// Of a paged pool, larger blocks are kept in caches only while that changes no placement; see cache_limits.cpp.
+  /// Of a paged pool, larger blocks are not kept in caches; see cache_limits.cpp.
   static constexpr std::uint32_t freely_kept_units = 64;
   page_map pages_;
-  /// Of a paged pool that looks ahead, requests from here on do.
-  std::uint64_t large_bytes_ = UINT64_MAX;
-  large_requests large_;
-  /// The latest of these when pages moved, or one went elsewhere than it usually would; 0: not yet.
-  large_requests::number last_stirred_ = 0;
-  std::vector<use_node> nodes_;
-  std::uint32_t spare_node_ = no_block;
-  std::vector<block_index> fenced_;  // blocks that wait for other streams' fences
+  best_fit best_fit_;
+  lookahead lookahead_;  ///< of a paged pool whose policy asks for it
   std::vector<oom_callback> callbacks_;
-  std::condition_variable_any ticket_returned_;
-  std::uint32_t unlocked_calls_ = 0;  ///< that no capture survives: one begins when they are done
-  std::condition_variable_any unlocked_calls_done_;
-  bool alone_ = mutex_.alone();      ///< there is one cache at most, and no other thread has come by `enter` since
+  growth_gate growth_;
+  blocking_calls calls_;
   bool calm_ = false;                ///< large blocks may be kept; see cache_limits.cpp
   std::uint64_t calm_peak_ = 0;      ///< of live bytes, as it was when the count began anew
   std::uint64_t calm_requests_ = 0;  ///< since then
   std::uint64_t calm_bytes_ = 0;     ///< handed out by the heap since then
-  bool growing_ = false;
   bool opened_ = false;
   statistics counts_;                         // the counters; the bytes are filled in from the heap when asked
+  status no_report_;                          // of a request that fails where the host has no memory for a report
   std::uint64_t lost_bytes_ = 0;              // segments that the driver failed to take back: leaked
   std::uint64_t in_caches_bytes_ = 0;         // as counted when each thread was here last
   std::unique_ptr<plan::follower> follower_;  // null: no plan

@@ -29,21 +29,14 @@ bool pool::nothing_behind(segment_index s) const {
          heap_.at(heap_.segments()[s].first).state == block_state::hollow;
 }
 
-// Who only looks is no second thread: where one was alone, it is again.
 statistics pool::stats() {
-  guard lock{mutex_};
-  statistics now;
-  {
-    const thread_caches::claim all{caches_};
-    settle_claimed();
-    now = stats_claimed();
-  }
-  if (alone_) lock.release()->unlock_to(mutex_.first());
-  return now;
+  const guard lock{mutex_};
+  const thread_caches::stop_caches all{caches_};
+  return stats_of_stopped();
 }
 
-// Requires that every cache is claimed.
-statistics pool::stats_claimed() const {
+// Requires that every cache is stopped.
+statistics pool::stats_of_stopped() const {
   statistics s = counts_;
   const heap_totals& t = heap_.totals();
   s.reserved_bytes = t.segment_bytes + lost_bytes_;
@@ -68,14 +61,13 @@ statistics pool::stats_claimed() const {
   s.leaked_bytes = t.leaked_bytes + lost_bytes_;
   s.limit_bytes = budget_.limit();
   s.largest_free_bytes = heap_.largest_free();
-  for (const block_index i : fenced_) s.largest_free_bytes = std::max(s.largest_free_bytes, heap_.at(i).bytes);
-  s.metadata_bytes += caches_.spare_bytes() + depot_.metadata_bytes() + heap_.metadata_bytes() + claims_.bytes() +
-                      streams_.metadata_bytes() + nodes_.capacity() * sizeof(use_node) +
-                      fenced_.capacity() * sizeof(block_index) + backed_.capacity() * sizeof(backed_segment) +
-                      pages_.metadata_bytes() + large_.metadata_bytes();
+  for (const block_index i : uses_.waiting()) s.largest_free_bytes = std::max(s.largest_free_bytes, heap_.at(i).bytes);
+  s.metadata_bytes += caches_.spare_bytes() + depot_.metadata_bytes() + heap_.metadata_bytes() + pointers_.bytes() +
+                      streams_.metadata_bytes() + uses_.metadata_bytes() + backed_.capacity() * sizeof(backed_segment) +
+                      pages_.metadata_bytes() + lookahead_.metadata_bytes();
   if (follower_ != nullptr) s.metadata_bytes += follower_->metadata_bytes();
   s.live_blocks = t.live_blocks - cached_blocks;
-  s.free_blocks = t.free_blocks + fenced_.size();
+  s.free_blocks = t.free_blocks + uses_.waiting().size();
   for (segment_index i = 0; i < backed_.size(); ++i)
     s.segments += backed_[i].bytes != 0 && !nothing_behind(i) ? 1U : 0U;
   s.streams = streams_.in_use();
@@ -86,25 +78,25 @@ statistics pool::stats_claimed() const {
 
 status pool::check() const {
   const guard lock{mutex_};
-  const thread_caches::claim all{caches_};
-  return check_claimed();
+  const thread_caches::stop_caches all{caches_};
+  return check_stopped();
 }
 
-status pool::check_claimed() const {
+status pool::check_stopped() const {
   if (status ok = heap_.validate(); !ok) return ok;
   const auto broken = [this](std::string_view what, std::uint64_t a, std::uint64_t b) {
     return status{errc::corrupt, fmt::format("pool {}: {}: {} and {}", config_.name, what, a, b)};
   };
-  const statistics s = stats_claimed();
+  const statistics s = stats_of_stopped();
   const std::uint64_t sum =
       s.live_bytes + s.thread_cached_bytes + s.cached_bytes + s.fenced_bytes + s.idle_bytes + s.leaked_bytes;
   if (sum != s.reserved_bytes) return broken("reserved bytes and the sum of the states differ", s.reserved_bytes, sum);
   // Whoever grows has reserved what the heap does not have yet.
-  if (growing_ ? budget_.reserved() < s.reserved_bytes : budget_.reserved() != s.reserved_bytes) {
+  if (growth_.taken() ? budget_.reserved() < s.reserved_bytes : budget_.reserved() != s.reserved_bytes) {
     return broken("budget and reserved bytes differ", budget_.reserved(), s.reserved_bytes);
   }
-  if (claims_.size() != heap_.totals().live_blocks)
-    return broken("claims and blocks out of the heap differ", claims_.size(), heap_.totals().live_blocks);
+  if (pointers_.size() != heap_.totals().live_blocks)
+    return broken("pointer slots and blocks out of the heap differ", pointers_.size(), heap_.totals().live_blocks);
   if (s.requested_bytes > s.live_bytes) return broken("more requested than live", s.requested_bytes, s.live_bytes);
   std::uint64_t requested = 0;
   std::uint64_t cached = 0;
@@ -119,19 +111,20 @@ status pool::check_claimed() const {
       const block& b = heap_.at(i);
       if (b.state != block_state::live && b.state != block_state::fenced) continue;
       if (b.state == block_state::live) {
-        const claim_table::sight seen = claims_.find(b.begin);
-        const claim_word held = seen.word();
-        if (held.held_by() == holder::nobody || claims_.block_of(seen.at) != i)
+        const pointer_map::lookup seen = pointers_.find(b.begin);
+        const owner_word held = seen.word();
+        if (held.held_by() == holder::nobody || pointers_.block_of(seen.at) != i)
           return broken("a live block that its address does not find", b.begin, i);
         const bool sized = held.plainly_live() || held.held_by() == holder::cache;
-        if (sized && held.bytes() != b.bytes) return broken("a live block and its claim differ", b.bytes, held.bits());
+        if (sized && held.bytes() != b.bytes)
+          return broken("a live block and its owner word differ", b.bytes, held.bits());
         if (held.held_by() == holder::program)
           requested += b.bytes - held.slack_bytes();
         else
           cached += b.bytes;
       }
       ++references[b.owner];
-      for (std::uint32_t n = b.in_use.uses; n != no_block; n = nodes_[n].next) ++references[nodes_[n].user];
+      uses_.count_references(i, &references);
     }
   }
   if (requested != s.requested_bytes)
@@ -150,32 +143,25 @@ status pool::check_claimed() const {
   return {};
 }
 
-// Every block in a bin or in the depot is claimed for a cache, has the bin's size and the stream's owner.
+// Every block in a bin or in the depot is a cache's, has the bin's size and the stream's owner.
 status pool::check_caches() const {
   status first;
-  const auto look = [&](owner_id o, std::uint32_t units, const claim_index* held, std::uint32_t count) {
+  const auto look = [&](owner_id o, std::uint32_t units, const slot_index* held, std::uint32_t count) {
     for (std::uint32_t k = 0; k < count && first.ok(); ++k) {
-      const claim_word w = claims_[held[k]].read();
-      const block& b = heap_.at(claims_.block_of(held[k]));
+      const owner_word w = pointers_[held[k]].read();
+      const block& b = heap_.at(pointers_.block_of(held[k]));
       if (w.held_by() == holder::cache && w.units() == units && w.owner() == o && b.owner == o) continue;
-      first = {errc::corrupt, fmt::format("pool {}: a cache holds {:#x}, which is not its own: claim {:#x}, owner {}",
-                                          config_.name, b.begin, w.bits(), o)};
+      first = {errc::corrupt,
+               fmt::format("pool {}: a cache holds {:#x}, which is not its own: owner word {:#x}, owner {}",
+                           config_.name, b.begin, w.bits(), o)};
     }
   };
   for (const auto& c : caches_.all()) {
     for (owner_id o = 0; o < c->owners(); ++o) {
       if (stream_cache* const s = c->of_owner(o)) {
-        for (std::uint32_t k = 0; k < s->deferred().count; ++k) {
-          const claim_index one = s->deferred().held[k];
-          look(o, static_cast<std::uint32_t>(claims_[one].read().units()), &one, 1);
-        }
         for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
           const stream_cache::bin& bin = s->at(at);
           look(o, bin.units, bin.held.data(), bin.count);
-          const stream_cache::stack* const beside = s->beside(bin);
-          for (std::uint32_t k = 0; beside != nullptr && k < beside->count; ++k) {
-            look(o, bin.units, beside->held[k].data(), stream_cache::batch);
-          }
         }
       }
     }

@@ -92,22 +92,6 @@ thread_cache* thread_caches::make_mine() {
   return all_.back().get();
 }
 
-void thread_caches::end_alone() const noexcept {
-  for (const auto& each : all_) each->set_alone(false);
-  heavy_fence();
-  for (const auto& each : all_) {
-    while (each->inside()) ::sched_yield();
-  }
-}
-
-const char* thread_caches::begin_alone() const noexcept {
-  if (all_.empty()) return nullptr;
-  const claim the_only_one{*this};
-  all_.front()->set_alone(true);
-  all_.front()->figures.most_deferred_bytes = UINT64_MAX;
-  return all_.front()->thread();
-}
-
 std::unique_ptr<stream_cache> thread_caches::take_spare() noexcept {
   if (spare_.empty()) return nullptr;
   std::unique_ptr<stream_cache> latest = std::move(spare_.back());
@@ -123,11 +107,11 @@ void thread_caches::remove(thread_cache& of) noexcept {
   std::erase_if(all_, [&of](const auto& each) { return each.get() == &of; });
 }
 
-thread_caches::claim::claim(const thread_caches& of) : of_{of}, mine_{of.mine()} {
+thread_caches::stop_caches::stop_caches(const thread_caches& of) : of_{of}, mine_{of.mine()} {
   bool others = false;
   for (const auto& each : of_.all_) {
     if (each.get() == mine_) continue;
-    each->announce_claim();
+    each->request_stop();
     others = true;
   }
   if (!others) return;
@@ -138,9 +122,9 @@ thread_caches::claim::claim(const thread_caches& of) : of_{of}, mine_{of.mine()}
   }
 }
 
-thread_caches::claim::~claim() {
+thread_caches::stop_caches::~stop_caches() {
   for (const auto& each : of_.all_) {
-    if (each.get() != mine_) each->end_claim();
+    if (each.get() != mine_) each->end_stop();
   }
 }
 

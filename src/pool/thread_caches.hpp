@@ -54,11 +54,6 @@ class thread_caches {
   }
   /// The pool's lock: the same, made where there is none; null in a thread that has begun to end.
   thread_cache* make_mine();
-  /// The pool's lock: a thread's cache is not alone any more, whose ever it is; it knows when this returns.
-  void end_alone() const noexcept;
-  /// The pool's lock: the thread of the only cache is alone from here on, and outside of it when this returns. Its
-  /// mark; null where there is no cache. Requires that there is one at most.
-  const char* begin_alone() const noexcept;
   void remove(thread_cache& of) noexcept;
 
   /// The pool's lock: a stream's cache that served another thread, or null. A new one takes 100 KiB from the system,
@@ -70,13 +65,13 @@ class thread_caches {
 
   [[nodiscard]] const std::vector<std::unique_ptr<thread_cache>>& all() const noexcept { return all_; }
 
-  /// The pool's lock: every cache, claimed: no thread is inside one. Ends with the object.
-  class claim {
+  /// Stops every other thread's cache while the object lives: no thread is inside one. Requires the pool's lock.
+  class stop_caches {
    public:
-    explicit claim(const thread_caches& of);
-    ~claim();
-    claim(const claim&) = delete;
-    claim& operator=(const claim&) = delete;
+    explicit stop_caches(const thread_caches& of);
+    ~stop_caches();
+    stop_caches(const stop_caches&) = delete;
+    stop_caches& operator=(const stop_caches&) = delete;
 
    private:
     const thread_caches& of_;

@@ -20,10 +20,11 @@ namespace gpumem {
 struct card_state {
   std::string uuid;
   std::string name;
+  std::uint64_t total_bytes = 0;
   std::uint64_t free_bytes = 0;
   std::size_t processes = 0;
   unsigned busy_percent = 0;
-  bool known = false;  ///< whether the last three are
+  bool known = false;  ///< whether the last four are
   [[nodiscard]] bool idle() const noexcept { return known && processes == 0 && busy_percent == 0; }
 };
 

@@ -29,6 +29,7 @@ card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid) {
   for (const gpu_usage& u : usage) {
     if (bare(u.uuid) == bare(uuid)) {
       out.name = u.name;
+      out.total_bytes = u.total_bytes;
       out.free_bytes = u.free_bytes;
       out.processes = u.processes.size();
       out.busy_percent = u.busy_percent.value_or(0);
@@ -40,6 +41,7 @@ card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid) {
       // Processes are listed by card; what an instance holds tells whether somebody is on it.
       constexpr std::uint64_t held_by_nobody = std::uint64_t{64} << 20;
       out.name = u.name + " (MIG)";
+      out.total_bytes = i.total_bytes;
       out.free_bytes = i.free_bytes;
       out.processes = i.used_bytes > held_by_nobody ? 1 : 0;
       out.known = true;

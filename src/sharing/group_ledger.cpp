@@ -228,7 +228,8 @@ bool group_ledger::sound() noexcept {
                      sum(true).has_value();
   if (!whole && !said_) {
     said_ = true;
-    log_line(fmt::format("{}: the ledger of group {} is damaged: nothing more is taken", path_, name_));
+    log_if_possible(
+        [this] { return fmt::format("{}: the ledger of group {} is damaged: nothing more is taken", path_, name_); });
   }
   return whole;
 }

@@ -21,6 +21,8 @@ namespace {
 constexpr std::string_view prefix = "served-";
 constexpr std::string_view suffix = ".sock";
 constexpr int waiting_askers = 8;
+constexpr std::string_view trim_word = "trim";
+constexpr std::chrono::milliseconds longest_request{50};  // of an asker that does not say that it has no request
 constexpr std::size_t longest_answer = std::size_t{1} << 20;
 
 std::optional<sockaddr_un> address_of(const std::string& path) {
@@ -59,7 +61,8 @@ std::optional<std::string> read_all(int fd, std::chrono::steady_clock::time_poin
 }  // namespace
 
 result<std::unique_ptr<status_socket>> status_socket::open(const std::string& folder,
-                                                           std::function<std::string()> figures) {
+                                                           std::function<std::string()> figures,
+                                                           std::function<void()> trim) {
   const std::string path = fmt::format("{}/{}{}{}", folder, prefix, ::getpid(), suffix);
   const auto refused = [&](std::string_view why) {
     return status{errc::unsupported, fmt::format("{}: {}; gpumem top will not show this process", path, why)};
@@ -77,11 +80,16 @@ result<std::unique_ptr<status_socket>> status_socket::open(const std::string& fo
   ::unlink(path.c_str());  // of an earlier process with this pid
   if (::bind(listening.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) return failed();
   if (::chmod(path.c_str(), 0600) != 0 || ::listen(listening.get(), waiting_askers) != 0) return failed();
-  return std::make_unique<status_socket>(path, std::move(listening), std::move(figures));
+  return std::make_unique<status_socket>(path, std::move(listening), std::move(figures), std::move(trim));
 }
 
-status_socket::status_socket(std::string path, owned_fd listening, std::function<std::string()> figures)
-    : path_{std::move(path)}, listening_{std::move(listening)}, figures_{std::move(figures)}, process_{::getpid()} {
+status_socket::status_socket(std::string path, owned_fd listening, std::function<std::string()> figures,
+                             std::function<void()> trim)
+    : path_{std::move(path)},
+      listening_{std::move(listening)},
+      figures_{std::move(figures)},
+      trim_{std::move(trim)},
+      process_{::getpid()} {
   sigset_t all;  // the program's signals are not this thread's business
   sigset_t before;
   sigfillset(&all);
@@ -115,6 +123,8 @@ void status_socket::serve() noexcept {
     }
     const timeval patience{.tv_sec = 1, .tv_usec = 0};
     static_cast<void>(::setsockopt(asker.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience));
+    const auto until = std::chrono::steady_clock::now() + longest_request;
+    if (trim_ && read_all(asker.get(), until) == std::string{trim_word}) trim_();
     const std::string text = figures_();
     for (std::size_t at = 0; at < text.size();) {
       const ssize_t sent = ::send(asker.get(), text.data() + at, text.size() - at, MSG_NOSIGNAL);
@@ -122,6 +132,17 @@ void status_socket::serve() noexcept {
       at += static_cast<std::size_t>(sent);
     }
   }
+}
+
+bool ask_to_trim(const std::string& folder, int pid, std::chrono::milliseconds longest) {
+  const std::optional<sockaddr_un> name = address_of(fmt::format("{}/{}{}{}", folder, prefix, pid, suffix));
+  const owned_fd to{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  if (!name || ::connect(to.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) return false;
+  if (::send(to.get(), trim_word.data(), trim_word.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(trim_word.size())) {
+    return false;
+  }
+  ::shutdown(to.get(), SHUT_WR);
+  return !read_all(to.get(), std::chrono::steady_clock::now() + longest).value_or("").empty();
 }
 
 std::vector<served_process> ask_served(const std::string& folder, std::chrono::milliseconds each) {
@@ -139,6 +160,7 @@ std::vector<served_process> ask_served(const std::string& folder, std::chrono::m
       out.push_back({*pid, ""});
       continue;
     }
+    ::shutdown(to.get(), SHUT_WR);  // nothing is wanted but figures
     out.push_back({*pid, read_all(to.get(), until).value_or("")});
   }
   std::sort(out.begin(), out.end(), [](const served_process& a, const served_process& b) { return a.pid < b.pid; });

@@ -4,8 +4,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 
 #include "card_usage.hpp"
@@ -70,6 +72,15 @@ std::optional<std::vector<card_state>> ask_driver() {
   return std::nullopt;
 }
 
+status no_room(const std::vector<card_state>& cards) {
+  std::string text;
+  for (const card_state& c : cards) {
+    text += fmt::format("{}{} has {} free and {} processes", text.empty() ? "" : ", ", c.uuid,
+                        format_bytes(c.free_bytes), c.processes);
+  }
+  return {errc::out_of_memory, text};
+}
+
 /// The instance's name that CUDA_VISIBLE_DEVICES takes, where CUDA calls it by a card's.
 std::string name_for_the_list(const std::vector<gpu_usage>& usage, const std::string& uuid) {
   for (const gpu_usage& card : usage) {
@@ -109,16 +120,28 @@ result<visible_now> cards_visible_now(visible_by whose) {
   return out;
 }
 
-result<chosen_cards> choose_cards(const settings& with, visible_by whose) {
+result<chosen_cards> choose_cards(const settings& with, visible_by whose,
+                                  const std::function<bool(const card_state&)>& has_room) {
   if (with.devices.how == device_choice::kind::none) return chosen_cards{};
   result<visible_now> visible = cards_visible_now(whose);
   if (!visible) {
     if (!with.soft_placement) return visible.why();
     log_line(visible.why().message());
-    *visible = visible_now{};
+    visible = visible_now{};
+  }
+  std::vector<card_state> full;
+  if (has_room && with.devices.how == device_choice::kind::automatic) {
+    const std::size_t all = visible->cards.size();
+    std::vector<card_state>& cards = visible->cards;
+    std::copy_if(cards.begin(), cards.end(), std::back_inserter(full), [&](const auto& c) { return !has_room(c); });
+    std::erase_if(cards, [&](const auto& c) { return !has_room(c); });
+    if (cards.size() < with.devices.count && all >= with.devices.count) return no_room(full);
   }
   result<placement> placed = place_on_cards(with.devices, visible->cards, with.soft_placement);
   if (!placed) return placed.why();
+  for (const std::size_t i : placed->cards) {
+    if (has_room && !has_room(visible->cards[i])) return no_room({visible->cards[i]});
+  }
   for (const std::string& line : placed->warnings) log_line(line);
   if (with.verbose) {
     for (const std::string& line : placed->notes) log_line(line);

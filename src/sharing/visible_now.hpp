@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,9 @@ struct chosen_cards {
   std::vector<card_lease> leases;  ///< of `auto`, to be kept as long as the program runs
 };
 /// Logs what was not done as it was asked for, and with `with.verbose` what was chosen and why. Requires
-/// `with.devices`.
-result<chosen_cards> choose_cards(const settings& with, visible_by whose);
+/// `with.devices`. With `has_room`, `auto` chooses among the cards that have room, and named ones must have it:
+/// `out_of_memory` otherwise.
+result<chosen_cards> choose_cards(const settings& with, visible_by whose,
+                                  const std::function<bool(const card_state&)>& has_room = nullptr);
 
 }  // namespace gpumem

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "../unit/bench/pickle_writer.hpp"
 #include "tree.hpp"
 
 namespace gpumem {
@@ -30,8 +31,8 @@ std::vector<command> commands() {
     bool code = false;
     for (std::string line; std::getline(lines, line);) {
       if (line.starts_with("```")) code = !code;
-      const bool known = line.starts_with("gpumem_bench") || line.starts_with("gpumem advise run.csv.gz") ||
-                         line.starts_with("gpumem plan run.csv.gz");
+      const bool known = line.starts_with("gpumem_bench") || line.starts_with("gpumem advise run.") ||
+                         line.starts_with("gpumem plan run.");
       if (code && known) out.push_back({file.filename().string(), line});
     }
   }
@@ -65,6 +66,7 @@ class place {
   place() : folder_{fs::temp_directory_path() / ("gpumem_commands_" + std::to_string(::getpid()))} {
     fs::create_directories(folder_);
     fs::copy_file("bench/traces/serve.csv.gz", folder_ / "run.csv.gz");
+    std::ofstream{folder_ / "run.pickle", std::ios::binary} << bench::pickled::small_snapshot();
   }
   ~place() {
     std::error_code ignored;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpumem/policy.hpp"
 #include "gpumem/settings.hpp"
 #include "tree.hpp"
 
@@ -15,17 +16,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// What stands between the lines with `marker` in a document.
+std::string generated(const char* file, const std::string& marker) {
+  const std::string begin = "<!-- " + marker + ": begin -->\n";
+  const std::string end = "<!-- " + marker + ": end -->\n";
+  const std::string text = tree::text(file);
+  const std::size_t from = text.find(begin);
+  const std::size_t to = text.find(end);
+  EXPECT_NE(from, std::string::npos) << file << " lacks the line " << begin;
+  EXPECT_NE(to, std::string::npos) << file << " lacks the line " << end;
+  if (from == std::string::npos || to == std::string::npos || to < from) return {};
+  return text.substr(from + begin.size(), to - from - begin.size());
+}
+
 TEST(readme, option_table_is_the_generated_one) {
-  const std::string begin = "<!-- options: begin -->\n";
-  const std::string end = "<!-- options: end -->\n";
-  const std::string readme = tree::text("README.md");
-  const std::size_t from = readme.find(begin);
-  const std::size_t to = readme.find(end);
-  ASSERT_NE(from, std::string::npos) << "README.md lacks the line " << begin;
-  ASSERT_NE(to, std::string::npos) << "README.md lacks the line " << end;
-  ASSERT_LT(from, to);
-  EXPECT_EQ(readme.substr(from + begin.size(), to - from - begin.size()), option_table_markdown())
-      << "run scripts/update_option_table";
+  EXPECT_EQ(generated("README.md", "options"), option_table_markdown()) << "run scripts/update_option_table";
+}
+
+TEST(documents, policy_tables_are_the_generated_ones) {
+  for (const char* file : {"README.md", "docs/policies.md"}) {
+    EXPECT_EQ(generated(file, "policies"), policy_table_markdown()) << file << ": run scripts/update_policy_table";
+  }
+  EXPECT_EQ(generated("docs/policies.md", "parameters"), policy_parameter_table_markdown())
+      << "run scripts/update_policy_table";
 }
 
 TEST(readme, names_every_option_in_its_table) {
@@ -41,6 +54,13 @@ TEST(readme, shows_the_basic_example_as_it_is) {
       << "copy examples/basic.cpp into README.md";
 }
 
+TEST(readme, shows_the_first_cuda_program_as_it_is) {
+  const std::string program = "```cuda\n" + tree::text("examples/first.cu") + "```\n";
+  for (const char* document : {"README.md", "docs/use/cuda.md"}) {
+    EXPECT_NE(tree::text(document).find(program), std::string::npos) << "copy examples/first.cu into " << document;
+  }
+}
+
 TEST(readme, the_basic_example_is_twelve_lines_of_program) {
   std::istringstream text{tree::text("examples/basic.cpp")};
   int lines = 0;
@@ -54,8 +74,9 @@ TEST_P(folder, has_a_readme) { EXPECT_TRUE(fs::exists(fs::path{GetParam()} / "RE
 
 INSTANTIATE_TEST_SUITE_P(every, folder,
                          testing::Values(".", "include/gpumem", "src", "src/base", "src/device", "src/sharing",
-                                         "src/heap", "src/pool", "src/front", "src/adapters", "policies", "bench",
-                                         "bench/traces", "cli", "examples", "tests", "tools"),
+                                         "src/heap", "src/streams", "src/placement", "src/pool", "src/front",
+                                         "src/adapters", "policies", "bench", "bench/traces", "cli", "examples",
+                                         "simcuda", "tests", "tools"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace_if(
@@ -66,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(every, folder,
 /// Markdown files of the tree, without those of build folders.
 std::vector<fs::path> documents() {
   std::vector<fs::path> found{"README.md"};
-  for (const char* folder : {"include", "src", "policies", "bench", "cli", "examples", "tests", "tools", "docs"}) {
+  for (const char* folder :
+       {"include", "src", "policies", "bench", "cli", "examples", "simcuda", "tests", "tools", "docs"}) {
     for (const fs::path& file : tree::files(folder, {".md"})) found.push_back(file);
   }
   return found;

@@ -18,8 +18,6 @@ class CachedBins : public cached_program {
   }
 };
 
-// The second of two sizes that share a bin lies beside it, which the claim of a block that the heap served does not
-// say.
 TEST_F(CachedBins, TwoSizesThatShareABinTakeNoLock) {
   const std::vector<std::size_t> sizes = sizes_of_one_bin(2);
   const auto some_of = [&](std::size_t bytes) {
@@ -62,7 +60,6 @@ TEST_F(CachedBins, ManySizesThatShareABinAreServedAllTheSame) {
   EXPECT_EQ(stats().requested_bytes, 0U);
 }
 
-// More than a claim has room for: 2^11 owners, 2^32 units of 512 B.
 TEST_F(CachedBins, ManyStreamsAtOnceAreServed) {
   std::vector<stream_ref> streams(2100);
   std::vector<void*> blocks;

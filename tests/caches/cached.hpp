@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <barrier>
 #include <functional>
 #include <memory>
@@ -58,8 +59,9 @@ class cached_program : public ::testing::Test {
     std::thread{[&of] {
       for (const logical_device& d : of.devices()) {
         for (int turn = 0; turn < 600; ++turn) {
-          // Never twice the same, which would be a hit, and no request that the heap served.
-          const std::size_t bytes = 32 * mib - static_cast<std::size_t>(turn % 2) * 512;
+          // Never twice the same size, which would be served by the cache and not by the heap.
+          static std::atomic<std::size_t> sizes{0};
+          const std::size_t bytes = 32 * mib - ++sizes % 30'000 * 512;
           const result<void*> got = of.try_allocate({.bytes = bytes, .device = d.ordinal});
           ASSERT_TRUE(got.ok()) << got.why().message();
           ASSERT_TRUE(of.try_deallocate(*got).ok());
@@ -75,6 +77,7 @@ class cached_program : public ::testing::Test {
       ASSERT_TRUE(s.set("pools", "256MiB").ok());
     }
     s.thread_cache = thread_cache;
+    s.reuse = stream_reuse::device;  // a second stream then finds memory, so that the pool is not short
     open(s);
   }
 

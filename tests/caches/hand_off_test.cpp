@@ -45,9 +45,9 @@ TEST_F(HandOff, ManyRoundsTakeNoMoreMemoryAndFewLocks) {
       << "locks for an allocation and its free; without caches two";
 }
 
-// Runs of one small size meet in the depot once for hundreds of blocks; what lies beside a bin is counted, a second
-// free of it is refused, and it goes back with the rest.
-TEST_F(HandOff, LongRunsOfSmallBlocksTakeALockForHundreds) {
+// Runs of one small size meet in the depot once a batch; what lies there is counted, and a second free of it is
+// refused.
+TEST_F(HandOff, LongRunsOfSmallBlocksTakeALockABatch) {
   constexpr int rounds = sanitized ? 10 : 40;
   std::vector<void*> handed(1500);
   std::barrier turn{2};
@@ -74,11 +74,11 @@ TEST_F(HandOff, LongRunsOfSmallBlocksTakeALockForHundreds) {
   const statistics end = stats();
   const double pairs = static_cast<double>(end.allocations - warm.allocations);
   const double locks = static_cast<double>(end.locks - warm.locks) - pairs;  // each refused free took one
-  EXPECT_LE(locks / pairs, 0.02) << "a lock each 240 blocks on either side, and those of this test";
+  EXPECT_LE(locks / pairs, 0.08) << "a lock each 30 blocks on either side, and those of this test";
   frees.join();
   EXPECT_EQ(stats().reserved_bytes, warm.reserved_bytes);
-  allocator_->trim(0, UINT64_MAX);
-  EXPECT_EQ(in_caches(), 0U) << "nothing stays beside a bin";
+  static_cast<void>(allocator_->trim(0, UINT64_MAX));
+  EXPECT_EQ(in_caches(), 0U) << "nothing stays in the depot";
 }
 
 // Two threads free the same run while the bins of both pile up: each block once.
@@ -108,40 +108,6 @@ TEST_F(HandOff, OfTwoThatFreeARunAtOnceOneHasEachBlock) {
   EXPECT_EQ(freed, rounds * handed.size());
   EXPECT_EQ(stats().live_blocks, 0U);
   EXPECT_TRUE(allocator_->check(0).ok()) << allocator_->check(0).message();
-}
-
-// Blocks come back in the order of their frees, wherever the cuts between what goes at once fall. A free fetches what
-// it needs of the neighbours ahead, so runs that were cut once more in each round would make each free wait in the end.
-TEST_F(HandOff, ARunOfNeighboursStaysOne) {
-  constexpr int rounds = sanitized ? 150 : 600;
-  std::vector<void*> handed;
-  std::barrier turn{2};
-  std::thread frees{[&] {
-    for (int round = 0; round < rounds; ++round) {
-      turn.arrive_and_wait();
-      for (void* const p : handed) give(p);
-      turn.arrive_and_wait();
-    }
-  }};
-  std::uint64_t random = 1;
-  std::size_t late = 0;
-  std::size_t cuts = 0;
-  for (int round = 0; round < rounds; ++round) {
-    random = random * 6364136223846793005U + 1442695040888963407U;
-    handed.resize(round < 2 ? 1300 : 100 + (random >> 33) % 900);  // no later one needs more blocks than the first
-    std::uintptr_t before = 0;
-    for (void*& p : handed) {
-      p = take(4096);
-      const auto at = reinterpret_cast<std::uintptr_t>(p);
-      if (round >= rounds / 2) cuts += at != before + 4096 && before != at + 4096 ? 1U : 0U;
-      before = at;
-    }
-    if (round >= rounds / 2) late += handed.size();
-    turn.arrive_and_wait();
-    turn.arrive_and_wait();
-  }
-  frees.join();
-  EXPECT_LE(static_cast<double>(cuts) / static_cast<double>(late), 0.006) << cuts << " cuts";
 }
 
 // The free names its stream, or runs on a third one; the two sides exchange roles.

@@ -144,7 +144,7 @@ TEST_F(CachedMemory, TrimFlushesEveryCache) {
   const parked_thread other{[this] { fill_cache(second_); }};
   fill_cache();
   ASSERT_GT(in_caches(), 0U);
-  const trim_result trimmed = allocator_->trim(0);
+  const trim_result trimmed = *allocator_->trim(0);
   EXPECT_EQ(in_caches(), 0U);
   EXPECT_EQ(stats().reserved_bytes, 0U) << trimmed.in_use_bytes << " in use";
   EXPECT_EQ(device_.used_bytes(), 0U);
@@ -242,7 +242,7 @@ TEST_F(CachedMemory, TheRecordsOfManyBlocksAreBounded) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they take terabytes of addresses themselves
-// The host has no memory for one more claim: the request fails, and what was made ready for it is free.
+// The host has no memory for one more slot: the request fails, and what was made ready for it is free.
 TEST_F(CachedMemory, WhatTheHostHasNoRecordForIsNotLost) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);

@@ -13,6 +13,7 @@ class CachedStreams : public cached_program, public ::testing::WithParamInterfac
     ASSERT_TRUE(s.set("policy", "grab_all").ok());
     ASSERT_TRUE(s.set("limit", "256MiB").ok());
     s.stream_ids = GetParam();
+    s.reuse = stream_reuse::device;  // a second stream then finds memory, so that the pool is not short
     open(s);
   }
 };

@@ -26,6 +26,16 @@ TEST_P(Faults, ABlockWhoseFenceCannotBeRecordedIsLeakedAndCounted) {
   fail_next(device_call::record);
   fail_next(device_call::record_context);
   give(p);
+  if (GetParam().stream_ids == stream_id_mode::query && device_->edge().info().reports_captures) {
+    // The fence is recorded when memory is wanted, and again where that fails: nothing is lost, and the referee
+    // watches.
+    EXPECT_EQ(stats().leaked_bytes, 0U);
+    void* q = try_take(most, a);
+    for (int attempts = 0; q == nullptr && attempts < 4; ++attempts) q = try_take(most, a);
+    EXPECT_EQ(q, p);
+    give(q);
+    return;
+  }
   EXPECT_EQ(stats().leaked_bytes, most);
   EXPECT_EQ(try_take(most, a), nullptr);
   for (void* q : fill(std::size_t{8} << 20, a)) {
@@ -67,7 +77,7 @@ TEST_P(Faults, ASegmentThatTheDriverDoesNotTakeBackIsCounted) {
   give(take(std::size_t{64} << 20));
   const std::uint64_t reserved = stats().reserved_bytes;
   fail_next(returning_call());
-  const trim_result trimmed = allocator_->trim(0);
+  const trim_result trimmed = *allocator_->trim(0);
   EXPECT_EQ(stats().reserved_bytes, reserved - trimmed.returned_bytes);
   EXPECT_EQ(stats().reserved_bytes, sim().used_bytes());
   EXPECT_GT(stats().leaked_bytes, 0U);
@@ -79,8 +89,9 @@ TEST_P(Faults, ARequestWhoseStreamCannotBeIdentifiedIsRefusedAndNothingElse) {
   fail_next(device_call::stream_id);
   EXPECT_EQ(allocator_->try_allocate({.bytes = 512, .stream = s}).code(), errc::device_error);
   void* const p = take(512, s);
+  const stream_ref other = device_->create_stream();  // of a known one the device is not asked
   fail_next(device_call::stream_id);
-  EXPECT_EQ(allocator_->try_deallocate(p, {.stream = s}).code(), errc::device_error);
+  EXPECT_EQ(allocator_->try_deallocate(p, {.stream = other}).code(), errc::device_error);
   EXPECT_EQ(stats().live_blocks, 1U);
   give(p);
 }

@@ -66,7 +66,7 @@ TEST_P(Limit, TrimReturnsWhatIsIdleAndSaysWhatStays) {
   device_->use(s, 1'000'000, idle, std::size_t{64} << 20);
   give(idle);
   const statistics before = stats();
-  const trim_result trimmed = allocator_->trim(0);
+  const trim_result trimmed = *allocator_->trim(0);
   const statistics after = stats();
   EXPECT_EQ(after.reserved_bytes, before.reserved_bytes - trimmed.returned_bytes);
   EXPECT_EQ(trimmed.in_use_bytes + trimmed.pending_bytes + trimmed.kept_bytes, after.reserved_bytes - after.live_bytes);
@@ -78,7 +78,7 @@ TEST_P(Limit, TrimReturnsWhatIsIdleAndSaysWhatStays) {
     EXPECT_EQ(trimmed.kept_bytes, 0U);
   }
   give(live);
-  const trim_result rest = allocator_->trim(0);
+  const trim_result rest = *allocator_->trim(0);
   if (keeps_everything()) {
     EXPECT_EQ(rest.kept_bytes, stats().reserved_bytes);
   } else {
@@ -95,7 +95,7 @@ TEST_P(Limit, TrimReturnsNoMoreSegmentsThanItTakes) {
   for (int i = 0; i < 4; ++i) blocks.push_back(take(std::size_t{24} << 20));
   give_all(blocks);
   const std::uint64_t before = stats().reserved_bytes;
-  const trim_result trimmed = allocator_->trim(0, 1);
+  const trim_result trimmed = *allocator_->trim(0, 1);
   EXPECT_GE(trimmed.returned_bytes, 1U);
   EXPECT_LT(trimmed.returned_bytes, before) << "one segment is enough for one byte";
 }
@@ -109,7 +109,7 @@ TEST_P(Limit, TrimReturnsEverythingAfterARecordedUse) {
   device_->use(a, 1'000'000, p, std::size_t{8} << 20);
   device_->use(b, 2'000'000, p, std::size_t{8} << 20);
   give(p);
-  const trim_result trimmed = allocator_->trim(0);
+  const trim_result trimmed = *allocator_->trim(0);
   EXPECT_EQ(trimmed.pending_bytes, 0U);
   EXPECT_EQ(stats().reserved_bytes, 0U);
 }

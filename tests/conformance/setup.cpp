@@ -45,8 +45,8 @@ std::vector<setup> every_setup() {
     for (const policy_entry& entry : known_policies()) {
       for (const char* limit : {"", "512MiB", "70%", "80%free"}) {
         for (const char* pools : {"", "train:40%,eval:192MiB"}) {
-          if (entry.needs_limit && *limit == '\0') continue;
-          if (entry.needs_pools && *pools == '\0') continue;
+          if (entry.needs.limit && *limit == '\0') continue;
+          if (entry.needs.pools && *pools == '\0') continue;
           out.push_back({.kind = kind,
                          .policy = entry.name,
                          .limit = limit,
@@ -74,7 +74,7 @@ std::vector<setup> every_stream_setup() {
             out.push_back({.kind = kind,
                            .policy = entry.name,
                            .limit = "512MiB",
-                           .pools = entry.needs_pools ? "512MiB" : "",
+                           .pools = entry.needs.pools ? "512MiB" : "",
                            .reuse = reuse,
                            .stream_ids = ids,
                            .thread_cache = thread_cache});

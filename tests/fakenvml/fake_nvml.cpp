@@ -5,6 +5,8 @@
 //   FAKENVML_USED=1=2048,3=512   MiB in use
 //   FAKENVML_DRIVER=path         in use on card 0 is what the double of the driver there says
 //   FAKENVML_BUSY=0=70           percent
+//   FAKENVML_CELSIUS=0=45        temperature; without it the card does not tell
+//   FAKENVML_WATTS=0=120         drawn, of 300 W
 //   FAKENVML_PIDS=0=123,0=456    a process with a context on a card, with 256 MiB
 //   FAKENVML_MIG=2=2             a card in MIG mode with so many instances, of 4 GiB, with 1 GiB in use each
 // PCI addresses fall with the index, so that NVML's order is not that of CUDA_DEVICE_ORDER=PCI_BUS_ID.
@@ -153,6 +155,17 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, proce
   for (unsigned i = 0; i < there; ++i) list[i] = {static_cast<unsigned>(pids[i]), 256 * mib, 0, 0};
   return *count = there, success;
 }
+int nvmlDeviceGetTemperature(void* device, unsigned /*sensor*/, unsigned* out) {
+  const auto all = values_for("FAKENVML_CELSIUS", number(device));
+  if (all.empty()) return not_found;
+  return *out = static_cast<unsigned>(all.front()), success;
+}
+int nvmlDeviceGetPowerUsage(void* device, unsigned* out) {
+  const auto all = values_for("FAKENVML_WATTS", number(device));
+  if (all.empty()) return not_found;
+  return *out = static_cast<unsigned>(all.front()) * 1000, success;
+}
+int nvmlDeviceGetEnforcedPowerLimit(void* /*device*/, unsigned* out) { return *out = 300'000, success; }
 int nvmlDeviceGetPciInfo_v3(void* device, pci_t* out) {
   *out = {};
   std::snprintf(out->bus_id, sizeof out->bus_id, "00000000:%02X:00.0", 0x80 - number(device));

@@ -2,6 +2,7 @@
 /// text reads back as the same value. Seeded, so that a failure repeats.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <random>
 #include <string>
@@ -204,7 +205,7 @@ TEST(SettingsFuzz, Environments) {
     } else {
       ++refused;
       ASSERT_FALSE(problems.empty());
-      ASSERT_EQ(applied.message(), problems.front());
+      ASSERT_NE(std::find(problems.begin(), problems.end(), applied.message()), problems.end());
       ASSERT_EQ(s.describe(), before);
     }
     for (const int ordinal : {0, 1}) {

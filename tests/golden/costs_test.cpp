@@ -50,8 +50,10 @@ settings settings_of(const policy_entry& entry) {
     EXPECT_TRUE(ok.ok()) << ok.message();
   };
   set("policy", entry.name);
-  if (entry.needs_limit) set("limit", "2GiB");
-  if (entry.needs_pools) set("pools", "2GiB");
+  set("stream_reuse",
+      "device");  // every step of the ladder that takes other streams' memory, fences and waits included
+  if (entry.needs.limit) set("limit", "2GiB");
+  if (entry.needs.pools) set("pools", "2GiB");
   return s;
 }
 

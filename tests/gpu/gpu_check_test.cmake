@@ -14,7 +14,25 @@ function(check expect last_line)
 endfunction()
 
 check(0 "packed .*" --pack ${bin} --from ${BUILD})
-check(0 "14 of 14 steps passed" --bin ${bin} --out ${results} --double --quick)
+check(0 "15 of 15 steps passed" --bin ${bin} --out ${results} --double --quick)
+
+# What the archive holds is enough: unpacked elsewhere, run with nothing but coreutils, bash and python3 in sight.
+set(bare ${BUILD}/gpu_check_test/bare)
+file(REMOVE_RECURSE ${bare})
+file(MAKE_DIRECTORY ${bare}/path)
+foreach(tool bash python3 [ cat cp cut dirname du echo env false head ln ls mkdir mktemp mv od printf pwd readlink rm sleep
+             sort stat tail tee test timeout touch tr true uname uniq wc)
+  find_program(found_${tool} ${tool} REQUIRED)
+  file(CREATE_LINK ${found_${tool}} ${bare}/path/${tool} SYMBOLIC)
+endforeach()
+file(ARCHIVE_EXTRACT INPUT ${bin}.tar.gz DESTINATION ${bare})
+execute_process(COMMAND env -i PATH=${bare}/path ${bare}/path/bash ${bare}/gpu_check/scripts/gpu_check --double --quick
+                        --time-limit 120 --steps gpu_tests,train_growth,costs,conformance
+                RESULT_VARIABLE outcome OUTPUT_VARIABLE out ERROR_VARIABLE err)
+if(NOT outcome EQUAL 0 OR NOT "${out}" MATCHES "4 of 4 steps passed\n$" OR NOT "${err}" STREQUAL "")
+  message(FATAL_ERROR "the archive in an empty environment ended with ${outcome}:\n${out}${err}")
+endif()
+
 foreach(step gpu_tests costs train_growth towers claims latency compare conformance)
   file(READ ${results}/${step}.step.json text)
   string(JSON outcome GET "${text}" outcome)
@@ -25,7 +43,7 @@ endforeach()
 
 file(WRITE ${bin}/train_mlp "#!/bin/sh\necho 'says \"no\"'\nexit 3\n")
 file(REMOVE ${bin}/conformance_gpu)
-check(1 "6 of 13 steps passed" --bin ${bin} --out ${results} --double --quick)
+check(1 "6 of 14 steps passed" --bin ${bin} --out ${results} --double --quick)
 file(READ ${results}/train_growth.step.json text)
 string(JSON tail GET "${text}" output_tail)
 if(NOT tail STREQUAL "says \"no\"" OR NOT out MATCHES "conformance +skipped +0 s +conformance_gpu is not in")
@@ -34,5 +52,7 @@ endif()
 
 check(2 "'--nope' is not an option; expected .*" --nope)
 check(2 "--bin needs a folder" --bin)
+check(2 "--time-limit 'soon': expected seconds" --time-limit soon)
+check(2 "expected names of steps with ',' between them" --steps "A B")
 check(2 "expected a folder that --pack made" --bin ${results})
 check(2 "expected a finished build" --pack ${bin} --from ${results})

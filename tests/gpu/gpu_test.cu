@@ -30,7 +30,7 @@ __global__ void check_kernel(const unsigned* at, std::size_t words, unsigned pat
   }
 }
 
-/// What the double of the driver exports for its referee (tests/simcuda/control.h); empty with any other driver.
+/// What the double of the driver exports for its referee (simcuda/control.h); empty with any other driver.
 struct referee {
   void (*use)(void*, std::uint64_t, std::uint64_t, std::uint64_t) = nullptr;
   void (*handed_out)(std::uint64_t, std::uint64_t, void*) = nullptr;

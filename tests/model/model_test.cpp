@@ -32,10 +32,11 @@ std::vector<configuration> every_configuration() {
   for (const policy_entry& entry : known_policies()) {
     for (const char* limit : {"", "100663807", "40%", "60%free"}) {
       for (const char* pools : {"", "a:40%,b:48MiB"}) {
-        if (entry.needs_limit && *limit == '\0') continue;
-        if (entry.needs_pools && *pools == '\0') continue;
+        if (entry.needs.limit && *limit == '\0') continue;
+        if (entry.needs.pools && *pools == '\0') continue;
         out.push_back({.policy = entry.name, .limit = limit, .pools = pools});
-        if (entry.needs_pages) out.push_back({.policy = entry.name, .limit = limit, .pools = pools, .slack = "5%"});
+        if (entry.variants.empty()) continue;
+        out.push_back({.policy = entry.name + ":" + entry.variants.front(), .limit = limit, .pools = pools});
       }
     }
   }
@@ -46,7 +47,6 @@ std::string name_of(const ::testing::TestParamInfo<configuration>& info) {
   const configuration& c = info.param;
   std::string name = c.policy + "_limit_" + (c.limit.empty() ? "none" : c.limit);
   name += c.pools.empty() ? "_one_pool" : "_two_pools";
-  if (!c.slack.empty()) name += "_slack_" + c.slack;
   for (const auto& [sign, word] : {std::pair{"%free", "percent_of_free"}, std::pair{"%", "percent"}}) {
     const std::size_t at = name.find(sign);
     if (at != std::string::npos) name.replace(at, std::string{sign}.size(), word);

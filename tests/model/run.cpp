@@ -31,10 +31,10 @@ class silence {
 }  // namespace
 
 std::string configuration::to_string() const {
-  return fmt::format("{}{}, limit {}, {}, reuse {}, ids {}{}{}", policy, slack.empty() ? "" : ", slack " + slack,
-                     limit.empty() ? "none" : limit, pools.empty() ? "one pool" : "pools " + pools,
-                     reuse_words.at(static_cast<std::size_t>(reuse)), id_words.at(static_cast<std::size_t>(stream_ids)),
-                     with_faults ? ", faults" : "", thread_cache ? "" : ", no thread caches");
+  return fmt::format("{}, limit {}, {}, reuse {}, ids {}{}{}", policy, limit.empty() ? "none" : limit,
+                     pools.empty() ? "one pool" : "pools " + pools, reuse_words.at(static_cast<std::size_t>(reuse)),
+                     id_words.at(static_cast<std::size_t>(stream_ids)), with_faults ? ", faults" : "",
+                     thread_cache ? "" : ", no thread caches");
 }
 
 result<settings> configuration::to_settings() const {
@@ -49,9 +49,6 @@ result<settings> configuration::to_settings() const {
   }
   if (!pools.empty()) {
     if (status s = out.set("pools", pools); !s) return s;
-  }
-  if (!slack.empty()) {
-    if (status s = out.set("slack", slack); !s) return s;
   }
   return out;
 }

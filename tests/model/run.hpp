@@ -20,9 +20,8 @@ namespace gpumem::model {
 /// One way to set an allocator up.
 struct configuration {
   std::string policy = "growth";
-  std::string limit;    ///< as GPUMEM_LIMIT; empty: none
-  std::string pools;    ///< as GPUMEM_POOLS; empty: one pool
-  std::string slack{};  ///< as GPUMEM_SLACK; empty: the default
+  std::string limit;  ///< as GPUMEM_LIMIT; empty: none
+  std::string pools;  ///< as GPUMEM_POOLS; empty: one pool
   stream_reuse reuse = stream_reuse::device;
   stream_id_mode stream_ids = stream_id_mode::query;
   bool with_faults = false;

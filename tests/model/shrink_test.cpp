@@ -79,7 +79,7 @@ class wrapper : public allocator {
   status capture_begin(stream_ref s) override { return inner_->capture_begin(s); }
   result<graph_ref> capture_end(stream_ref s) override { return inner_->capture_end(s); }
   status graph_release(graph_ref g) override { return inner_->graph_release(g); }
-  trim_result trim(int device, std::uint64_t bytes) override { return inner_->trim(device, bytes); }
+  result<trim_result> trim(int device, std::uint64_t bytes) override { return inner_->trim(device, bytes); }
   result<limit_result> set_limit(int device, std::uint64_t bytes) override { return inner_->set_limit(device, bytes); }
   void on_out_of_memory(oom_callback callback) override { inner_->on_out_of_memory(std::move(callback)); }
   [[nodiscard]] const std::vector<logical_device>& devices() const noexcept override { return inner_->devices(); }

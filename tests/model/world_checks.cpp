@@ -54,7 +54,7 @@ void world::check_refusal(const operation& op, const statistics& before, const s
   const std::uint64_t slack = op.alignment > 512 ? op.alignment : 0;
   const std::uint64_t need = naive_heap::whole_blocks(op.amount) + slack;
   const std::uint64_t segment = in_granules(need);
-  if (with_.policy == "expandable") return check_page_refusal(op, need, after, report);
+  if (with_.policy.starts_with("expandable")) return check_page_refusal(op, need, after, report);
   const bool limit_refuses = after.reserved_bytes + segment > after.limit_bytes;
   const std::uint64_t free_bytes = device_.memory()->free_bytes;
   expect(limit_refuses || free_bytes < segment, "refused, though {} bytes more could be taken: {}", segment,
@@ -88,7 +88,7 @@ void world::check_page_refusal(const operation& op, std::uint64_t need, const st
   const std::uint64_t left = after.limit_bytes > after.reserved_bytes ? after.limit_bytes - after.reserved_bytes : 0;
   const std::uint64_t more = std::min(left, device_.memory()->free_bytes) / page * page;
   const std::uint64_t pages = (need + page - 1) / page * page;
-  expect(with_.slack.empty() || untouched + more <= pages,
+  expect(with_.policy.find("slack=") == std::string::npos || untouched + more <= pages,
          "refused, though {} bytes in idle pages and {} more are to be had: {}", untouched, more, report.headline());
   expect(report.cause != oom_cause::driver_error && report.cause != oom_cause::pending_work,
          "nothing failed and nothing was pending: {}", report.headline());

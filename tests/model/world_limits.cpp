@@ -8,7 +8,7 @@ namespace gpumem::model {
 
 void world::trim(const operation& op) {
   const statistics before = stats_of(op.pool);
-  const trim_result trimmed = allocator_->trim(static_cast<int>(op.pool), op.amount);
+  const trim_result trimmed = *allocator_->trim(static_cast<int>(op.pool), op.amount);
   const statistics after = stats_of(op.pool);
   if (with_.with_faults) return;
   expect(after.reserved_bytes + trimmed.returned_bytes == before.reserved_bytes,

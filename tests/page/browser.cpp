@@ -206,6 +206,15 @@ void browser::press(const std::string& key) {
   call("Input.dispatchKeyEvent", event);
 }
 
+void browser::move_pointer(double x, double y) {
+  call("Input.dispatchMouseEvent", {{"type", "mouseMoved"}, {"x", x}, {"y", y}});
+}
+
+void browser::tap(double x, double y) {
+  call("Input.dispatchTouchEvent", {{"type", "touchStart"}, {"touchPoints", {{{"x", x}, {"y", y}}}}});
+  call("Input.dispatchTouchEvent", {{"type", "touchEnd"}, {"touchPoints", json::array()}});
+}
+
 void browser::save_picture(const std::filesystem::path& file) {
   const json size = call("Page.getLayoutMetrics")["cssContentSize"];
   const json got =

@@ -38,6 +38,10 @@ class browser {
   /// The value of a JavaScript expression.
   nlohmann::json evaluate(const std::string& expression);
   void press(const std::string& key);
+  /// The pointer, in pixels of the window.
+  void move_pointer(double x, double y);
+  /// A finger that touches the screen there and leaves it.
+  void tap(double x, double y);
   /// All of the page as PNG.
   void save_picture(const std::filesystem::path& file);
 

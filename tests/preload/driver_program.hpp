@@ -13,6 +13,7 @@ class driver_program : public testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(preloaded()) << "run by ctest, which sets LD_PRELOAD and GPUMEM_CUDA_DRIVER";
+    setenv("GPUMEM_LIMIT_SCOPE", "pool", 1);  // limits here are smaller than a context
     setenv("SIMCUDA_BYTES", "1GiB", 1);
     setenv("SIMCUDA_HOST_MEMORY", "0", 1);
   }

@@ -137,7 +137,6 @@ TEST_F(SimcudaPrograms, StreamsRememberHowTheyWereMade) {
   EXPECT_EQ(flags, unsigned{CU_STREAM_NON_BLOCKING});
   EXPECT_EQ(priority, -3);
   EXPECT_EQ(cuStreamDestroy(s), CUDA_SUCCESS);
-  EXPECT_EQ(cuStreamGetFlags(s, &flags), CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_F(SimcudaPrograms, EventsMeasureTheWorkBetweenThem) {

@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
   fill<<<count / 256, 256>>>(numbers, 7, count);
   CHECK(cudaGetLastError());
   CHECK(cudaEventRecord(done));
-  if (cudaEventQuery(done) != cudaErrorNotReady || cudaGetLastError() != cudaErrorNotReady) return 2;
+  if (cudaEventQuery(done) != cudaErrorNotReady || cudaGetLastError() != cudaSuccess) return 2;
   CHECK(cudaEventSynchronize(done));
 
   // Which default stream the launch went to: only that one made `done` wait.

@@ -56,7 +56,7 @@ class cuda_resource {
   void* allocate_sync(std::size_t bytes, std::size_t alignment = block_granularity) {
     void* const p = take(bytes, alignment, default_stream());
     // The block may have been freed ahead of work of the default stream's that still uses it.
-    if (const cudaError_t waited = cudaStreamSynchronize(nullptr); waited != cudaSuccess) {
+    if (const cudaError_t waited = wait_for_default_stream(); waited != cudaSuccess) {
       from_->deallocate(p);
       throw bad_request{{errc::device_error, std::string{"cudaStreamSynchronize: "} + cudaGetErrorString(waited)}};
     }
@@ -71,6 +71,17 @@ class cuda_resource {
   friend void get_property(const cuda_resource&, cuda::mr::device_accessible) noexcept {}
 
  private:
+  /// Of this resource's device, which need not be the current one.
+  [[nodiscard]] cudaError_t wait_for_default_stream() const {
+    const int own = from_->devices().at(static_cast<std::size_t>(device_)).physical_ordinal;
+    int current = 0;
+    if (const cudaError_t e = cudaGetDevice(&current); e != cudaSuccess) return e;
+    if (current == own) return cudaStreamSynchronize(nullptr);
+    if (const cudaError_t e = cudaSetDevice(own); e != cudaSuccess) return e;
+    const cudaError_t waited = cudaStreamSynchronize(nullptr);
+    const cudaError_t back = cudaSetDevice(current);
+    return waited != cudaSuccess ? waited : back;
+  }
   static cuda::stream_ref default_stream() noexcept { return cuda::stream_ref{cudaStream_t{nullptr}}; }
 
   void* take(std::size_t bytes, std::size_t alignment, cuda::stream_ref stream) {

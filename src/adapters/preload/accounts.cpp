@@ -62,15 +62,6 @@ used_memory unaccounted(const served_device& d) {
 
 }  // namespace
 
-bool limits_process() noexcept {
-  static const bool wanted = [] {
-    settings s;
-    std::vector<std::string> problems;
-    return s.apply(process_environment(), &problems).ok() && s.scope == limit_scope::process;
-  }();
-  return wanted;
-}
-
 std::uint64_t process_bytes(const served_device& d) noexcept {
   const std::string& uuid = d.on->info().uuid;
   if (!d.on->info().simulated) {
@@ -92,13 +83,15 @@ std::uint64_t process_bytes(const served_device& d) noexcept {
 
 charge charge_for(const price& p, bool dedicated) noexcept {
   charge out;
-  if (p.bytes == 0 || (!dedicated && !limits_process())) return out;
+  const bool counts = dedicated || limits_process();
+  if (p.bytes == 0 || (!counts && !guards_memory())) return out;
   CUresult refusal = CUDA_SUCCESS;
   served_device* d = current_device(&refusal);
   if (refusal != CUDA_SUCCESS) {
     out.granted = false;
     return out;
   }
+  if (!counts) return out;
   if (p.ordinal >= 0) d = account_of(p.ordinal);
   if (d == nullptr || !d->account.active()) return out;
   out.granted = d->account.charge(p.bytes);

@@ -8,13 +8,11 @@
 
 #include "ledger.hpp"
 #include "prices.hpp"
+#include "process_settings.hpp"
 
 namespace gpumem::preload {
 
 struct served_device;
-
-/// Whether GPUMEM_LIMIT_SCOPE=process and a limit are set, as the environment had it at the first question.
-bool limits_process() noexcept;
 
 /// What the process has on the device by now: by NVML's list of processes, else by what NVML saw used before and after,
 /// else all that is used, which other processes may be part of.

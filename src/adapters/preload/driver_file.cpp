@@ -8,20 +8,28 @@
 #include <fstream>
 #include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "gpumem/settings.hpp"
 #include "log.hpp"
+#include "process_settings.hpp"
 #include "sees.hpp"
+#include "trusted_path.hpp"
 #include "visible_now.hpp"
 
 namespace gpumem::preload {
 namespace {
 
 constexpr std::string_view soname = "libcuda.so.1";
-constexpr const char* usual_folders[] = {"/usr/lib/x86_64-linux-gnu",
+#if defined(__aarch64__)
+#define GPUMEM_MULTIARCH "aarch64-linux-gnu"
+#else
+#define GPUMEM_MULTIARCH "x86_64-linux-gnu"
+#endif
+constexpr const char* usual_folders[] = {"/usr/lib/" GPUMEM_MULTIARCH,
                                          "/usr/lib64",
                                          "/usr/lib",
-                                         "/lib/x86_64-linux-gnu",
+                                         "/lib/" GPUMEM_MULTIARCH,
                                          "/usr/lib/wsl/lib",
                                          "/usr/local/nvidia/lib64",
                                          "/usr/local/nvidia/lib",
@@ -62,32 +70,30 @@ struct driver_file {
   PFN_cuGetProcAddress_v12000 ask = nullptr;
 };
 
-/// GPUMEM_DEVICES, before the driver reads CUDA_VISIBLE_DEVICES at its first call. False: it cannot be obeyed, and the
-/// program must not run on a card that nobody meant.
-bool obey_device_choice() {
-  if (!sees_everything || std::getenv("GPUMEM_DEVICES") == nullptr) return true;
-  settings with;
-  std::vector<std::string> problems;
-  status chosen = with.apply(process_environment(), &problems);
-  for (const std::string& problem : problems) {
-    if (problem.starts_with("GPUMEM_DEVICES=")) chosen = status{errc::bad_setting, problem};
-  }
-  if (chosen && with.devices) {
-    result<chosen_cards> cards = choose_cards(with, visible_by::rule);
+/// Settings that cannot be used, or a GPUMEM_DEVICES that cannot be obeyed: false, and the program must not run on a
+/// card or with memory that nobody meant it to have. Before the driver reads CUDA_VISIBLE_DEVICES at its first call.
+bool obey_settings() {
+  const process_settings& now = settings_of_process();
+  status obeyed = now.usable;
+  if (obeyed && sees_everything && now.with.devices) {
+    result<chosen_cards> cards = choose_cards(now.with, visible_by::rule);
     if (cards) {
       for (card_lease& lease : cards->leases) lease.keep_until_exit();
       setenv("CUDA_VISIBLE_DEVICES", cards->list.c_str(), 1);
       unsetenv("GPUMEM_DEVICES");  // it has been obeyed, and a child must not choose among what is left
     }
-    chosen = cards.why();
+    obeyed = cards.why();
   }
-  if (!chosen) log_line(fmt::format("{}; this program sees no device", chosen.message()));
-  return chosen.ok();
+  if (!obeyed) {
+    log_line(fmt::format("{}; {}", obeyed.message(),
+                         sees_everything ? "this program sees no device" : "every allocation of this program fails"));
+  }
+  return obeyed.ok();
 }
 
 driver_file open_driver() {
   driver_file out;
-  if (!obey_device_choice()) return out;
+  if (!obey_settings()) return out;
   std::string failures;
   for (const std::string& path : driver_candidates()) {
     out.opened = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -113,7 +119,7 @@ const driver_file& driver() {
 }  // namespace
 
 std::vector<std::string> driver_candidates() {
-  if (const char* const named = variable("GPUMEM_CUDA_DRIVER")) return {named};
+  if (std::string named = trusted_path("GPUMEM_CUDA_DRIVER"); !named.empty()) return {std::move(named)};
   std::vector<std::string> all;
   if (const char* const folders = variable("LD_LIBRARY_PATH")) {
     std::string_view rest = folders;

@@ -1,35 +1,47 @@
 // The driver's names, each a jump through a slot of its own. A slot points at first behind its jump, where the function
 // is looked for: gpumem_preload_bind(slot) answers with what stands there from then on, ours or the driver's. The
 // arguments of the call, whatever they are, come through untouched.
-#if !defined(__x86_64__)
-#error "gpumem_preload is written for x86-64"
+#if !defined(__x86_64__) && !defined(__aarch64__)
+#error "gpumem_preload is written for x86-64 and aarch64"
 #endif
 
 .macro forward name
-  .pushsection .data.gpumem_slots, "aw", @progbits
+  .pushsection .data.gpumem_slots, "aw", %progbits
   .quad first_\name
   .popsection
   .globl \name
-  .type \name, @function
+  .type \name, %function
   .p2align 4
 \name:
+#if defined(__aarch64__)
+  hint #34  // bti c
+  adrp x16, slot_\name
+  ldr x16, [x16, :lo12:slot_\name]
+  br x16
+first_\name:
+  hint #36  // bti j
+  adrp x17, slot_\name
+  add x17, x17, :lo12:slot_\name
+  b bind_first
+#else
   endbr64
   jmp *slot_\name(%rip)
 first_\name:
   endbr64
   leaq slot_\name(%rip), %r11
   jmp bind_first
+#endif
   .size \name, .-\name
 .endm
 
 // A label of its own before each slot, so that the jump can name it.
 .macro slot name
-  .pushsection .data.gpumem_slots, "aw", @progbits
+  .pushsection .data.gpumem_slots, "aw", %progbits
 slot_\name:
   .popsection
 .endm
 
-  .section .data.gpumem_slots, "aw", @progbits
+  .section .data.gpumem_slots, "aw", %progbits
   .p2align 3
   .globl gpumem_preload_slots
   .hidden gpumem_preload_slots
@@ -37,8 +49,33 @@ gpumem_preload_slots:
 
   .text
   .p2align 4
-  .type bind_first, @function
+  .type bind_first, %function
 bind_first:
+#if defined(__aarch64__)
+  stp x29, x30, [sp, #-208]!
+  mov x29, sp
+  stp x0, x1, [sp, #16]
+  stp x2, x3, [sp, #32]
+  stp x4, x5, [sp, #48]
+  stp x6, x7, [sp, #64]
+  stp q0, q1, [sp, #80]
+  stp q2, q3, [sp, #112]
+  stp q4, q5, [sp, #144]
+  stp q6, q7, [sp, #176]
+  mov x0, x17
+  bl gpumem_preload_bind
+  mov x16, x0
+  ldp x0, x1, [sp, #16]
+  ldp x2, x3, [sp, #32]
+  ldp x4, x5, [sp, #48]
+  ldp x6, x7, [sp, #64]
+  ldp q0, q1, [sp, #80]
+  ldp q2, q3, [sp, #112]
+  ldp q4, q5, [sp, #144]
+  ldp q6, q7, [sp, #176]
+  ldp x29, x30, [sp], #208
+  br x16
+#else
   pushq %rbp
   movq %rsp, %rbp
   pushq %rdi
@@ -79,10 +116,11 @@ bind_first:
   popq %rdi
   popq %rbp
   jmp *%r11
+#endif
   .size bind_first, .-bind_first
 
 #define NAME(name) slot name ; forward name ;
 #include "driver_names.def"
 #undef NAME
 
-  .section .note.GNU-stack, "", @progbits
+  .section .note.GNU-stack, "", %progbits

@@ -32,7 +32,8 @@ bool ledger::lower_pool() {
 
 bool ledger::reserve_in_group(std::uint64_t bytes) {
   if (group_ == nullptr || group_->reserve(bytes)) return true;
-  return pool_->trim(0, bytes).returned_bytes != 0 && group_->reserve(bytes);
+  const result<trim_result> trimmed = pool_->trim(0, bytes);
+  return trimmed && trimmed->returned_bytes != 0 && group_->reserve(bytes);
 }
 
 bool ledger::charge(std::uint64_t bytes) {

@@ -13,14 +13,15 @@
 #include "accounts.hpp"
 #include "nvml.hpp"
 #include "served.hpp"
+#include "trusted_path.hpp"
 
 namespace gpumem::preload {
 namespace {
 
 /// As load_nvml has it.
-const char* library_name() {
-  const char* const named = std::getenv("GPUMEM_NVML");
-  return named != nullptr && *named != '\0' ? named : "libnvidia-ml.so.1";
+std::string library_name() {
+  std::string named = trusted_path("GPUMEM_NVML");
+  return named.empty() ? "libnvidia-ml.so.1" : named;
 }
 constexpr int nvml_success = 0;
 constexpr int nvml_library_not_found = 12;
@@ -54,7 +55,7 @@ GPUMEM_BEFORE_EVERYTHING dlsym_function find_dlsym() {
 /// Looks NVML's functions up in a handle in which the program found it, or by NVML's name.
 void find_real(void* handle, dlsym_function in) {
   if (real_uuid.load() != nullptr) return;
-  if (handle == nullptr) handle = dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) handle = dlopen(library_name().c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return;
   real_memory = reinterpret_cast<memory_function<nvml_memory_t>>(in(handle, "nvmlDeviceGetMemoryInfo"));
   real_memory_2 = reinterpret_cast<memory_function<nvml_memory_2>>(in(handle, "nvmlDeviceGetMemoryInfo_v2"));
@@ -141,16 +142,33 @@ void* watched(void* handle, const char* ending, const void* caller) {
 
 extern "C" {
 
+GPUMEM_BEFORE_EVERYTHING static void* driver_name_unknown_to_us(void* handle, const char* name, const void* caller);
+
 GPUMEM_BEFORE_EVERYTHING void* gpumem_preload_watch(void* handle, const char* name, const void* caller) {
   if (__atomic_load_n(&gpumem_preload_dlsym, __ATOMIC_ACQUIRE) == nullptr) {
     __atomic_store_n(&gpumem_preload_dlsym, gpumem::preload::find_dlsym(), __ATOMIC_RELEASE);
   }
   // Not strncmp, which may itself be what is being looked up.
   if (name == nullptr) return nullptr;
+  if (name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z') {
+    return driver_name_unknown_to_us(handle, name, caller);
+  }
   for (const char* expected = "nvmlDeviceGetMemoryInfo"; *expected != '\0'; ++expected, ++name) {
     if (*name != *expected) return nullptr;
   }
   return gpumem::preload::watched(handle, name, caller);
+}
+
+// A function of a newer driver, which the shim does not export, is looked for in the driver itself.
+static void* driver_name_unknown_to_us(void* handle, const char* name, const void* caller) {
+  if (handle == RTLD_NEXT || gpumem::preload::from_this_library(caller)) return nullptr;
+  if (handle != RTLD_DEFAULT) {
+    void* const shim = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (shim != nullptr) dlclose(shim);
+    if (handle != shim) return nullptr;
+  }
+  void* const ours = gpumem_preload_dlsym(handle, name);
+  return ours != nullptr ? ours : gpumem::preload::driver_symbol(name);
 }
 
 }  // extern "C"

@@ -8,6 +8,7 @@
 
 #include "accounts.hpp"
 #include "entry_points.hpp"
+#include "oom_notes.hpp"
 #include "serving.hpp"
 
 namespace gpumem::preload {
@@ -35,14 +36,19 @@ struct passed_on<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
   static CUresult charged(bool dedicated, kept_as kind, Arguments... arguments) {
     std::shared_lock together{counting(), std::defer_lock};
     if (limits_process()) together.lock();
-    const charge paid = charge_for(pricing<E>::of(arguments...), dedicated);
-    if (!paid.granted) return CUDA_ERROR_OUT_OF_MEMORY;
+    const price asked = pricing<E>::of(arguments...);
+    const charge paid = charge_for(asked, dedicated);
+    if (!paid.granted) {
+      if (paid.ordinal >= 0) note_refused_call(paid.ordinal, asked.bytes, true);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     const CUresult e = tried_twice<E, N>(arguments...);
     if (e == CUDA_SUCCESS) {
       keep_receipt(paid, kind, paid.ordinal >= 0 ? pricing<E>::given(arguments...) : 0);
     } else {
       take_back(paid);
     }
+    if (e == CUDA_ERROR_OUT_OF_MEMORY && asked.bytes != 0) note_refused_call(paid.ordinal, asked.bytes, false);
     return e;
   }
 };

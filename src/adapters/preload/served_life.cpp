@@ -78,6 +78,16 @@ CUresult CUDAAPI end_capture_ptsz(CUstream s, CUgraph* graph) { return end<null_
 CUresult CUDAAPI primary_ctx_reset(CUdevice device) { return reset<entry::primary_ctx_reset>(device); }
 CUresult CUDAAPI primary_ctx_reset_7(CUdevice device) { return reset<entry::primary_ctx_reset_7>(device); }
 
+// The device of the current context reaches that of `peer`; a second call of a program finds it enabled.
+CUresult CUDAAPI ctx_enable_peer_access(CUcontext peer, unsigned int flags) {
+  const CUresult e = driver_call<entry::ctx_enable_peer_access>(peer, flags);
+  CUdevice here{};
+  if (e == CUDA_SUCCESS && calls() != nullptr && calls()->ctx_get_device(&here) == CUDA_SUCCESS) {
+    peer_may_reach(peer, here);
+  }
+  return e;
+}
+
 // A block of gpumem's would not be reached.
 CUresult CUDAAPI mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* access, std::size_t count) {
   const CUresult e = driver_call<entry::mem_pool_set_access>(pool, access, count);

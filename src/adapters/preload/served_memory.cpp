@@ -8,6 +8,7 @@
 
 #include "driver_calls.hpp"
 #include "log.hpp"
+#include "oom_notes.hpp"
 #include "passed_on.hpp"
 #include "sees.hpp"
 #include "served.hpp"
@@ -85,8 +86,31 @@ CUresult synchronize(const served_device& d) {
   return done;
 }
 
+/// What one fence stands for at most: fewer frees than this, and of fewer bytes.
+constexpr std::uint32_t frees_a_fence = 16;
+constexpr std::uint64_t bytes_a_fence = std::uint64_t{32} << 20;
+
+/// What is freed waits for the work that was enqueued until then, and for none that comes later: so the fence is
+/// recorded at the free, of one large block or several small ones. `stream_release` records it behind all that the
+/// stream has freed; the next free begins anew.
+void record_fence(served_device& d) {
+  d.unfenced.store(0, std::memory_order_relaxed);
+  d.unfenced_bytes.store(0, std::memory_order_relaxed);
+  static_cast<void>(d.memory->stream_release({d.all_work}));
+}
+
 status free_behind_everything(served_device& d, CUdeviceptr p) {
-  if (has_context_events()) return d.memory->try_deallocate(pointer_of(p), {.stream = stream_ref{d.all_work}});
+  if (has_context_events()) {
+    const result<block_info> block = d.memory->describe(pointer_of(p));
+    const status freed = d.memory->try_deallocate(pointer_of(p), {.stream = stream_ref{d.all_work}});
+    if (!freed || capturing_somewhere()) return freed;
+    const std::uint64_t bytes = block ? block->requested_bytes : 0;
+    if (d.unfenced_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes >= bytes_a_fence ||
+        d.unfenced.fetch_add(1, std::memory_order_relaxed) + 1 >= frees_a_fence) {
+      record_fence(d);
+    }
+    return freed;
+  }
   const result<block_info> block = d.memory->describe(pointer_of(p));
   if (!block) return d.memory->try_deallocate(pointer_of(p));
   if (block->begin != p) return {errc::unknown_pointer, "inside a block"};
@@ -138,6 +162,7 @@ CUresult alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s) {
   const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {on}});
   if (got) take_every_device(*d);
   if (got) return *at = number_of(*got), CUDA_SUCCESS;
+  if (got.code() == errc::out_of_memory) note_out_of_memory(d, got.why().message());
   const std::optional<CUresult> answer = answer_to(got.why());
   return answer ? *answer : driver::call(at, bytes, s);
 }
@@ -172,6 +197,7 @@ CUresult free_async(CUdeviceptr p, CUstream s) {
 result<CUdeviceptr> allocate_for_all(served_device& d, std::size_t bytes, CUresult* answer) {
   const result<void*> got = d.memory->try_allocate({.bytes = bytes, .stream = {d.home}});
   if (!got) {
+    if (got.code() == errc::out_of_memory) note_out_of_memory(&d, got.why().message());
     *answer = answer_to(got.why()).value_or(CUDA_ERROR_UNKNOWN);
     return got.why();
   }

@@ -78,16 +78,9 @@ std::optional<std::uint64_t> free_for_program(const served_device& d, std::uint6
 }
 
 std::optional<std::uint64_t> limit_before_opening(int ordinal, std::uint64_t total_bytes) noexcept {
-  if (!limits_process()) return std::nullopt;
-  static const auto* const with = [] {
-    auto* const s = new settings;
-    std::vector<std::string> problems;
-    static_cast<void>(s->apply(process_environment(), &problems));
-    return s;
-  }();
-  const byte_limit limit = with->for_device(ordinal).limit;
-  if (!limit || limit.unit == byte_limit::kind::of_free) return std::nullopt;
-  return limit.resolve(total_bytes, total_bytes);
+  const std::optional<byte_limit> limit = process_limit_of(ordinal);
+  if (!limit || limit->unit == byte_limit::kind::of_free) return std::nullopt;
+  return limit->resolve(total_bytes, total_bytes);
 }
 
 CUresult CUDAAPI mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "gpumem/cuda_device.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
+#include "process_settings.hpp"
 #include "published_figures.hpp"
 #include "sees.hpp"
 #include "served.hpp"
@@ -40,12 +43,23 @@ std::vector<served_device*>& all_ever() {
   return *only;
 }
 
+std::uint64_t free_wait_ms() {
+  static const std::uint64_t ms = [] {
+    settings with;
+    std::vector<std::string> problems;
+    return with.apply(process_environment(), &problems) ? with.free_wait_ms : settings{}.free_wait_ms;
+  }();
+  return ms;
+}
+
 // --- what gpumem sees of the driver: the driver, and two functions that know our own streams
 // ---------------------------
 
 // Each device that is opened asks for them anew, while others are in use.
 std::atomic<PFN_cuEventRecord_v2000> record_on_stream = nullptr;
 std::atomic<PFN_cuStreamWaitEvent_v3020> wait_on_stream = nullptr;
+std::atomic<PFN_cuEventSynchronize_v2000> wait_on_host = nullptr;
+std::atomic<PFN_cuEventQuery_v2000> query_event = nullptr;
 using record_on_context_call = CUresult(CUDAAPI*)(CUcontext, CUevent);
 std::atomic<record_on_context_call> record_on_context = nullptr;  // since CUDA 12.5
 
@@ -68,6 +82,21 @@ CUresult CUDAAPI stream_waits(CUstream s, CUevent e, unsigned int flags) {
   return done;
 }
 
+/// Waits in vain no longer than GPUMEM_FREE_WAIT. Short waits spin, longer ones sleep.
+CUresult CUDAAPI wait_for_event(CUevent e) {
+  using clock = std::chrono::steady_clock;
+  const clock::time_point begin = clock::now();
+  const auto most = std::chrono::milliseconds{free_wait_ms()};
+  constexpr auto spinning = std::chrono::milliseconds{20};
+  for (;;) {
+    const CUresult now = query_event.load()(e);
+    if (now != CUDA_ERROR_NOT_READY) return now;
+    const auto waited = clock::now() - begin;
+    if (waited >= most) return CUDA_ERROR_NOT_READY;
+    if (waited >= spinning) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
+}
+
 template <typename Pointer>
 void put(std::atomic<Pointer>& real, void** function, Pointer ours) {
   real = reinterpret_cast<Pointer>(*function);
@@ -80,6 +109,8 @@ CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int v
   if (e != CUDA_SUCCESS || *function == nullptr) return e;
   const std::string_view which = name;
   if (which == "cuEventRecord") put(record_on_stream, function, &record_event);
+  if (which == "cuEventSynchronize") put(wait_on_host, function, &wait_for_event);
+  if (which == "cuEventQuery") query_event = reinterpret_cast<PFN_cuEventQuery_v2000>(*function);
   if (which == "cuStreamWaitEvent") put(wait_on_stream, function, &stream_waits);
   if (which == "cuCtxRecordEvent") record_on_context = reinterpret_cast<record_on_context_call>(*function);
   return e;
@@ -97,18 +128,11 @@ std::string path_of_device(const std::string& path, int ordinal) {
   return fmt::format("{}.{}{}", path.substr(0, dot), ordinal, path.substr(dot));
 }
 
+/// The device's own, as an allocator over it alone takes them.
 result<settings> settings_of(int ordinal) {
-  static bool told = false;
-  settings with;
-  // The shim sees streams end and captures begin.
-  if (sees_everything) {
-    if (status ok = with.set("stream_ids", "notify"); !ok) return ok;
-  }
-  std::vector<std::string> problems;
-  if (status ok = with.apply(process_environment(), &problems); !ok) return ok;
-  if (!std::exchange(told, true)) {
-    for (const std::string& line : problems) log_line(line);
-  }
+  const process_settings& all = settings_of_process();
+  if (!all.usable) return all.usable;
+  settings with = all.with.for_device(ordinal);
   bool again = false;
   for (const served_device* d : all_ever()) again = again || d->ordinal == ordinal;
   with.trace_path = again ? "" : path_of_device(with.trace_path, ordinal);
@@ -120,16 +144,15 @@ status driver_failed(const char* call, CUresult e) {
   return {errc::device_error, fmt::format("{} failed with CUDA error {}", call, static_cast<int>(e))};
 }
 
-/// Puts the limit on what is not in gpumem's segments, too, where that is asked for.
+/// Puts the limit on what is not in gpumem's segments, too, where its scope is the process. A group without a limit
+/// counts it as well.
 status limit_everything(served_device& d, const settings& with) {
-  d.whole_process = with.scope == limit_scope::process && with.limit;
-  if (with.scope == limit_scope::process && !with.limit) {
-    log_line("GPUMEM_LIMIT_SCOPE=process limits nothing without GPUMEM_LIMIT");
-  }
-  if ((!with.limit && d.group == nullptr) || !(d.whole_process || d.dedicated)) return {};
+  const bool process = scope_of(with) == limit_scope::process;
+  d.whole_process = process && with.limit;
+  if ((!with.limit && d.group == nullptr) || !(process || d.dedicated)) return {};
   if (d.memory->devices().size() != 1) {
     return {errc::bad_setting, fmt::format("GPUMEM_POOLS with {}: expected one or the other",
-                                           d.whole_process ? "GPUMEM_LIMIT_SCOPE=process" : "GPUMEM_IPC=1")};
+                                           process ? "GPUMEM_LIMIT_SCOPE=process" : "GPUMEM_IPC=1")};
   }
   const std::uint64_t headroom = d.whole_process ? with.headroom_bytes.value_or(default_headroom_bytes) : 0;
   return d.account.open(*d.memory, d.limit_bytes, headroom, d.whole_process ? process_bytes(d) : 0, d.group.get());
@@ -146,11 +169,38 @@ status join_group(served_device& d, const settings& with) {
   return joined.why();
 }
 
+struct peer_access {
+  CUcontext memory_of;
+  int ordinal;
+};
+/// Requires `opening`.
+std::vector<peer_access>& all_peers() {
+  static auto* const only = new std::vector<peer_access>;
+  return *only;
+}
+
+void let_peer_reach(served_device& d, int ordinal) {
+  if (const status ok = add_cuda_peer(*d.on, ordinal); !ok) {
+    log_line(fmt::format("device {} cannot reach the memory of device {}: {}", ordinal, d.ordinal, ok.message()));
+  }
+}
+
+/// Once: `GPUMEM_LIMIT_1` where there is one card.
+void note_missing_devices(const cuda_driver* driver) {
+  static bool done = false;
+  const result<int> count = cuda_device_count(driver);
+  if (std::exchange(done, true) || !count) return;
+  std::vector<int> ordinals;
+  for (int i = 0; i < *count; ++i) ordinals.push_back(i);
+  log_overrides_without_device(settings_of_process().with, ordinals);
+}
+
 result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext context) {
   const result<settings> with = settings_of(ordinal);
   if (!with) return with.why();
   const result<const cuda_driver*> driver = resolve_cuda_driver(reinterpret_cast<void*>(&inner_get_proc_address));
   if (!driver) return driver.why();
+  note_missing_devices(*driver);
   auto d = std::make_unique<served_device>();
   d->ordinal = ordinal;
   d->handle = handle;
@@ -158,14 +208,19 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
   result<std::unique_ptr<device>> on = open_cuda_device({.ordinal = ordinal, .driver = *driver});
   if (!on) return on.why();
   d->on = *std::move(on);
+  for (const peer_access& p : all_peers()) {
+    if (p.memory_of == context) let_peer_reach(*d, p.ordinal);
+  }
   device* const devices[] = {d->on.get()};
-  result<std::unique_ptr<allocator>> memory = allocator::open(devices, *with);
+  settings of_pool = *with;
+  of_pool.scope.reset();  // kept here, and no business of the allocator's
+  result<std::unique_ptr<allocator>> memory = allocator::open(devices, of_pool);
   if (!memory) return memory.why();
   d->memory = *std::move(memory);
   d->dedicated = with->ipc;
   for (const logical_device& l : d->memory->devices()) d->limit_bytes += l.limit_bytes;
   if (status ok = join_group(*d, *with); !ok) return ok;
-  if (status ok = limit_everything(*d, with->for_device(ordinal)); !ok) return ok;
+  if (status ok = limit_everything(*d, *with); !ok) return ok;
   for (CUstream* const s : {&d->home, &d->all_work}) {
     if (const CUresult e = calls()->stream_create(s, CU_STREAM_NON_BLOCKING); e != CUDA_SUCCESS) {
       return driver_failed("cuStreamCreate", e);
@@ -183,15 +238,13 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
 /// `gpumem top` is told what the open devices hold. Requires `opening`.
 void publish_once() {
   static bool done = false;
-  settings with;
-  std::vector<std::string> problems;
-  if (std::exchange(done, true) || !with.apply(process_environment(), &problems)) return;
+  if (std::exchange(done, true)) return;
   const auto open_now = [] {
-    std::vector<const allocator*> out;
-    for_each_device([&out](const served_device& d) { out.push_back(d.memory.get()); });
+    std::vector<allocator*> out;
+    for_each_device([&out](served_device& d) { out.push_back(d.memory.get()); });
     return out;
   };
-  publish_until_exit(open_now, with);
+  publish_until_exit(open_now, settings_of_process().with);
 }
 
 /// Whether `context` is its device's primary one, and which device that is.
@@ -230,7 +283,8 @@ served_device* open_current(CUcontext context, CUresult* refusal) {
   }
   const result<served_device*> made = open_device(ordinal, handle, context);
   if (!made) {
-    if (made.code() == errc::bad_setting || made.code() == errc::corrupt) {  // of ours; else it is the driver's
+    const bool ours = made.code() == errc::bad_setting || made.code() == errc::corrupt;
+    if (ours || guards_memory()) {  // what a limit was set for is not left to the driver without one
       log_line(
           fmt::format("device {}: {}; every allocation fails until that is mended", ordinal, made.why().message()));
       *refusal = refusals[static_cast<std::size_t>(ordinal)] = CUDA_ERROR_OUT_OF_MEMORY;
@@ -250,7 +304,7 @@ status open_unused(int ordinal) {
   if (open_devices[ordinal].load(std::memory_order_relaxed) != nullptr) return {};
   const result<settings> with = settings_of(ordinal);
   if (!with) return with.why();
-  if (!takes_everything(with->for_device(ordinal))) return {};
+  if (!takes_everything(*with)) return {};
   const CUdevice handle{ordinal};  // a CUdevice is its ordinal
   CUcontext context = nullptr;
   if (const CUresult e = calls()->primary_retain(&context, handle); e != CUDA_SUCCESS) {
@@ -284,6 +338,18 @@ void open_unused_devices() {
   }
 }
 
+/// Of a driver that gpumem cannot use, under settings that it would have to hold.
+CUresult refuse_driver() {
+  static const bool said = [] {
+    log_line(
+        "the CUDA driver is too old for gpumem to hold a limit, pools or a group: expected one of CUDA 12.0 or later; "
+        "every allocation fails");
+    return true;
+  }();
+  static_cast<void>(said);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 }  // namespace
 
 // The flag is the process's: what was reset afterwards is opened again by its own use, as any device is.
@@ -305,7 +371,11 @@ relaxed_capture::~relaxed_capture() {
 
 served_device* current_device(CUresult* refusal) noexcept {
   *refusal = CUDA_SUCCESS;
-  if (calls() == nullptr || cannot_serve.load(std::memory_order_relaxed)) return nullptr;
+  if (calls() == nullptr) {
+    if (guards_memory() && not_there() != CUDA_ERROR_NO_DEVICE) *refusal = refuse_driver();
+    return nullptr;
+  }
+  if (cannot_serve.load(std::memory_order_relaxed)) return nullptr;
   CUcontext here = nullptr;
   if (calls()->ctx_get_current(&here) != CUDA_SUCCESS || here == nullptr) return nullptr;
   const int end = open_devices_end.load(std::memory_order_acquire);
@@ -314,6 +384,15 @@ served_device* current_device(CUresult* refusal) noexcept {
     if (d != nullptr && d->context == here) return d->on->condition() == device_condition::usable ? d : nullptr;
   }
   return open_current(here, refusal);
+}
+
+void peer_may_reach(CUcontext memory_of, int ordinal) noexcept {
+  const std::lock_guard lock{opening};
+  all_peers().push_back({memory_of, ordinal});
+  const relaxed_capture relaxed;
+  for_each_device([&](served_device& d) {
+    if (d.context == memory_of) let_peer_reach(d, ordinal);
+  });
 }
 
 served_device* holder_of(CUdeviceptr p, block_info* block) noexcept {
@@ -348,7 +427,9 @@ void leave_group(served_device& d) noexcept {
 bool give_back_idle() noexcept {
   std::uint64_t returned = 0;
   for_each_device([&](served_device& d) {
-    for (const logical_device& l : d.memory->devices()) returned += d.memory->trim(l.ordinal).returned_bytes;
+    for (const logical_device& l : d.memory->devices()) {
+      if (const result<trim_result> done = d.memory->trim(l.ordinal)) returned += done->returned_bytes;
+    }
   });
   return returned != 0;
 }

@@ -30,7 +30,9 @@ struct served_device {
   std::unique_ptr<allocator> memory;
   CUstream home = nullptr;
   CUstream all_work = nullptr;
-  bool dedicated = false;  ///< GPUMEM_IPC=1: cudaMalloc is the driver's, one allocation each
+  std::atomic<std::uint32_t> unfenced{0};        ///< frees since the last fence behind everything
+  std::atomic<std::uint64_t> unfenced_bytes{0};  ///< and their bytes
+  bool dedicated = false;                        ///< GPUMEM_IPC=1: cudaMalloc is the driver's, one allocation each
   std::uint64_t limit_bytes = 0;
   bool whole_process = false;           ///< the limit is on all that the process has
   std::shared_ptr<group_ledger> group;  ///< of GPUMEM_GROUP; may be null
@@ -53,6 +55,9 @@ void take_every_device(const served_device& used) noexcept;
 served_device* device_of_stream(CUstream s, CUresult* refusal) noexcept;
 /// The stream, or for null every stream, is about to end: its handle may come again elsewhere.
 void forget_stream(CUstream s) noexcept;
+
+/// The device with this ordinal may reach the memory of that context from now on.
+void peer_may_reach(CUcontext memory_of, int ordinal) noexcept;
 
 /// The device that holds the block which `p` points into; null: none.
 served_device* holder_of(CUdeviceptr p, block_info* block) noexcept;

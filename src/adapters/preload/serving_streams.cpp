@@ -44,9 +44,8 @@ served_device* ask(CUstream s, CUresult* refusal) noexcept {
 }  // namespace
 
 served_device* device_of_stream(CUstream s, CUresult* refusal) noexcept {
-  if (is_default(s)) return current_device(refusal);
+  if (is_default(s) || calls() == nullptr) return current_device(refusal);
   *refusal = CUDA_SUCCESS;
-  if (calls() == nullptr) return nullptr;
   if (!sees_everything) return ask(s, refusal);
   const std::uint64_t now = ended.load(std::memory_order_acquire);
   if (last.stream == s && last.at == now) return last.device;

@@ -5,7 +5,7 @@
 #include "gpumem/sim_device.hpp"
 
 int main() {
-  gpumem::sim_device gpu;
+  gpumem::sim_device gpu{{.host_memory = true}};  // whose blocks the program may write
   gpumem::device* devices[]{&gpu};
   auto opened = gpumem::allocator::open(devices, gpumem::settings{});
   if (!opened) {

@@ -54,6 +54,8 @@ class CudaMr : public ::testing::Test {
   static void SetUpTestSuite() {
     setenv("GPUMEM_CUDA_DRIVER", GPUMEM_TEST_DRIVER, 1);
     setenv("SIMCUDA_BYTES", "256MiB", 1);
+    setenv("SIMCUDA_DEVICES", "2", 1);
+    setenv("GPUMEM_DEVICES", "0", 1);
     setenv("GPUMEM_POOLS", "64MiB,64MiB", 1);
   }
   void SetUp() override {
@@ -143,6 +145,22 @@ TEST_F(CudaMr, WhatComesWithoutAStreamIsReadyForAnyStream) {
   EXPECT_EQ(again, block);
   EXPECT_EQ(cudaStreamQuery(nullptr), cudaSuccess) << "what used the block before is done";
   memory.deallocate(again, 1 << 20);
+}
+
+// The default stream is that of the resource's device, whichever is current.
+TEST_F(CudaMr, WhatComesWithoutAStreamIsReadyThoughAnotherDeviceIsCurrent) {
+  cuda_resource r{all()};
+  void* const first = r.allocate_sync(8 << 20);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(cudaMemsetAsync(first, 0, 8 << 20, nullptr), cudaSuccess);
+  r.deallocate_sync(first, 8 << 20);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  void* const again = r.allocate_sync(8 << 20);
+  int current = -1;
+  ASSERT_EQ(cudaGetDevice(&current), cudaSuccess);
+  EXPECT_EQ(current, 1);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaSuccess) << "the fills were still running";
+  r.deallocate_sync(again, 8 << 20);
 }
 
 TEST_F(CudaMr, ComparesByWhatItAllocatesFrom) {

@@ -33,6 +33,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"pools", "a:1G+30%", "a:1GiB,30%"},
                                 {"stream_ids", "notify", "notify"},
                                 {"stream_reuse", "poll", "poll"},
+                                {"free_wait", "250", "250"},
                                 {"thread_cache", "0", "0"},
                                 {"devices", " 2, GPU-8932f937", "2,GPU-8932f937"},
                                 {"soft_placement", "1", "1"},
@@ -43,10 +44,13 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"ipc", "1", "1"},
                                 {"slack", "5%", "5%"},
                                 {"plan", "/tmp/step.plan", "/tmp/step.plan"},
+                                {"policy_library", "/tmp/policies.so", "/tmp/policies.so"},
                                 {"cuda_driver", "/opt/libcuda.so.1", "/opt/libcuda.so.1"},
                                 {"nvml", "/opt/libnvidia-ml.so.1", "/opt/libnvidia-ml.so.1"},
                                 {"trace", "/tmp/t.csv.gz", "/tmp/t.csv.gz"},
                                 {"stats", "exit", "exit"},
+                                {"oom_log", "0", "0"},
+                                {"oom_file", "/tmp/oom", "/tmp/oom"},
                                 {"verbose", "1", "1"},
                                 {"strict", "on", "1"}};
 
@@ -67,12 +71,13 @@ problem_list problems_of(const environment& variables) {
 TEST(OptionTable, HasTheOptionsInOrder) {
   std::vector<std::string_view> variables;
   for (const option_row& row : option_table()) variables.push_back(row.variable);
-  EXPECT_THAT(variables, ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM",
-                                     "GPUMEM_RESERVE", "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE",
-                                     "GPUMEM_THREAD_CACHE", "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP",
-                                     "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC",
-                                     "GPUMEM_SLACK", "GPUMEM_PLAN", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TRACE",
-                                     "GPUMEM_STATS", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+  EXPECT_THAT(variables,
+              ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
+                          "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_FREE_WAIT",
+                          "GPUMEM_THREAD_CACHE", "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP",
+                          "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC", "GPUMEM_SLACK",
+                          "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TRACE",
+                          "GPUMEM_STATS", "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(Slack, IsAShareOrBytesAndMayBeNone) {
@@ -175,7 +180,7 @@ TEST(Settings, RefusesBadTextAndKeepsTheFormerValue) {
                "pools=1G,: pool 1 of the list: empty; expected a list such as 2GiB,2GiB or "
                "train:8GiB,eval:30%:caching"},
            row{"stream_ids", "ask", "stream_ids=ask: expected query or notify"},
-           row{"stream_reuse", "Device", "stream_reuse=Device: expected device, poll or host"},
+           row{"stream_reuse", "Device", "stream_reuse=Device: expected poll, device or host"},
            row{"verbose", "2", "verbose=2: expected 0 or 1"},
            row{"strict", "", "strict=: expected 0 or 1"},
        }) {
@@ -238,21 +243,64 @@ TEST(Settings, CodeAfterTheEnvironmentIsTheLastWord) {
 
 TEST(Settings, BadVariablesBecomeProblemsAndKeepTheFormerValue) {
   settings s;
-  ASSERT_TRUE(s.set("limit", "2GiB").ok());
+  ASSERT_TRUE(s.set("stats", "a.json").ok());
   problem_list problems;
-  ASSERT_TRUE(s.apply({{"GPUMEM_LIMIT", "101%"},
+  ASSERT_TRUE(s.apply({{"GPUMEM_THREAD_CACHE", "some"},
                        {"GPUMEM_VERBOSE", "yes"},
                        {"GPUMEM_POLICY", "no_such_policy"},  // known only to the policies' registry
                        {"PATH", "/bin"},
                        {"gpumem_limit", "x"}},
                       &problems)
                   .ok());
-  EXPECT_THAT(problems, ElementsAre("GPUMEM_LIMIT=101%: more than 100 %; expected bytes (4GiB), a share of the device "
-                                    "(30%) or of what is free (80%free)",
-                                    "GPUMEM_VERBOSE=yes: expected 0 or 1"));
-  EXPECT_EQ(line_of(s, "GPUMEM_LIMIT"), "GPUMEM_LIMIT=2GiB (code)");
+  EXPECT_THAT(problems,
+              ElementsAre("GPUMEM_THREAD_CACHE=some: expected 0 or 1", "GPUMEM_VERBOSE=yes: expected 0 or 1"));
+  EXPECT_TRUE(s.thread_cache);
   EXPECT_FALSE(s.verbose);
   EXPECT_EQ(s.policy, "no_such_policy");
+}
+
+// Whatever GPUMEM_STRICT says: a program that was to have less never gets all.
+TEST(Settings, ABadLimitPoolGroupOrDeviceIsAnErrorAndNothingIsChanged) {
+  for (const auto& [variable, value] : {std::pair{"GPUMEM_LIMIT", "4XB"},
+                                        {"GPUMEM_LIMIT", ""},
+                                        {"GPUMEM_LIMIT", "0"},
+                                        {"GPUMEM_LIMIT", "-1"},
+                                        {"GPUMEM_LIMIT", "130%"},
+                                        {"GPUMEM_LIMIT_1", "0"},
+                                        {"GPUMEM_LIMIT_x", "4GiB"},
+                                        {"GPUMEM_LIMIT_01", "4GiB"},
+                                        {"GPUMEM_LIMIT_SCOP", "process"},
+                                        {"GPUMEM_LIMIT_SCOPE", "all"},
+                                        {"GPUMEM_LIMIT_SCOPE_0", "process"},
+                                        {"GPUMEM_HEADROOM", "-1"},
+                                        {"GPUMEM_RESERVE", "lots"},
+                                        {"GPUMEM_RESERVE_2", "30%"},
+                                        {"GPUMEM_POOLS", "2GiB,,2GiB"},
+                                        {"GPUMEM_POOLS_0", "a:a"},
+                                        {"GPUMEM_DEVICES", "-1"},
+                                        {"GPUMEM_DEVICES_0", "1"},
+                                        {"GPUMEM_GROUP", "a/b"},
+                                        {"GPUMEM_GROUP_LIMIT", "30%free"},
+                                        {"GPUMEM_GROUP_LIMIT_1", "much"}}) {
+    for (const char* strict : {"0", "1", "maybe"}) {
+      settings s;
+      problem_list problems;
+      const status refused =
+          s.apply({{"GPUMEM_POLICY", "caching"}, {variable, value}, {"GPUMEM_STRICT", strict}}, &problems);
+      EXPECT_EQ(refused.code(), errc::bad_setting) << variable << "=" << value;
+      EXPECT_THAT(refused.message(), testing::StartsWith(fmt::format("{}={}: ", variable, value)));
+      EXPECT_THAT(refused.message(), testing::AnyOf(HasSubstr("expected "), HasSubstr("did you mean ")));
+      EXPECT_THAT(problems, testing::Contains(refused.message()));
+      EXPECT_EQ(s.describe(), settings{}.describe()) << variable << "=" << value;
+    }
+  }
+}
+
+TEST(Settings, NamesTheOverridesOfOtherDevices) {
+  settings s;
+  ASSERT_TRUE(s.apply({{"GPUMEM_LIMIT_0", "1GiB"}, {"GPUMEM_LIMIT_1", "2GiB"}, {"GPUMEM_POLICY_3", "caching"}}).ok());
+  EXPECT_THAT(s.overrides_of_others({0}), ElementsAre("GPUMEM_LIMIT_1=2GiB", "GPUMEM_POLICY_3=caching"));
+  EXPECT_THAT(s.overrides_of_others({0, 1, 3}), IsEmpty());
 }
 
 TEST(Settings, UnknownVariableGetsTheClosestName) {
@@ -276,7 +324,11 @@ TEST(Settings, OddNamesAreUnknownVariables) {
   for (const std::string name :
        {"GPUMEM_", "GPUMEM__", "GPUMEM_1", "GPUMEM__1", "GPUMEM_LIMIT_", "GPUMEM_LIMIT_-1", "GPUMEM_LIMIT_01",
         "GPUMEM_LIMIT_1_1", "GPUMEM_LIMIT_x", "GPUMEM_LIMIT_+1", "GPUMEM_LIMIT_99999999999999999999"}) {
-    EXPECT_THAT(problems_of({{name, "1G"}}), ElementsAre(HasSubstr(name + "=1G: unknown variable"))) << name;
+    settings s;
+    problem_list problems;
+    const status applied = s.apply({{name, "1G"}}, &problems);
+    EXPECT_THAT(problems, ElementsAre(HasSubstr(name + "=1G: unknown variable"))) << name;
+    EXPECT_EQ(applied.ok(), !name.starts_with("GPUMEM_LIMIT_")) << name << ": it may have been meant for the limit";
   }
 }
 
@@ -307,9 +359,9 @@ TEST(Settings, StrictAcceptsWhatIsGood) {
 TEST(Settings, StrictOfCodeHoldsUnlessTheEnvironmentLiftsIt) {
   settings s;
   s.strict = true;
-  EXPECT_EQ(s.apply({{"GPUMEM_LIMIT", "x"}}).code(), errc::bad_setting);
-  EXPECT_EQ(s.apply({{"GPUMEM_LIMIT", "x"}, {"GPUMEM_STRICT", "maybe"}}).code(), errc::bad_setting);
-  EXPECT_TRUE(s.apply({{"GPUMEM_LIMIT", "x"}, {"GPUMEM_STRICT", "0"}}).ok());
+  EXPECT_EQ(s.apply({{"GPUMEM_PUBLISH", "x"}}).code(), errc::bad_setting);
+  EXPECT_EQ(s.apply({{"GPUMEM_PUBLISH", "x"}, {"GPUMEM_STRICT", "maybe"}}).code(), errc::bad_setting);
+  EXPECT_TRUE(s.apply({{"GPUMEM_PUBLISH", "x"}, {"GPUMEM_STRICT", "0"}}).ok());
   EXPECT_FALSE(s.strict);
 }
 
@@ -349,9 +401,9 @@ TEST(Settings, LaterEnvironmentReplacesAnOverride) {
 TEST(Settings, BadOverrideIsAProblemOfItsOwnName) {
   settings s;
   problem_list problems;
-  ASSERT_TRUE(s.apply({{"GPUMEM_LIMIT_1", "0"}}, &problems).ok());
-  EXPECT_THAT(problems, ElementsAre(HasSubstr("GPUMEM_LIMIT_1=0: zero; expected bytes (4GiB)")));
-  EXPECT_FALSE(s.for_device(1).limit);
+  ASSERT_TRUE(s.apply({{"GPUMEM_THREAD_CACHE_1", "2"}}, &problems).ok());
+  EXPECT_THAT(problems, ElementsAre("GPUMEM_THREAD_CACHE_1=2: expected 0 or 1"));
+  EXPECT_TRUE(s.for_device(1).thread_cache);
 }
 
 TEST(Settings, WhatConcernsTheProcessCannotDifferBetweenDevices) {
@@ -380,6 +432,26 @@ TEST(Settings, ProcessEnvironmentHoldsOurVariablesOnly) {
   ASSERT_EQ(unsetenv("NOT_GPUMEM_LIMIT"), 0);
   EXPECT_THAT(variables, testing::Contains(std::pair<std::string, std::string>{"GPUMEM_LIMIT_7", "a=b"}));
   for (const auto& [name, value] : variables) EXPECT_EQ(name.rfind("GPUMEM_", 0), 0U) << name;
+}
+
+TEST(Settings, PoolsMayNamePoliciesWithParameters) {
+  const auto pools = parse_pools("train:8GiB:towers:first=1,second=2+a:1GiB,eval:30%:expandable:slack=5%");
+  ASSERT_TRUE(pools.ok()) << pools.why().message();
+  ASSERT_EQ(pools->size(), 3U);
+  EXPECT_EQ((*pools)[0].policy, "towers:first=1,second=2");
+  EXPECT_EQ((*pools)[1].name, "a");
+  EXPECT_EQ((*pools)[2].policy, "expandable:slack=5%");
+  EXPECT_FALSE(parse_pools("2GiB,x=3").ok()) << "a parameter of no policy";
+}
+
+TEST(Settings, AnOptionsTextIsWhatSetReads) {
+  settings s;
+  EXPECT_EQ(s.text("slack"), "");
+  EXPECT_EQ(s.text("no_such_option"), "");
+  for (const char* text : {"5%", "64MiB", "0", "0.3%"}) {
+    ASSERT_TRUE(s.set("slack", text).ok());
+    EXPECT_EQ(s.text("slack"), text);
+  }
 }
 
 }  // namespace

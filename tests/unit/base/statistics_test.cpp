@@ -59,6 +59,24 @@ TEST(OomReport, HeadlineSaysWhatFailedWhyAndWhatToDo) {
       "512.00 MiB free in pieces of at most 96.00 MiB; allocate large blocks first or try GPUMEM_POLICY=grab_all");
 }
 
+// What no free and no end of another program would help against.
+TEST(OomReport, ARequestLargerThanTheLimitOrTheDeviceSaysSo) {
+  oom_report report = example(oom_cause::limit);
+  report.pool_statistics.limit_bytes = 2 * gib;
+  report.pool_statistics.live_bytes = 0;
+  report.requested_bytes = report.rounded_bytes = 3 * gib;
+  EXPECT_EQ(report.headline(),
+            "out of memory on pool 0 (growth): 3.00 GiB asked, more than the limit 2.00 GiB in all; ask for less, or "
+            "raise GPUMEM_LIMIT");
+  report.requested_bytes = report.rounded_bytes = 100 * gib;
+  const std::string of_device =
+      "out of memory on pool 0 (growth): 100.00 GiB asked, more than the device's 80.00 GiB in all; ask for less at "
+      "once";
+  EXPECT_EQ(report.headline(), of_device);
+  report.cause = oom_cause::device_full;
+  EXPECT_EQ(report.headline(), of_device);
+}
+
 TEST(OomReport, NamesTheGroupWhereItsLimitIsReached) {
   oom_report report = example(oom_cause::limit);
   report.group = "lab";

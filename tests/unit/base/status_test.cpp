@@ -2,20 +2,24 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <set>
 #include <utility>
+
+#include "without_exceptions.hpp"
 
 namespace gpumem {
 namespace {
 
 TEST(Status, EveryCodeHasANameOfItsOwn) {
   std::set<std::string_view> names;
-  for (int code = 0; code <= static_cast<int>(errc::corrupt); ++code) {
+  for (int code = 0; code <= static_cast<int>(errc::policy_failed); ++code) {
     const std::string_view name = to_string(static_cast<errc>(code));
     EXPECT_NE(name, "unknown_code") << code;
     EXPECT_TRUE(names.insert(name).second) << name;
   }
   EXPECT_EQ(to_string(errc::bad_setting), "bad_setting");
+  EXPECT_EQ(to_string(errc::host_failure), "host_failure");
   EXPECT_EQ(to_string(static_cast<errc>(200)), "unknown_code");
 }
 
@@ -44,6 +48,17 @@ TEST(Status, CopiesShareWhatIsSaidAndOutliveEachOther) {
   EXPECT_TRUE(status(errc::ok, "").ok());
 }
 
+TEST(Status, AnExceptionBecomesTheStatusThatItCarriesOrAHostFailure) {
+  const auto caught = [](const auto& thrown) { return without_exceptions([&]() -> status { throw thrown; }); };
+  EXPECT_EQ(caught(std::bad_alloc{}).code(), errc::host_failure);
+  EXPECT_NE(caught(std::bad_alloc{}).message(), "");
+  EXPECT_EQ(caught(7).code(), errc::host_failure);
+  const status carried = caught(thrown_status{{errc::policy_failed, "policy p: grow threw"}});
+  EXPECT_EQ(carried.code(), errc::policy_failed);
+  EXPECT_EQ(carried.message(), "policy p: grow threw");
+  EXPECT_TRUE(without_exceptions([] { return status{}; }).ok());
+}
+
 TEST(Status, ResultIsAValueOrTheReason) {
   const result<int> value = 7;
   ASSERT_TRUE(value.ok());
@@ -52,6 +67,19 @@ TEST(Status, ResultIsAValueOrTheReason) {
   EXPECT_FALSE(none.ok());
   EXPECT_EQ(none.code(), errc::corrupt);
   EXPECT_EQ(none.why().message(), "line 3 is cut short");
+}
+
+TEST(StatusDeathTest, TheValueOfAFailureAbortsWithItsMessage) {
+  result<std::string> none = status{errc::wrong_device, "device 7 does not exist"};
+  const char* const told = "gpumem: the value of a failed call was read: wrong_device: device 7 does not exist";
+  EXPECT_DEATH(static_cast<void>(*none), told);
+  EXPECT_DEATH(static_cast<void>(none->size()), told);
+  EXPECT_DEATH(static_cast<void>(*std::move(none)), told);
+  EXPECT_DEATH(static_cast<void>(*std::as_const(none)), told);
+}
+
+TEST(StatusDeathTest, AResultOfAnOkStatusAborts) {
+  EXPECT_DEATH(static_cast<void>(result<int>{status{}}), "gpumem: a result was made of a status that is ok");
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ TEST_F(cli, refuses_bad_traces_before_anything_is_printed) {
   damaged[damaged.size() - 5] ^= 1;
   expect_refused(with_good + folder_.write("crc.csv.gz", damaged), "damaged gzip");
   std::filesystem::create_directory(folder_.path("none"));
-  expect_refused("--trace " + folder_.path("none"), "no file in it ends in .csv or .csv.gz");
+  expect_refused("--trace " + folder_.path("none"), "no file in it ends in .csv, .csv.gz or .gmtrace");
 }
 
 TEST_F(cli, refuses_outputs_that_cannot_be_written) {
@@ -197,7 +197,9 @@ TEST_F(cli, compares_with_every_baseline_over_the_double) {
 // The same traces through cuda_device give what the simulated device gives: the same calls, memory and virtual time.
 TEST_F(cli, replays_through_the_driver_as_through_the_simulated_device) {
   const std::string words =
-      "--policy growth --policy caching --policy grab_all --shared-use 20% --json - --trace " + good_trace();
+      "--policy growth,stream_reuse=device --policy caching,stream_reuse=device --policy grab_all,stream_reuse=device "
+      "--shared-use 20% --json - --trace " +
+      good_trace();
   const outcome plain = run(words);
   const outcome driven = run("--device cuda:0 " + words, with_driver);
   ASSERT_EQ(plain.exit_status, 0) << plain.err;
@@ -262,8 +264,7 @@ TEST_F(cli, latency_measures_the_cases_that_are_asked_for) {
                          "cub_default handoff 1", "cub_default driver_part 1", "cub_default live_1e2 1"));
   std::vector<std::string> ratios;
   for (const json& ratio : all["ratios"]) ratios.push_back(ratio["name"]);
-  EXPECT_THAT(ratios, testing::ElementsAre("pair_4KiB cub/gpumem", "handoff / pair_4KiB", "replay_good ns",
-                                           "replay_good cub/gpumem"));
+  EXPECT_THAT(ratios, testing::ElementsAre("pair_4KiB cub/gpumem", "handoff / pair_4KiB", "replay_good cub/gpumem"));
   expect_refused("latency --case nonsense", "--case nonsense: expected the begin of a case's name");
 }
 
@@ -309,7 +310,7 @@ TEST_F(cli, latency_times_the_worst_of_millions_of_operations) {
     EXPECT_LE(tail["p99_999_of_medians_us"], tail["max_of_medians_us"]) << row;
     EXPECT_LE(tail["max_of_medians_us"], tail["max_us"]) << row;
   }
-  EXPECT_EQ(all["ratios"].size(), 2U) << "of all times, and of each operation's median";
+  EXPECT_TRUE(all["ratios"].empty()) << "there is no other allocator to be compared with";
 }
 #endif
 

@@ -37,7 +37,7 @@ class early_allocator final : public allocator {
   status capture_begin(stream_ref) override { return {}; }
   result<graph_ref> capture_end(stream_ref) override { return graph_ref{}; }
   status graph_release(graph_ref) override { return {}; }
-  trim_result trim(int, std::uint64_t) override { return {}; }
+  result<trim_result> trim(int, std::uint64_t) override { return trim_result{}; }
   result<limit_result> set_limit(int, std::uint64_t) override { return limit_result{}; }
   void on_out_of_memory(oom_callback) override {}
   const std::vector<logical_device>& devices() const noexcept override { return devices_; }

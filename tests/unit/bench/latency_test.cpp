@@ -109,7 +109,7 @@ TEST(latency, a_pair_is_compared_with_the_fastest_cub_without_what_the_double_ta
   EXPECT_DOUBLE_EQ(small.value, (270.0 - 70) / (25 - 5));
   EXPECT_DOUBLE_EQ(small.of_least.value_or(0), (135.0 - 14) / (12.5 - 1))
       << "half of the medians, a fifth of the shares";
-  EXPECT_EQ(small.bound, ">= 10");
+  EXPECT_EQ(small.bound, ">= 8");
   EXPECT_EQ(small.of, ours);
   EXPECT_EQ(small.from, "cub_default (270.0 - 70.0) / (25.0 - 5.0) ns");
   const latency_ratio large = only(all, "pair_2MiB cub/gpumem");
@@ -122,60 +122,43 @@ TEST(latency, two_threads_are_compared_with_what_two_threads_of_the_machine_do) 
                                       row(ours, "pair_4KiB", 20, 2), row(ours, "pair_4KiB", 1, 3)};
   const latency_ratio scaling = only(latency_ratios(rows), "pair_4KiB 2 threads, of spin's scaling");
   EXPECT_DOUBLE_EQ(scaling.value, (30.0 / 20) / (40.0 / 25));
-  EXPECT_EQ(scaling.bound, ">= 0.9");
+  EXPECT_EQ(scaling.bound, "");
 }
 
-TEST(latency, a_hand_off_a_million_blocks_and_the_worst_have_their_bounds) {
-  const std::vector<latency_row> rows{row("floor", "chase_1e6", 90),
-                                      worst("floor", 4.5),
-                                      row(ours, "pair_4KiB", 30),
-                                      row(ours, "handoff", 75),
-                                      with_share(row(ours, "live_1e6", 140), 8),
-                                      worst(ours, 12.5)};
+TEST(latency, a_hand_off_is_compared_with_a_pair) {
+  const std::vector<latency_row> rows{row(ours, "pair_4KiB", 30), row(ours, "handoff", 75)};
   const auto all = latency_ratios(rows);
   EXPECT_DOUBLE_EQ(only(all, "handoff / pair_4KiB").value, 2.5);
-  EXPECT_EQ(only(all, "handoff / pair_4KiB").bound, "<= 2");
-  EXPECT_DOUBLE_EQ(only(all, "live_1e6 - chase_1e6 ns").value, 140.0 - 8 - 90);
-  EXPECT_EQ(only(all, "live_1e6 - chase_1e6 ns").bound, "<= 60");
-  EXPECT_DOUBLE_EQ(only(all, "worst p99.999 us").value, 12.5);
-  EXPECT_EQ(only(all, "worst p99.999 us").bound, "< 50");
-  EXPECT_FALSE(only(all, "worst p99.999 us").of_least.has_value());
-  EXPECT_EQ(only(all, "worst p99.999 us").from, "a step of a chase: 4.5 us; preempted 9 times");
-  EXPECT_DOUBLE_EQ(only(all, "worst p99.999 us, each operation's median").value, 2.5);
-  EXPECT_EQ(only(all, "worst p99.999 us, each operation's median").from, "of 11 times each; at most 8.0 us");
+  EXPECT_EQ(only(all, "handoff / pair_4KiB").bound, "");
 }
 
 TEST(latency, a_row_that_asks_the_device_has_figures_and_no_bounds) {
   const std::string quiet = "gpumem/growth,stream_ids=notify";
-  const std::vector<latency_row> rows{row(ours, "pair_4KiB", 40), row(ours, "handoff", 60),
-                                      row(ours, "driver_part", 20), row(quiet, "pair_4KiB", 20),
-                                      row(quiet, "handoff", 40)};
+  const std::vector<latency_row> rows{row(ours, "pair_4KiB", 40), row(ours, "driver_part", 20),
+                                      row(quiet, "pair_4KiB", 20), row("cub", "pair_4KiB", 200)};
   const auto all = latency_ratios(rows);
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].of, ours);
-  EXPECT_DOUBLE_EQ(all[0].value, 1.5);
+  EXPECT_DOUBLE_EQ(all[0].value, 5);
   EXPECT_EQ(all[0].bound, "");
   EXPECT_EQ(all[1].of, quiet);
-  EXPECT_EQ(all[1].bound, "<= 2");
+  EXPECT_EQ(all[1].bound, ">= 8");
   const auto read = nlohmann::json::parse(latency_json(rows, {}));
   EXPECT_TRUE(read["ratios"][0]["bound"].is_null());
-  EXPECT_EQ(read["ratios"][1]["bound"], "<= 2");
+  EXPECT_EQ(read["ratios"][1]["bound"], ">= 8");
 }
 
-TEST(latency, a_replay_has_a_mean_and_a_ratio_for_each_trace_and_row) {
+TEST(latency, a_replay_has_a_ratio_for_each_trace_and_row) {
   const std::string other = "gpumem/caching";
   const std::vector<latency_row> rows{replay("floor", 2), replay(ours, 18), replay(other, 36),
                                       with_share(replay("cub", 120), 30)};
   const auto all = latency_ratios(rows);
-  ASSERT_EQ(all.size(), 4U) << "none for the floor and CUB themselves";
-  EXPECT_EQ(all[0].name, "replay_lstm ns");
-  EXPECT_DOUBLE_EQ(all[0].value, 18);
-  EXPECT_EQ(all[0].bound, "<= 20");
-  EXPECT_EQ(all[1].name, "replay_lstm cub/gpumem");
-  EXPECT_DOUBLE_EQ(all[1].value, 90.0 / 18);
-  EXPECT_EQ(all[1].bound, ">= 5");
-  EXPECT_EQ(all[2].of, other);
-  EXPECT_DOUBLE_EQ(all[3].value, 90.0 / 36);
+  ASSERT_EQ(all.size(), 2U) << "none for the floor and CUB themselves";
+  EXPECT_EQ(all[0].name, "replay_lstm cub/gpumem");
+  EXPECT_DOUBLE_EQ(all[0].value, 90.0 / 18);
+  EXPECT_EQ(all[0].bound, ">= 3");
+  EXPECT_EQ(all[1].of, other);
+  EXPECT_DOUBLE_EQ(all[1].value, 90.0 / 36);
 }
 
 // The machine is twice as slow in some rounds, and the medians of the two are of different ones: their ratio would
@@ -211,7 +194,7 @@ TEST(latency, ratios_stand_in_the_table_and_in_the_json) {
   EXPECT_EQ(all["ratios"][0]["name"], "handoff / pair_4KiB");
   EXPECT_EQ(all["ratios"][0]["value"], 1.5);
   EXPECT_EQ(all["ratios"][0]["of_least"], 1.5);
-  EXPECT_EQ(all["ratios"][0]["bound"], "<= 2");
+  EXPECT_TRUE(all["ratios"][0]["bound"].is_null());
   EXPECT_EQ(all["ratios"][0]["of"], ours);
   EXPECT_THAT(latency_table(rows, {}), testing::HasSubstr("handoff / pair_4KiB"));
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "bits.hpp"
+#include "gpumem/policy.hpp"
 
 namespace gpumem::bench {
 namespace {
@@ -81,6 +82,23 @@ TEST(policy_row, has_every_policy_by_default) {
   EXPECT_THAT(default_rows(*settings_from({{"GPUMEM_LIMIT", "1GiB"}}), "", "50%"), testing::Contains("hard_cap"));
   EXPECT_EQ(default_rows(*settings_from({{"GPUMEM_POLICY", "caching"}}), "", "50%"),
             std::vector<std::string>{"caching"});
+}
+
+TEST(policy_row, takes_a_policys_parameters_before_settings) {
+  EXPECT_EQ(good("expandable:slack=5%").with.policy, "expandable:slack=5%");
+  const policy_row row = good("expandable:slack=5%,limit=4GiB,tenants=2");
+  EXPECT_EQ(row.with.policy, "expandable:slack=5%");
+  EXPECT_EQ(row.with.limit.bytes, std::uint64_t{4} << 30);
+  EXPECT_EQ(row.tenants, 2U);
+  EXPECT_EQ(good("planned:renew,limit=4GiB").with.policy, "planned:renew");
+  EXPECT_EQ(good("policy=expandable:slack=5%,limit=4GiB").with.policy, "expandable:slack=5%");
+  ASSERT_TRUE(register_policy({.name = "two_parameters",
+                               .summary = "",
+                               .parameters = {{.name = "first", .values = "any"}, {.name = "second", .values = "any"}}},
+                              [](const policy_setup&) { return std::move(*make_policy("growth", {})); })
+                  .ok());
+  EXPECT_EQ(good("two_parameters:first=1,second=2,limit=4GiB").with.policy, "two_parameters:first=1,second=2");
+  EXPECT_EQ(parse_policy_row("expandable:slack=5%,limti=4GiB", {}, "").code(), errc::bad_setting);
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // `gpumem advise`: what fits and what does not, in which order, and what to set.
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 
 #include "program.hpp"
 
@@ -47,7 +50,7 @@ TEST_F(Advise, RanksWhatFitsBeforeWhatDoesNot) {
   ASSERT_GE(rows.size(), 10U);
   EXPECT_EQ(rows.front()["fits"], true);
   bool fits = true;
-  std::uint64_t reserved = 0;
+  double cost = 0;
   int rank = 0;
   std::vector<std::string> names;
   for (const json& row : rows) {
@@ -57,14 +60,14 @@ TEST_F(Advise, RanksWhatFitsBeforeWhatDoesNot) {
     EXPECT_EQ(row["oom"], !fits);
     EXPECT_LE(row["peak_reserved_bytes"], 114 << 20) << row["policy"];
     if (fits) {
-      EXPECT_GE(row["peak_reserved_bytes"], reserved) << row["policy"];
-      reserved = row["peak_reserved_bytes"];
+      EXPECT_GE(row["modelled_device_ms"], cost) << row["policy"] << ": of those that fit, the cheaper comes first";
+      cost = row["modelled_device_ms"];
       EXPECT_GE(row["peak_reserved_bytes"], all["peak_live_bytes"]);
     }
     EXPECT_THAT(row["set"].get<std::string>(), HasSubstr("GPUMEM_LIMIT=114MiB"));
     names.push_back(row["policy"]);
   }
-  for (const char* expected : {"growth", "caching", "grab_all", "hard_cap", "expandable", "expandable,slack=1%",
+  for (const char* expected : {"growth", "caching", "grab_all", "hard_cap", "expandable", "expandable:slack=1%",
                                "planned", "multi_pool,pools=100%", "growth,thread_cache=0"}) {
     EXPECT_THAT(names, ::testing::Contains(expected));
   }
@@ -82,8 +85,36 @@ TEST_F(Advise, TellsWhoFindsNoHoleLargeEnough) {
 
 TEST_F(Advise, ProvesThatNothingCanFit) {
   const outcome got = run("advise " + holes() + " --capacity 90MiB");
-  EXPECT_EQ(got.exit_status, 0);
+  EXPECT_EQ(got.exit_status, 3);
   EXPECT_THAT(got.out, HasSubstr("Nothing fits. No allocator can: after operation 4 104857600 bytes are live"));
+}
+
+TEST_F(Advise, WritesLimitsAsPeopleDo) {
+  for (const auto& [capacity, limit] : {std::pair{"32.2GiB", "32.2GiB"},
+                                        {"34574486732", "32.2GiB"},
+                                        {"35GB", "32.5GiB"},
+                                        {"4096MiB", "4GiB"},
+                                        {"150000000", "143MiB"}}) {
+    const json all = advice(holes() + " --capacity " + capacity);
+    EXPECT_THAT(all["results"][0]["set"].get<std::string>(), HasSubstr(std::string{"GPUMEM_LIMIT="} + limit))
+        << capacity;
+  }
+}
+
+TEST_F(Advise, RowsWithTheSameFiguresAreOneLine) {
+  const json all = advice(holes() + " --capacity 300MiB");
+  std::size_t lines = 0;
+  std::set<std::tuple<bool, double, double>> different;
+  for (const json& row : all["results"]) {
+    if (row["same_as"].is_null()) ++lines;
+    different.emplace(row["own_plan"].get<bool>(), row["peak_reserved_bytes"].get<double>(),
+                      row["modelled_device_ms"].get<double>());
+  }
+  EXPECT_LT(lines, all["results"].size()) << "growth and hard_cap are the same here";
+  EXPECT_GE(lines, different.size());
+  const outcome got = run("advise " + holes() + " --capacity 300MiB");
+  const std::string table = got.out.substr(got.out.find("policy"), got.out.find("\n\nSet:") - got.out.find("policy"));
+  EXPECT_EQ(static_cast<std::size_t>(std::count(table.begin(), table.end(), '\n')), lines) << got.out;
 }
 
 TEST_F(Advise, GivesTheVariablesToSet) {

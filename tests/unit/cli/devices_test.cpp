@@ -1,4 +1,6 @@
 // `gpumem devices` over the double of NVML.
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -13,7 +15,10 @@ using json = nlohmann::json;
 class Devices : public Program {
  protected:
   std::string machine() {
-    return four_cards + " FAKENVML_USED=1=2048 FAKENVML_BUSY=1=70 FAKENVML_PIDS=1=1,1=999999999 FAKENVML_MIG=3=2";
+    return four_cards +
+           " FAKENVML_USED=1=2048 FAKENVML_BUSY=1=70 FAKENVML_PIDS=1=1,1=999999999 FAKENVML_MIG=3=2 "
+           "FAKENVML_CELSIUS=1=61 "
+           "FAKENVML_WATTS=1=250";
   }
 };
 
@@ -23,8 +28,15 @@ TEST_F(Devices, ListsEveryCardAsATable) {
   EXPECT_EQ(got.err, "");
   EXPECT_THAT(got.out, HasSubstr("Fake 0"));
   EXPECT_THAT(got.out, HasSubstr(uuid(1)));
-  EXPECT_THAT(got.out, HasSubstr("24.00 GiB  2.00 GiB  22.00 GiB"));
-  EXPECT_THAT(got.out, HasSubstr("70 %"));
+  EXPECT_THAT(got.out, HasSubstr("61 C  250/300 W  70 %  2.0/24.0 GiB"));
+  EXPECT_THAT(got.out, HasSubstr("22.00 GiB")) << "free";
+  EXPECT_THAT(got.out, HasSubstr("root")) << "whose process 1 is";
+  for (std::size_t at = 0; at < got.out.size();) {
+    const std::size_t end = got.out.find('\n', at);
+    EXPECT_LE(end - at, 80U) << got.out.substr(at, end - at);
+    at = end + 1;
+    if (got.out.substr(at).starts_with("The driver")) break;
+  }
   EXPECT_THAT(got.out, HasSubstr("MIG-fake-31"));
   EXPECT_THAT(got.out, HasSubstr("999999999"));
   EXPECT_THAT(got.out, HasSubstr("The driver holds no process to a limit: no MPS control daemon in /tmp/nvidia-mps."));
@@ -46,6 +58,12 @@ TEST_F(Devices, TheSameAsJson) {
   EXPECT_EQ(second["processes"][0]["pid"], 1);
   EXPECT_NE(second["processes"][0]["command"], "");
   EXPECT_EQ(second["processes"][1]["command"], "") << "there is no such process";
+  EXPECT_EQ(second["processes"][0]["user"], "root");
+  EXPECT_EQ(second["temperature_c"], 61);
+  EXPECT_EQ(second["power_mw"], 250'000);
+  EXPECT_EQ(second["power_limit_mw"], 300'000);
+  EXPECT_EQ(all["devices"][0]["temperature_c"], nullptr) << "a card that does not tell";
+  EXPECT_EQ(all["problem"], "");
   EXPECT_EQ(second["leases"], 0);
   EXPECT_EQ(all["devices"][3]["mig"], true);
   EXPECT_EQ(all["devices"][3]["instances"][1]["uuid"], "MIG-fake-31");
@@ -59,6 +77,37 @@ TEST_F(Devices, ShowsLeases) {
   EXPECT_EQ(all["devices"][1]["leases"], 0);
 }
 
+TEST_F(Devices, LeasesAreListedAndEndWithTheirHolder) {
+  EXPECT_EQ(run("lease --end 1", four_cards).exit_status, 2) << "holds none";
+  expect_refused("lease --end x", 2, "--end");
+  write("holder",
+        "\"$1\" run --devices auto -- sleep 60 &\n"
+        "holder() { \"$1\" lease | grep \"^ *0 .* sleep$\"; }\n"
+        "for try in $(seq 200); do holder \"$1\" >/dev/null && break; sleep 0.05; done\n"
+        "\"$1\" lease --json >\"$2/json\"\n"
+        "set -- \"$1\" \"$2\" $(holder \"$1\")\n"
+        "echo \"gpu $3 place $5 user $7\"\n"
+        "\"$1\" lease --end \"$6\"\n"
+        "wait $!\n"
+        "echo \"ended $?\"\n"
+        "\"$1\" lease | grep -c \"^ *0 .* sleep$\"\n");
+  const std::string command = "env -i PATH=\"$PATH\" GPUMEM_SHARED_FOLDER='" + path("shared") + "' " + four_cards +
+                              " sh '" + path("holder") + "' '" + path("bin/gpumem") + "' '" + folder_ + "' >'" +
+                              path("out") + "' 2>/dev/null";
+  static_cast<void>(std::system(command.c_str()));
+  const std::string told = content_of(path("out"));
+  EXPECT_THAT(told, HasSubstr("gpu 0 place 0 user "));
+  EXPECT_THAT(told, HasSubstr("(sleep) was asked to end; its lease on 0-"));
+  EXPECT_THAT(told, HasSubstr("ended 143\n0\n")) << "by SIGTERM, and the lease is gone";
+  const json all = json::parse(content_of(path("json")));
+  EXPECT_EQ(all["schema"], 1);
+  const auto mine = std::find_if(all["leases"].begin(), all["leases"].end(),
+                                 [&](const json& each) { return each["uuid"] == uuid(0).substr(4); });
+  ASSERT_NE(mine, all["leases"].end());
+  EXPECT_EQ((*mine)["place"], 0);
+  EXPECT_EQ((*mine)["holders"].size(), 2U) << "gpumem run and its command";
+}
+
 TEST_F(Devices, SaysWhereTheDriverItselfCanLimit) {
   std::filesystem::create_directory(path("mps"));
   write("mps/control", "");
@@ -70,7 +119,11 @@ TEST_F(Devices, SaysWhereTheDriverItselfCanLimit) {
 
 TEST_F(Devices, WithoutNvmlItIsOneLine) {
   expect_refused("devices", 1, "no /no/nvml", "GPUMEM_NVML=/no/nvml");
-  expect_refused("devices --json", 1, "no /no/nvml", "GPUMEM_NVML=/no/nvml");
+  const outcome as_json = run("devices --json", "GPUMEM_NVML=/no/nvml");
+  EXPECT_EQ(as_json.exit_status, 1);
+  EXPECT_EQ(as_json.err, "") << "what asks for JSON reads it on stdout";
+  EXPECT_THAT(json::parse(as_json.out)["problem"].get<std::string>(), HasSubstr("no /no/nvml"));
+  EXPECT_EQ(json::parse(as_json.out)["devices"].size(), 0U);
   expect_refused("devices", 1, "Driver Not Loaded", "GPUMEM_NVML='" GPUMEM_TEST_NVML "'");
 }
 

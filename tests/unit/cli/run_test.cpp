@@ -75,7 +75,7 @@ TEST_F(Run, ACommandThatCannotBeRunHasTheShellsStatus) {
 }
 
 TEST_F(Run, RefusesBadWordsInOneLine) {
-  expect_refused("", 2, "expected run, devices, top, plan or advise");
+  expect_refused("", 2, "expected run, devices, top, lease, plan, advise, convert, simulate or predict");
   expect_refused("fly", 2, "fly");
   expect_refused("run", 2, "expected gpumem run [OPTIONS] -- COMMAND...");
   expect_refused("run --", 2, "no command");
@@ -85,6 +85,8 @@ TEST_F(Run, RefusesBadWordsInOneLine) {
   expect_refused("run --limit 3parsecs -- true", 2, "--limit=3parsecs: unknown unit parsecs; expected");
   expect_refused("run --pools 8GiB,,1 -- true", 2, "--pools=8GiB,,1: ");
   expect_refused("run --policy nonsense -- true", 2, "nonsense");
+  expect_refused("run --pools 1GiB:x,a:1GiB:nonsense -- true", 2, "--pools=");
+  expect_refused("run --pools b:1GiB,a:1GiB:nonsense -- true", 2, "--pools=b:1GiB,a:1GiB:nonsense: ");
   expect_refused("run --policy hard_cap -- true", 2, "needs --limit");
   expect_refused("run --policy multi_pool -- true", 2, "needs --pools");
   expect_refused("run --devices -1 -- true", 2, "--devices=-1: expected");
@@ -92,7 +94,9 @@ TEST_F(Run, RefusesBadWordsInOneLine) {
   expect_refused("run --group a/b -- true", 2, "--group=a/b: expected a name");
   expect_refused("run --group x --group-limit 30%free -- true", 2, "--group-limit=30%free: expected");
   expect_refused("run --group-limit 1GiB -- true", 2, "needs --group");
-  expect_refused("run -- true", 2, "GPUMEM_LIMIT=x", "GPUMEM_STRICT=1 GPUMEM_LIMIT=x");
+  expect_refused("run -- true", 2, "GPUMEM_LIMIT=x: not a number; expected", "GPUMEM_LIMIT=x");
+  expect_refused("run -- true", 2, "GPUMEM_PUBLISH=x: expected 0 or 1", "GPUMEM_STRICT=1 GPUMEM_PUBLISH=x");
+  EXPECT_EQ(run("run -- true", "GPUMEM_PUBLISH=x").exit_status, 0);
   expect_refused("run -- true", 2, "GPUMEM_DEVICES=-1: expected", four_cards + " GPUMEM_DEVICES=-1");
   EXPECT_EQ(run("run --devices 1 -- true", four_cards + " GPUMEM_DEVICES=-1").exit_status, 0) << "overruled";
   expect_refused("devices -- true", 2, "expected only with run");
@@ -100,11 +104,13 @@ TEST_F(Run, RefusesBadWordsInOneLine) {
   expect_refused("top --interval soon", 2, "--interval soon: expected seconds");
 }
 
-TEST_F(Run, ALimitIsOnTheWholeProgramUnlessItHasPoolsOrIsToldOtherwise) {
-  EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", "--limit 30%"), "process");
+// The library's own default is the process; what the environment says is passed on as it is.
+TEST_F(Run, TheScopeOfALimitIsTheLibrarysDefaultUnlessItIsNamed) {
+  EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", "--limit 30%"), "-");
   EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", "--limit 30%", "GPUMEM_LIMIT_SCOPE=pool"), "pool");
   EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", "--limit 8GiB --pools 2GiB,2GiB"), "-");
-  EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", ""), "-");
+  expect_refused("run --pools 2GiB,2GiB -- true", 2, "GPUMEM_LIMIT_SCOPE=process with pools",
+                 "GPUMEM_LIMIT_SCOPE=process");
 }
 
 TEST_F(Run, ALedgerThatCannotBeTrustedIsRefusedBeforeTheCommandBegins) {

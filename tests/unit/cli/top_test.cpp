@@ -29,10 +29,13 @@ class Top : public Program {
     auto made = allocator::open(devices, with_);
     ASSERT_TRUE(made.ok());
     served_ = *std::move(made);
-    auto socket = status_socket::open(path("shared"), [this] {
-      const allocator* const all[]{served_.get()};
-      return published_figures(all, with_);
-    });
+    auto socket = status_socket::open(
+        path("shared"),
+        [this] {
+          const allocator* const all[]{served_.get()};
+          return published_figures(all, with_);
+        },
+        [this] { static_cast<void>(served_->trim(0)); });
     ASSERT_TRUE(socket.ok()) << socket.why().message();
     socket_ = *std::move(socket);
   }
@@ -71,6 +74,9 @@ TEST_F(Top, AsATable) {
   EXPECT_THAT(got.out, HasSubstr(std::to_string(::getpid())));
   EXPECT_THAT(got.out, HasSubstr("caching"));
   EXPECT_THAT(got.out, HasSubstr("10.00 GiB  512.00 MiB  512.00 MiB"));
+  for (std::size_t at = 0; at < got.out.size(); at = got.out.find('\n', at) + 1) {
+    EXPECT_LE(got.out.find('\n', at) - at, 80U) << got.out.substr(at, got.out.find('\n', at) - at);
+  }
   EXPECT_EQ(got.out.find('\x1b'), std::string::npos) << "a pipe is no terminal";
   served_->deallocate(block);
 }
@@ -94,7 +100,7 @@ TEST_F(Top, AnAnswerThatIsNoneIsNoAnswer) {
     const json all = json::parse(got.out);
     ASSERT_EQ(all["served"].size(), 1U) << answer;
     EXPECT_EQ(all["served"][0]["answered"], false) << answer;
-    EXPECT_THAT(run("top --once", four_cards).out, HasSubstr("does not answer")) << answer;
+    EXPECT_THAT(run("top --once", four_cards).out, HasSubstr("no answer")) << answer;
   }
 }
 
@@ -108,18 +114,34 @@ TEST_F(Top, RepeatsUntilItIsEnded) {
   EXPECT_EQ(json::parse(lines.substr(0, lines.find('\n')))["served"].size(), 1U);
 }
 
-TEST_F(Top, OnATerminalItRedrawsInPlace) {
-  if (std::system("command -v script >/dev/null") != 0) GTEST_SKIP() << "needs script(1) for a terminal";
-  const std::string command = "env -i PATH=\"$PATH\" GPUMEM_SHARED_FOLDER='" + path("shared") + "' " + four_cards +
-                              " timeout -s INT 2 script -qec \"'" + path("bin/gpumem") + "' top --interval 0.2\" '" +
-                              path("typescript") + "' >/dev/null 2>&1 </dev/null";
-  static_cast<void>(std::system(command.c_str()));
-  const std::string drawn = content_of(path("typescript"));
-  std::size_t homes = 0;
-  for (std::size_t at = 0; (at = drawn.find("\x1b[H", at)) != std::string::npos; ++at) ++homes;
-  EXPECT_GT(homes, 1U) << "each look begins where the former one did";
-  EXPECT_THAT(drawn, HasSubstr("caching"));
+// Asked while this process listens: what lies idle in its pool goes back to the device.
+TEST_F(Top, AServedProcessTrimsWhenItIsAsked) {
+  served_->deallocate(served_->allocate(512 * mib));
+  EXPECT_GT(served_->stats(0)->reserved_bytes, 0U);
+  EXPECT_TRUE(ask_to_trim(path("shared"), ::getpid(), std::chrono::seconds{5}));
+  EXPECT_EQ(served_->stats(0)->reserved_bytes, 0U);
+  EXPECT_FALSE(ask_to_trim(path("shared"), 999'999'999, std::chrono::milliseconds{100}));
 }
+
+#ifdef GPUMEM_TEST_CURSES
+// Keys on a pseudo terminal: down to the served process, trim, quit.
+TEST_F(Top, OnATerminalItObeysKeys) {
+  if (std::system("command -v script >/dev/null") != 0) GTEST_SKIP() << "needs script(1) for a terminal";
+  served_->deallocate(served_->allocate(512 * mib));
+  write("keys", "sleep 1; printf s; sleep 0.3; printf t; sleep 1; printf /nobody; sleep 0.5; printf '\\n'; printf q\n");
+  const std::string command = "sh '" + path("keys") + "' | env -i PATH=\"$PATH\" TERM=xterm GPUMEM_SHARED_FOLDER='" +
+                              path("shared") + "' " + four_cards + " timeout 20 script -qec \"stty rows 30 cols 80; '" +
+                              path("bin/gpumem") + "' top --interval 0.5\" '" + path("typescript") +
+                              "' >/dev/null 2>&1";
+  EXPECT_EQ(std::system(command.c_str()), 0) << "q ends it";
+  const std::string drawn = content_of(path("typescript"));
+  EXPECT_THAT(drawn, HasSubstr("caching"));
+  EXPECT_THAT(drawn, HasSubstr("memory")) << "what it is sorted by after one s";
+  EXPECT_THAT(drawn, HasSubstr("gave 512.00 MiB back"));
+  EXPECT_THAT(drawn, HasSubstr("no process passes the filter"));
+  EXPECT_EQ(served_->stats(0)->reserved_bytes, 0U);
+}
+#endif
 
 }  // namespace
 }  // namespace gpumem::cli

@@ -22,7 +22,9 @@ class CudaCapture : public ::testing::TestWithParam<const char*> {
         *open_cuda_device({.ordinal = 0, .driver = *resolve_cuda_driver(reinterpret_cast<void*>(&cuGetProcAddress))});
     device* const raw = device_.get();
     settings with;
+    ASSERT_TRUE(with.set("policy", "caching").ok());  // which gives nothing back by itself
     ASSERT_TRUE(with.set("stream_ids", GetParam()).ok());
+    ASSERT_TRUE(with.set("stream_reuse", "device").ok());  // what others freed is served at once, behind a wait
     ASSERT_TRUE(with.set("pools", "256MiB,256MiB").ok());
     allocator_ = *allocator::open({&raw, 1}, with);
     CUcontext context = nullptr;
@@ -87,6 +89,7 @@ TEST_P(CudaCapture, BlocksStayWithTheGraphUntilItAndItsInstancesAreDestroyed) {
   EXPECT_FALSE(allocator_->try_allocate({.bytes = 100 * mib, .stream = {other_}}).ok()) << "an instance is still there";
   ASSERT_EQ(cuGraphLaunch(exec, other_), CUDA_SUCCESS);
   ASSERT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  simcuda::finish_destructors();
   EXPECT_EQ(take(100 * mib, other_), p) << "nothing can run it any more";
   give(p);
   give(beside);
@@ -136,6 +139,7 @@ TEST_P(CudaCapture, AStreamThatDiesAfterItsCaptureLeavesNothingToTheNextOneWithI
   }
   ASSERT_EQ(cuStreamDestroy(capturing_), CUDA_SUCCESS);
   ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  simcuda::finish_destructors();
   const std::uint64_t asked = simcuda::calls("cuStreamGetId");
   give(take(mib, nullptr));  // learns that the graph is gone, and names no dead handle for it
   EXPECT_EQ(simcuda::calls("cuStreamGetId"), asked);

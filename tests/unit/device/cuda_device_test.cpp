@@ -72,7 +72,7 @@ TEST_F(CudaDevice, TellsWhatItIsAndTakesNothing) {
 TEST_F(CudaDevice, AnOrdinalOutOfRangeIsNamedWithTheRange) {
   for (const int ordinal : {-1, 2, 1000}) {
     const auto refused = open_cuda_device({.ordinal = ordinal, .driver = driver()});
-    EXPECT_EQ(refused.code(), errc::invalid_argument);
+    EXPECT_EQ(refused.code(), errc::wrong_device);
     EXPECT_THAT(refused.why().message(), HasSubstr(std::to_string(ordinal)));
     EXPECT_THAT(refused.why().message(), HasSubstr("expected 0 to 1"));
   }
@@ -81,7 +81,7 @@ TEST_F(CudaDevice, AnOrdinalOutOfRangeIsNamedWithTheRange) {
 TEST_F(CudaDevice, APeerMustBeAnotherDevice) {
   for (const int peer : {0, 2, -1}) {
     const auto refused = open_cuda_device({.ordinal = 0, .driver = driver(), .peers = {peer}});
-    EXPECT_EQ(refused.code(), errc::invalid_argument) << peer;
+    EXPECT_EQ(refused.code(), errc::wrong_device) << peer;
   }
   EXPECT_TRUE(open_cuda_device({.ordinal = 0, .driver = driver(), .peers = {1}}).ok());
 }

@@ -124,7 +124,7 @@ TEST_F(Group, AllPoolsOnADeviceShareItsBudgetAndDevicesAreApart) {
   EXPECT_THAT(report.headline(), HasSubstr("group lab holds"));
   EXPECT_NE((*all)->allocate(600 * mib, {}, 2), nullptr) << "the other card";
   (*all)->deallocate(first);
-  EXPECT_GT((*all)->trim(0).returned_bytes, 0U);
+  EXPECT_GT((*all)->trim(0)->returned_bytes, 0U);
   EXPECT_NE((*all)->allocate(600 * mib, {}, 1), nullptr) << "what one pool gave back serves the other";
   for (int d = 0; d < 4; ++d) EXPECT_TRUE((*all)->check(d).ok());
 }

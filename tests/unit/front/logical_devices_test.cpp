@@ -78,5 +78,23 @@ TEST(logical_devices, refusals_name_the_setting_its_value_and_the_figures) {
   EXPECT_THAT(refusal_of(with({{"pools", "1GiB,x:1GiB:frugal"}})), HasSubstr("frugal"));
 }
 
+TEST(logical_devices, a_setting_is_another_way_to_give_a_policys_parameter) {
+  const auto slack = [](const settings& s) {
+    const auto given = parameters_from_settings(*find_policy(s.policy), s, s.policy);
+    const auto found = given.find("slack");
+    return found == given.end() ? std::string{"as named"} : found->second;
+  };
+  EXPECT_EQ(slack(with({{"policy", "expandable"}})), "as named");
+  EXPECT_EQ(slack(with({{"policy", "expandable"}, {"slack", "5%"}})), "5%");
+  EXPECT_EQ(slack(with({{"policy", "growth"}, {"slack", "5%"}})), "as named") << "growth has no such parameter";
+  EXPECT_EQ(slack(with({{"policy", "expandable:slack=1%"}, {"slack", "5%"}})), "as named") << "the policy is nearer";
+  settings code = with({{"policy", "expandable:slack=1%"}});
+  ASSERT_TRUE(code.apply({{"GPUMEM_SLACK", "7%"}}).ok());
+  EXPECT_EQ(slack(code), "7%") << "the environment wins over code";
+  settings both;
+  ASSERT_TRUE(both.apply({{"GPUMEM_POLICY", "expandable:slack=1%"}, {"GPUMEM_SLACK", "7%"}}).ok());
+  EXPECT_EQ(slack(both), "as named");
+}
+
 }  // namespace
 }  // namespace gpumem

@@ -48,6 +48,7 @@ class planned : public ::testing::Test {
     settings s;
     s.policy = policy;
     s.plan_path = path_;
+    s.reuse = stream_reuse::device;  // places are shared between streams where one may wait for another
     if (!limit.empty()) {
       if (status ok = s.set("limit", limit); !ok) return ok;
     }

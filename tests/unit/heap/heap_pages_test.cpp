@@ -1,4 +1,4 @@
-// Segments with memory behind some of their addresses: backing, taking it away, carving at a place, finding the place.
+// Segments with memory behind some of their addresses: backing, taking it away, carving at a place.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -7,7 +7,6 @@
 
 #include "bits.hpp"
 #include "heap.hpp"
-#include "page_place.hpp"
 
 namespace gpumem {
 namespace {
@@ -96,70 +95,6 @@ TEST(heap_pages, lowest_fit_prefers_the_exact_size_and_then_the_lowest_place) {
   EXPECT_EQ(x.h.at(x.h.lowest_fit(0, x.a, 3 * page, 512)).begin, base + 8 * page) << "exact";
   EXPECT_EQ(x.h.at(x.h.lowest_fit(0, x.a, 2 * page, 512)).begin, base) << "lowest, though not the smallest";
   EXPECT_EQ(x.h.lowest_fit(0, x.a, 6 * page, 512), no_block);
-}
-
-TEST(page_place, is_where_the_fewest_pages_are_missing) {
-  paged_heap x;
-  x.back(0, 2);
-  const block_index wall = x.h.carve_at(x.at(base), base, page, x.b);  // in use: nothing goes through it
-  x.back(10, 3);
-  const auto at = cheapest_place(x.h, 0, x.a, 4 * page, 512, page);
-  ASSERT_TRUE(at);
-  EXPECT_EQ(at->missing_bytes, page);
-  EXPECT_EQ(at->begin, base + 9 * page) << "of equals the lowest";
-  const auto pieces = missing_pieces(x.h, *at, 4 * page, page);
-  ASSERT_EQ(pieces.size(), 1U);
-  EXPECT_EQ(pieces[0].begin, base + 9 * page);
-  EXPECT_EQ(pieces[0].bytes, page);
-  x.h.release(wall, x.b, 1, false);
-}
-
-TEST(page_place, is_none_where_no_span_is_long_enough) {
-  paged_heap x{8};
-  x.back(3, 1);
-  x.h.carve_at(x.at(base + 3 * page), base + 3 * page, page, x.b);
-  EXPECT_TRUE(cheapest_place(x.h, 0, x.a, 4 * page, 512, page));
-  EXPECT_FALSE(cheapest_place(x.h, 0, x.a, 5 * page, 512, page));
-}
-
-// Against a search that tries every position: random heaps, random requests.
-TEST(page_place, agrees_with_trying_every_position) {
-  std::mt19937_64 random{7};
-  const auto below = [&](std::uint64_t n) { return random() % n; };
-  for (int round = 0; round < 200; ++round) {
-    paged_heap x{24};
-    std::vector<bool> has(24);
-    for (int k = 0; k < 12; ++k) {
-      const std::uint64_t p = below(24);
-      if (!has[p]) x.back(p, 1);
-      has[p] = true;
-    }
-    for (int k = 0; k < 6; ++k) x.take(below(2) != 0 ? x.a : x.b, (1 + below(8)) * (page / 4));
-    x.sound();
-    const std::uint64_t bytes = (1 + below(20)) * (page / 4);
-    std::uint64_t best = UINT64_MAX;
-    for (std::uint64_t begin = base; begin + bytes <= base + 24 * page; begin += page / 4) {
-      std::set<std::uint64_t> missing;
-      bool fits = true;
-      for (std::uint64_t p = begin; p < begin + bytes; p += page / 4) {
-        const block& b = x.h.at(x.at(p));
-        if (b.state == block_state::live) fits = false;
-        if (b.state == block_state::hollow) missing.insert(p / page);
-      }
-      if (fits) best = std::min<std::uint64_t>(best, missing.size() * page);
-    }
-    const auto at = cheapest_place(x.h, 0, x.a, bytes, 512, page);
-    if (best == UINT64_MAX) {
-      EXPECT_FALSE(at);
-    } else if (at) {
-      EXPECT_EQ(at->missing_bytes, best) << "round " << round;
-      std::uint64_t pieces = 0;
-      for (const hollow_piece& piece : missing_pieces(x.h, *at, bytes, page)) pieces += piece.bytes;
-      EXPECT_EQ(pieces, at->missing_bytes);
-    } else {
-      EXPECT_EQ(best, 0U) << "only a span without a hollow page is not looked at: best fit serves it";
-    }
-  }
 }
 
 }  // namespace

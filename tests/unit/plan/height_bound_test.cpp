@@ -30,7 +30,8 @@ std::uint64_t least_height(const problem& buffers) {
 }
 
 std::uint64_t bound_of(const problem& buffers, std::uint64_t reached) {
-  return raised_bound(buffers, {peak_load(buffers).bytes, reached}, 0, std::chrono::steady_clock::now() + 10s).bytes;
+  search_budget budget{search_budget::clock::now() + 10s};
+  return raised_bound(buffers, {peak_load(buffers).bytes, reached}, 0, budget).bytes;
 }
 
 // Each overlaps the next ones; some stay all the time, or from some moment on. Of so few, hardly any need more than the
@@ -106,7 +107,8 @@ TEST(height_bound, says_which_moments_prove_that_a_capacity_is_too_small) {
   // One byte less, and less by no multiple of what all sizes are multiples of.
   for (const std::uint64_t less : {1U, 500U, 1700U}) {
     const std::uint64_t next = stays + 42'000 - less;
-    EXPECT_GT(raised_bound(buffers, {next, next + 1}, 0, std::chrono::steady_clock::now() + 60s).bytes, next) << less;
+    search_budget budget{search_budget::clock::now() + 60s};
+    EXPECT_GT(raised_bound(buffers, {next, next + 1}, 0, budget).bytes, next) << less;
   }
   const auto found = solve(buffers, {.capacity = stays + 41'999, .time_limit = 60s});
   ASSERT_TRUE(found);
@@ -119,8 +121,8 @@ TEST(height_bound, says_which_moments_prove_that_a_capacity_is_too_small) {
 
 TEST(height_bound, is_what_is_known_where_there_is_no_time) {
   const problem buffers = turns(60, 20, 14'000, 11'000);
-  const proven_height got =
-      raised_bound(buffers, {peak_load(buffers).bytes, 100'000}, 0, std::chrono::steady_clock::now());
+  search_budget budget{search_budget::clock::now()};
+  const proven_height got = raised_bound(buffers, {peak_load(buffers).bytes, 100'000}, 0, budget);
   EXPECT_EQ(got.bytes, peak_load(buffers).bytes);
   EXPECT_EQ(got.during.lower, got.during.upper);
 }

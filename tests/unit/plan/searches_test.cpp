@@ -9,12 +9,13 @@
 #include "orders.hpp"
 #include "packing_search.hpp"
 #include "random_problem.hpp"
+#include "search_budget.hpp"
 #include "validate.hpp"
 
 namespace gpumem::plan {
 namespace {
 
-const auto never = std::chrono::steady_clock::time_point::max();
+search_budget never{search_budget::clock::time_point::max()};
 
 /// The lowest height there is, by trying every order: in one of them each buffer falls onto what the optimum rests it
 /// on.

@@ -34,6 +34,20 @@ TEST(solve, raises_the_bound_above_the_peak_where_that_cannot_be_reached) {
   EXPECT_EQ(found->height, found->lower_bound);
 }
 
+TEST(solve, ends_after_its_steps_whatever_the_clock_says) {
+  const problem buffers = random_problem(12, 300);
+  const solve_options some{.time_limit = std::chrono::hours{1}, .most_steps = 100'000, .tolerance = 0};
+  const auto once = solve(buffers, some);
+  const auto twice = solve(buffers, some);
+  ASSERT_TRUE(once);
+  ASSERT_TRUE(twice);
+  EXPECT_EQ(once->offsets, twice->offsets);
+  EXPECT_LT(once->took, std::chrono::seconds{30});
+  const auto more = solve(buffers, {.time_limit = std::chrono::hours{1}, .most_steps = 3'000'000, .tolerance = 0});
+  ASSERT_TRUE(more);
+  EXPECT_LE(more->height, once->height);
+}
+
 TEST(solve, is_deterministic) {
   const problem buffers = random_problem(12, 300);
   const auto once = solve(buffers, {.capacity = peak_load(buffers).bytes * 21 / 20});

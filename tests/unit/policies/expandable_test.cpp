@@ -8,13 +8,12 @@ namespace {
 
 constexpr std::uint64_t page = 2 * mib;
 
-std::unique_ptr<policy> with_slack(const byte_limit& slack, std::uint64_t page_bytes = page) {
-  auto made = make_policy("expandable", {.total_bytes = 80 * gib,
-                                         .free_at_start_bytes = 80 * gib,
-                                         .compute_major = 9,
-                                         .granularity_bytes = page,
-                                         .page_bytes = page_bytes,
-                                         .slack = slack});
+std::unique_ptr<policy> with_slack(const std::string& slack) {
+  auto made = make_policy(slack.empty() ? "expandable" : "expandable:slack=" + slack, {.total_bytes = 80 * gib,
+                                                                                       .free_at_start_bytes = 80 * gib,
+                                                                                       .compute_major = 9,
+                                                                                       .granularity_bytes = page,
+                                                                                       .page_bytes = page});
   return made ? std::move(*made) : nullptr;
 }
 
@@ -27,17 +26,24 @@ pool_view holding(std::uint64_t reserved, std::uint64_t live, std::uint64_t peak
 
 TEST(Expandable, ReservesSeveralTimesTheDeviceInAddresses) {
   const pool_view v = test::view_of(80 * gib);
-  EXPECT_GE(with_slack({})->pages(v).range_bytes, 2 * v.total_bytes);
+  EXPECT_GE(with_slack("")->pages(v).range_bytes, 2 * v.total_bytes);
 }
 
-TEST(Expandable, BecomesCachingWhereNoPagesAreMapped) {
-  const auto p = with_slack({}, 0);
-  EXPECT_EQ(p->pages(test::view_of(80 * gib)).range_bytes, 0U);
-  EXPECT_EQ(p->segment_classes(), 2U);
+TEST(Expandable, LeavesDevicesThatCannotMapPagesToCaching) {
+  EXPECT_EQ(with_slack("")->needs().without_pages, "caching");
+}
+
+TEST(Expandable, RefusesASlackThatIsNone) {
+  for (const char* slack : {"", "x", "-1", "101%", "5%free"}) {
+    const auto refused = find_policy("expandable:slack=" + std::string{slack});
+    EXPECT_EQ(refused.code(), errc::bad_setting) << slack;
+  }
+  EXPECT_EQ(find_policy("expandable:slack=much").why().message(),
+            "policy expandable:slack=much: expected a share (5%) or bytes (64MiB)");
 }
 
 TEST(Expandable, MakesNewPagesUpToTheSlackThatWasSet) {
-  const auto p = with_slack({.unit = byte_limit::kind::of_total, .bytes = 0, .fraction = 0.05});
+  const auto p = with_slack("5%");
   // 1000 MiB were live, 900 are, and 100 are wanted: up to 1052 MiB, of which 95 % are in use then.
   const auto ask = [&](std::uint64_t reserved) {
     return p->page_in(holding(reserved, 900 * mib, 1000 * mib), 100 * mib, 40 * mib).make_bytes;
@@ -49,19 +55,19 @@ TEST(Expandable, MakesNewPagesUpToTheSlackThatWasSet) {
 }
 
 TEST(Expandable, ASlackOfEverythingMovesNothing) {
-  const auto p = with_slack({.unit = byte_limit::kind::of_total, .bytes = 0, .fraction = 1});
+  const auto p = with_slack("100%");
   EXPECT_EQ(p->page_in(holding(100 * gib, 900 * mib, 1000 * mib), 100 * mib, 40 * mib).make_bytes, 40 * mib);
 }
 
 TEST(Expandable, SlackInBytesAndNone) {
-  const auto bytes = with_slack({.unit = byte_limit::kind::bytes, .bytes = 10 * mib, .fraction = 0});
+  const auto bytes = with_slack("10MiB");
   EXPECT_EQ(bytes->page_in(holding(100 * mib, 100 * mib, 100 * mib), 20 * mib, 40 * mib).make_bytes, 30 * mib);
-  const auto none = with_slack({.unit = byte_limit::kind::bytes, .bytes = 0, .fraction = 0});
+  const auto none = with_slack("0");
   EXPECT_EQ(none->page_in(holding(100 * mib, 90 * mib, 100 * mib), 10 * mib, 10 * mib).make_bytes, 0U);
 }
 
 TEST(Expandable, ByDefaultMakesMoreAheadWhileTheDemandRises) {
-  const auto p = with_slack({});
+  const auto p = with_slack("");
   const page_request rising = p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 20 * mib, 20 * mib);
   EXPECT_GT(rising.make_bytes, 300 * mib);
   EXPECT_GT(rising.run_bytes, page);

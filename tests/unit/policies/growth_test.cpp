@@ -17,7 +17,7 @@ TEST(GrowthSteps, DoubleAfterEachStepThatWasTaken) {
   }
 }
 
-TEST(GrowthSteps, AreAQuarterOfThePoolOnceThatIsMoreThan128MiB) {
+TEST(GrowthSteps, FollowTheTableOnceTheyHaveDoubled) {
   growth_steps steps;
   for (int i = 0; i < 20; ++i) {
     static_cast<void>(steps.covering(512, 0));
@@ -25,8 +25,26 @@ TEST(GrowthSteps, AreAQuarterOfThePoolOnceThatIsMoreThan128MiB) {
   }
   EXPECT_EQ(steps.covering(512, 100 * mib), 128 * mib);
   EXPECT_EQ(steps.covering(512, 512 * mib), 128 * mib);
-  EXPECT_EQ(steps.covering(512, 8 * gib), 2 * gib);
-  EXPECT_EQ(steps.covering(3 * gib, 8 * gib), 3 * gib) << "a larger request gets what it needs and no more";
+  EXPECT_EQ(steps.covering(512, 640 * mib), 160 * mib) << "a quarter of a small pool";
+  EXPECT_EQ(steps.covering(512, 768 * mib), 192 * mib);
+  EXPECT_EQ(steps.covering(512, 3 * gib), 192 * mib);
+  EXPECT_EQ(steps.covering(512, 8 * gib), 512 * mib) << "a sixteenth of a large one";
+}
+
+TEST(GrowthSteps, ALargeRequestGetsASegmentOfItsOwnSizeAndLeavesTheStepsAlone) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(24 * mib, 0), 24 * mib);
+  steps.taken();
+  EXPECT_EQ(steps.covering(3 * gib + 1, 8 * gib), 3 * gib + 2 * mib) << "in whole units of 2 MiB";
+  steps.taken();
+  EXPECT_EQ(steps.covering(512, 8 * gib), 16 * mib) << "the first step is still to come";
+}
+
+TEST(GrowthSteps, SmallRequestsShareASegmentAndSoDoThoseThatAreSmallForThePool) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(24 * mib - 1, 0), 32 * mib) << "below 24 MiB";
+  EXPECT_EQ(steps.covering(100 * mib, 4800 * mib), 100 * mib) << "a forty-eighth of the pool";
+  EXPECT_EQ(steps.covering(100 * mib - 1, 4800 * mib), 128 * mib) << "less";
 }
 
 TEST(GrowthSteps, DoubleUntilTheyCoverTheRequestAndThenNotAgain) {
@@ -46,24 +64,24 @@ TEST(GrowthSteps, AnExactStepCountsAsCovering) {
 
 TEST(GrowthSteps, ARefusedStepLeavesNoTrace) {
   growth_steps steps;
+  EXPECT_EQ(steps.covering(20 * mib, 0), 32 * mib);
   EXPECT_EQ(steps.covering(gib, 0), gib);
   EXPECT_EQ(steps.covering(512, 0), 16 * mib);
 }
 
 TEST(GrowthSteps, StopDoublingAtTheEndOf64Bits) {
   growth_steps steps;
-  const std::uint64_t huge = (std::uint64_t{1} << 63) + 1;
-  EXPECT_EQ(steps.covering(huge, 0), huge);
-  steps.taken();
   EXPECT_EQ(steps.covering(UINT64_MAX, 0), UINT64_MAX);
-  steps.taken();
-  EXPECT_EQ(steps.covering(1, UINT64_MAX), UINT64_MAX / 4);
+  for (int i = 0; i < 70; ++i) {
+    static_cast<void>(steps.covering(512, UINT64_MAX));
+    steps.taken();
+  }
+  EXPECT_EQ(steps.covering(1, UINT64_MAX), UINT64_MAX / 16);
 }
 
 TEST(GrowthSteps, CanStartAnywhere) {
   growth_steps steps{64 * mib};
   EXPECT_EQ(steps.covering(512, 0), 64 * mib);
-  EXPECT_EQ(steps.covering(65 * mib, 0), 128 * mib);
   growth_steps odd{3};
   EXPECT_EQ(odd.covering(100, 0), 192U);
 }
@@ -127,9 +145,9 @@ TEST(Growth, WorksWhereTheDeviceNamesNoGranularity) {
   EXPECT_EQ(asked.least_bytes, 999U);
 }
 
-TEST(Growth, KeepsItsSegmentsUntilAsked) {
+TEST(Growth, KeepsItsSegmentsUntilAskedOrOutOfMemory) {
   const auto growth = make("growth");
-  EXPECT_FALSE(growth->gives_back(give_back::pressure, view_of(gib, gib)));
+  EXPECT_TRUE(growth->gives_back(give_back::pressure, view_of(gib, gib)));
   EXPECT_TRUE(growth->gives_back(give_back::trim, view_of(gib, gib)));
   EXPECT_EQ(growth->segment_classes(), 1U);
 }
@@ -148,12 +166,12 @@ std::vector<std::uint64_t> segments_of(std::string_view name, std::uint64_t limi
   }
 }
 
-TEST(Growth, FillsTheLimitInStepsThatDoubleAndThenAreAQuarter) {
+TEST(Growth, FillsTheLimitInStepsThatDoubleAndThenGrowSlowly) {
   const std::vector<std::uint64_t> doubling{16 * mib, 32 * mib, 52 * mib};
   EXPECT_EQ(segments_of("growth", 100 * mib, 512), doubling);
-  const std::vector<std::uint64_t> quarters{16 * mib,  32 * mib,  64 * mib,  128 * mib, 128 * mib,
-                                            128 * mib, 128 * mib, 156 * mib, 196 * mib, 48 * mib};
-  EXPECT_EQ(segments_of("growth", gib, 512), quarters);
+  const std::vector<std::uint64_t> slow{16 * mib,  32 * mib,  64 * mib,  128 * mib, 128 * mib,
+                                        128 * mib, 128 * mib, 156 * mib, 192 * mib, 52 * mib};
+  EXPECT_EQ(segments_of("growth", gib, 512), slow);
 }
 
 TEST(Growth, IsWhatHardCapAndMultiPoolAre) {

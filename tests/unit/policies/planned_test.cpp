@@ -6,7 +6,9 @@ namespace gpumem::test {
 namespace {
 
 std::unique_ptr<policy> planned(std::uint64_t plan_bytes) {
-  return *make_policy("planned", {.total_bytes = 80 * gib, .granularity_bytes = 2 * mib, .plan_bytes = plan_bytes});
+  auto made = *make_policy("planned", {.total_bytes = 80 * gib, .granularity_bytes = 2 * mib});
+  if (plan_bytes != 0) made->follow_plan(plan_bytes);
+  return made;
 }
 
 TEST(Planned, TakesThePlanInOnePieceOrNotAtAll) {

@@ -38,23 +38,23 @@ TEST(PolicyRegistry, HoldsTheBuiltInPoliciesFromTheFirstUse) {
 
 TEST(PolicyRegistry, KnowsTheRecordingOfAPlanByNameAlone) {
   for (const char* name : {"planned:record", "planned:renew"}) {
-    EXPECT_TRUE(find_policy(name)->records_plan);
+    EXPECT_TRUE(find_policy(name)->needs.plan.records);
     EXPECT_NE(make(name), nullptr);
   }
-  EXPECT_FALSE(find_policy("planned:record")->follows_plan);
-  EXPECT_TRUE(find_policy("planned:renew")->follows_plan);
-  for (const policy_entry& e : known_policies()) EXPECT_FALSE(e.records_plan) << e.name;
+  EXPECT_FALSE(find_policy("planned:record")->needs.plan.follows);
+  EXPECT_TRUE(find_policy("planned:renew")->needs.plan.follows);
+  for (const policy_entry& e : known_policies()) EXPECT_FALSE(e.needs.plan.records) << e.name;
 }
 
 TEST(PolicyRegistry, SaysWhatAPolicyInsistsOn) {
-  EXPECT_TRUE(find_policy("hard_cap")->needs_limit);
-  EXPECT_FALSE(find_policy("hard_cap")->needs_pools);
-  EXPECT_TRUE(find_policy("multi_pool")->needs_pools);
-  EXPECT_FALSE(find_policy("multi_pool")->needs_limit);
-  EXPECT_TRUE(find_policy("grab_all")->leaves_reserve);
+  EXPECT_TRUE(find_policy("hard_cap")->needs.limit);
+  EXPECT_FALSE(find_policy("hard_cap")->needs.pools);
+  EXPECT_TRUE(find_policy("multi_pool")->needs.pools);
+  EXPECT_FALSE(find_policy("multi_pool")->needs.limit);
+  EXPECT_TRUE(find_policy("grab_all")->needs.everything);
   for (const char* name : {"growth", "caching"}) {
     const auto entry = find_policy(name);
-    EXPECT_FALSE(entry->needs_limit || entry->needs_pools || entry->leaves_reserve) << name;
+    EXPECT_FALSE(entry->needs.limit || entry->needs.pools || entry->needs.everything) << name;
   }
 }
 
@@ -73,7 +73,7 @@ TEST(PolicyRegistry, MakesARegisteredPolicyByName) {
   const auto entry = find_policy("exact");
   ASSERT_TRUE(entry.ok());
   EXPECT_EQ(entry->summary, "what is needed");
-  EXPECT_FALSE(entry->needs_limit || entry->needs_pools || entry->leaves_reserve);
+  EXPECT_FALSE(entry->needs.limit || entry->needs.pools || entry->needs.everything);
   const auto made = make("exact");
   ASSERT_NE(made, nullptr);
   EXPECT_EQ(made->grow(view_of(gib), 1234).bytes, 1234U);

@@ -20,7 +20,7 @@ std::array<block_index, depot::batch> numbers(block_index from) {
 std::set<block_index> drained(depot& d, owner_id o) {
   std::set<block_index> out;
   for (depot::blocks b = d.take_any(o); !b.empty(); b = d.take_any(o)) {
-    for (const claim_index i : b) EXPECT_TRUE(out.insert(i).second) << "twice";
+    for (const slot_index i : b) EXPECT_TRUE(out.insert(i).second) << "twice";
   }
   return out;
 }

@@ -38,79 +38,37 @@ TEST(stream_cache, a_bin_is_of_one_size_and_last_in_first_out) {
   EXPECT_EQ(s.find(5), nullptr);
   EXPECT_EQ(bin.count, 0U);
   EXPECT_EQ(bin.most, 8U);
-  for (claim_index i = 10; i < 18; ++i) bin.push(i);
+  for (slot_index i = 10; i < 18; ++i) bin.push(i);
   EXPECT_EQ(bin.count, 8U);
   EXPECT_EQ(bin.held[0], 10U);
   bin.drop_oldest(3);
   EXPECT_EQ(bin.count, 5U);
-  for (claim_index i = 18; i-- > 13;) EXPECT_EQ(bin.pop(), i);
+  for (slot_index i = 18; i-- > 13;) EXPECT_EQ(bin.pop(), i);
   EXPECT_EQ(bin.count, 0U);
 }
 
-// Of small blocks, once its owner has allowed it: the oldest of a full bin, and the latest batch comes back first.
-TEST(stream_cache, a_full_bin_sets_whole_batches_aside) {
-  constexpr claim_index batch = stream_cache::batch;
+TEST(stream_cache, takes_a_batch_in_the_order_of_its_frees) {
   stream_cache s{1, 0};
   stream_cache::bin& bin = s.at(bin_places::of(8));
   s.open(bin, 8, stream_cache::room);
-  claim_index next = 0;
-  const auto fill = [&] {
-    while (bin.count < stream_cache::room) bin.push(next++);
-  };
-  fill();
-  stream_cache::stack* const beside = s.beside(bin);
-  ASSERT_NE(beside, nullptr);
-  EXPECT_FALSE(s.set_aside(bin)) << "nothing is allowed yet";
-  beside->allowed = 2;
-  ASSERT_TRUE(s.set_aside(bin));
-  EXPECT_EQ(bin.count, stream_cache::room - batch);
-  EXPECT_EQ(bin.held[0], batch) << "the oldest went";
-  EXPECT_TRUE(bin.piles_up());
-  EXPECT_FALSE(s.set_aside(bin)) << "not full";
-  fill();
-  ASSERT_TRUE(s.set_aside(bin));
-  fill();
-  EXPECT_FALSE(s.set_aside(bin)) << "as many as are allowed";
-  EXPECT_EQ(beside->count, 2U);
-
-  EXPECT_TRUE(bin.piles_up());
-  while (bin.count != 0) EXPECT_EQ(bin.pop(), --next);
-  EXPECT_FALSE(bin.piles_up());
-  ASSERT_TRUE(s.take_from_beside(bin));
-  for (claim_index i = 2 * batch; i-- > batch;) EXPECT_EQ(bin.pop(), i);
-  ASSERT_TRUE(s.take_from_beside(bin));
-  for (claim_index i = batch; i-- > 0;) EXPECT_EQ(bin.pop(), i);
-  EXPECT_FALSE(s.take_from_beside(bin));
-  s.close(bin);
-  EXPECT_EQ(beside->allowed, 0U) << "what is opened anew has to be allowed anew";
-  EXPECT_EQ(s.beside(s.at(bin_places::of(9))), nullptr) << "a block of more than 4 KiB";
-}
-
-TEST(stream_cache, gives_the_oldest_batches_away_and_takes_others_in_their_order) {
-  constexpr claim_index batch = stream_cache::batch;
-  stream_cache s{1, 0};
-  stream_cache::bin& bin = s.at(bin_places::of(8));
-  s.open(bin, 8, stream_cache::room);
-  stream_cache::stack& beside = *s.beside(bin);
-  beside.allowed = 3;
-  claim_index next = 0;
-  for (int k = 0; k < 3; ++k) {
-    while (bin.count < stream_cache::room) bin.push(next++);
-    ASSERT_TRUE(s.set_aside(bin));
-  }
-  beside.drop_oldest(0);
-  ASSERT_EQ(beside.count, 3U);
-  beside.drop_oldest(2);
-  ASSERT_EQ(beside.count, 1U);
-  while (bin.count != 0) EXPECT_EQ(bin.pop(), --next);
-  ASSERT_TRUE(s.take_from_beside(bin));
-  for (claim_index i = 3 * batch; i-- > 2 * batch;) EXPECT_EQ(bin.pop(), i);
-  EXPECT_FALSE(s.take_from_beside(bin));
-
-  const std::array<claim_index, 3> from_another{10, 20, 30};
+  const std::array<slot_index, 3> from_another{10, 20, 30};
   bin.fill_reversed(from_another);
   ASSERT_EQ(bin.count, 3U);
-  for (const claim_index i : from_another) EXPECT_EQ(bin.pop(), i);
+  for (const slot_index i : from_another) EXPECT_EQ(bin.pop(), i);
+}
+
+TEST(stream_cache, a_bin_knows_the_fewest_that_it_held) {
+  stream_cache s{1, 0};
+  stream_cache::bin& bin = s.at(bin_places::of(8));
+  s.open(bin, 8, 8);
+  for (slot_index i = 0; i < 6; ++i) bin.push(i);
+  bin.unused = bin.count;
+  static_cast<void>(bin.pop());
+  static_cast<void>(bin.pop());
+  bin.push(9);
+  EXPECT_EQ(bin.unused, 4U);
+  bin.drop_oldest(3);
+  EXPECT_EQ(bin.unused, 1U) << "of the four, three went";
 }
 
 // Above 64 KiB a size may be in either of two bins; a third size takes the one that holds less.
@@ -143,26 +101,20 @@ TEST(stream_cache, sizes_that_share_have_a_choice_of_two) {
   EXPECT_EQ(s.find(b), nullptr);
 }
 
-// Whatever is asked for: a hit looks at no size before.
-TEST(stream_cache, the_bin_that_serves_is_the_one_that_is_found) {
+// Whatever is asked for: an allocation looks at no size before.
+TEST(stream_cache, finds_no_bin_for_what_none_is_of) {
   stream_cache s{1, 0};
   for (const std::uint32_t units : {1U, 7U, 128U, 129U, 4096U, UINT32_MAX}) {
     EXPECT_EQ(s.find(units), nullptr);
-    stream_cache::bin* const before = s.that_serves(units);
-    EXPECT_EQ(before != nullptr, units <= bin_places::exact);
-    if (before != nullptr) {
-      EXPECT_EQ(before->count, 0U) << "nothing to be had";
-      EXPECT_EQ(before->most, 0U) << "and takes nothing";
-    }
     s.open(s.bin_to_change(units), units, 8);
-    EXPECT_EQ(s.that_serves(units), s.find(units));
-    EXPECT_NE(s.that_serves(units), nullptr);
+    ASSERT_NE(s.find(units), nullptr);
+    EXPECT_EQ(s.find(units)->units, units);
   }
   for (const std::uint64_t none :
        {std::uint64_t{UINT32_MAX} + 1, std::uint64_t{UINT32_MAX} + 2, std::uint64_t{1} << 55, UINT64_MAX}) {
-    EXPECT_EQ(s.that_serves(none), nullptr) << none;
+    EXPECT_EQ(s.find(none), nullptr) << none;
   }
-  const stream_cache::bin* const of_none = s.that_serves(0);
+  const stream_cache::bin* const of_none = s.find(0);
   EXPECT_TRUE(of_none == nullptr || of_none->most == 0) << "takes nothing";
 }
 

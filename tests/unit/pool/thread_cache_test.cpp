@@ -14,8 +14,6 @@ TEST(thread_cache, finds_its_streams_by_handle_key_and_owner) {
   int handle = 0;
   EXPECT_EQ(c.of_handle(&handle), nullptr);
   EXPECT_EQ(c.of_handle(nullptr), nullptr) << "the default stream, before there is a cache for it";
-  EXPECT_FALSE(c.serves_latest(nullptr));
-  EXPECT_EQ(c.latest_tag(), claim_word::no_tag);
   EXPECT_EQ(c.of_owner(5), nullptr);
   stream_cache& five = c.add(5, 500);
   stream_cache& two = c.add(2, 200);
@@ -28,15 +26,11 @@ TEST(thread_cache, finds_its_streams_by_handle_key_and_owner) {
   EXPECT_EQ(c.of_key(201), nullptr);
   c.remember(&handle, five);
   EXPECT_EQ(c.of_handle(&handle), &five);
-  EXPECT_TRUE(c.serves_latest(&handle));
-  EXPECT_EQ(&c.latest(), &five);
-  EXPECT_EQ(c.latest_tag(), claim_word::plain_tag_of(5));
   EXPECT_EQ(c.of_handle(nullptr), nullptr);
   EXPECT_EQ(c.of_owner(2), &two);
   const std::unique_ptr<stream_cache> forgotten = c.forget(5);
   EXPECT_EQ(forgotten.get(), &five);
   EXPECT_EQ(c.of_handle(&handle), nullptr) << "a handle does not outlive what it named";
-  EXPECT_EQ(c.latest_tag(), claim_word::no_tag);
   EXPECT_EQ(c.of_owner(5), nullptr);
   EXPECT_EQ(c.of_key(500), nullptr);
 }
@@ -60,10 +54,8 @@ TEST(thread_cache, a_streams_cache_serves_another_one_once_it_is_empty) {
   EXPECT_EQ(c.of_owner(5), nullptr);
   EXPECT_EQ(second.next_in_use(0), stream_cache::no_bin);
   for (const std::uint32_t units : {3U, 700U}) {
-    const stream_cache::bin* const bin = second.that_serves(units);
-    ASSERT_NE(bin, nullptr);
-    EXPECT_EQ(bin->count, 0U);
-    EXPECT_EQ(bin->most, 0U) << "takes nothing in until it is opened";
+    const stream_cache::bin* const bin = second.find(units);
+    EXPECT_TRUE(bin == nullptr || (bin->count == 0 && bin->most == 0)) << "takes nothing in until it is opened";
   }
 }
 
@@ -74,8 +66,8 @@ TEST(thread_cache, counts_what_it_holds_and_what_it_served) {
   EXPECT_GE(c.metadata_bytes(), empty + sizeof(stream_cache));
   s.open(s.bin_to_change(1), 1, 8);
   s.open(s.bin_to_change(700), 700, 8);
-  for (claim_index i = 0; i < 5; ++i) s.find(1)->push(i);
-  for (claim_index i = 5; i < 7; ++i) s.find(700)->push(i);
+  for (slot_index i = 0; i < 5; ++i) s.find(1)->push(i);
+  for (slot_index i = 5; i < 7; ++i) s.find(700)->push(i);
   c.figures.filled = 7;
   EXPECT_EQ(c.blocks(), 7U);
   EXPECT_EQ(c.allocations(), 0U);
@@ -84,7 +76,7 @@ TEST(thread_cache, counts_what_it_holds_and_what_it_served) {
   EXPECT_EQ(c.allocations(), 1U);
 }
 
-// The claim of another thread: after the announcement, the fence and the wait, the owner is out until the claim ends.
+// Stopped by another thread: after the request, the fence and the wait, the owner is out until the stop ends.
 TEST(thread_cache, is_touched_by_one_at_a_time) {
   thread_cache c;
   std::uint64_t guarded = 0;
@@ -100,26 +92,26 @@ TEST(thread_cache, is_touched_by_one_at_a_time) {
   }};
   constexpr std::uint64_t rounds = 2000;
   for (std::uint64_t r = 0; r < rounds; ++r) {
-    c.announce_claim();
+    c.request_stop();
     heavy_fence();
     while (c.inside()) std::this_thread::yield();
     ++guarded;
-    c.end_claim();
+    c.end_stop();
   }
   stop = true;
   owner.join();
   EXPECT_EQ(guarded, own + rounds);
 }
 
-TEST(thread_cache, refuses_its_thread_while_it_is_claimed) {
+TEST(thread_cache, refuses_its_thread_while_it_is_stopped) {
   thread_cache c;
   ASSERT_TRUE(c.enter());
   EXPECT_TRUE(c.inside());
   c.leave();
-  c.announce_claim();
+  c.request_stop();
   EXPECT_FALSE(c.enter());
   EXPECT_FALSE(c.inside()) << "a refused thread is out again";
-  c.end_claim();
+  c.end_stop();
   EXPECT_TRUE(c.enter());
   c.leave();
 }

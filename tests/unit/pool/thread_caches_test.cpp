@@ -158,24 +158,24 @@ TEST(thread_caches, a_thread_that_has_begun_to_end_gets_none) {
   EXPECT_TRUE(x.it.all().empty());
 }
 
-TEST(thread_caches, a_claim_keeps_the_other_threads_out_and_not_its_own) {
+TEST(thread_caches, a_stop_keeps_the_other_threads_out_and_not_its_own) {
   tested_caches x;
   thread_cache* const mine = x.it.make_mine();
   std::barrier step{2};
   std::thread t{[&] {
     thread_cache* const other = x.it.make_mine();
     step.arrive_and_wait();  // made
-    step.arrive_and_wait();  // claimed
+    step.arrive_and_wait();  // stopped
     EXPECT_FALSE(other->enter());
     step.arrive_and_wait();  // seen
-    step.arrive_and_wait();  // the claim has ended
+    step.arrive_and_wait();  // the stop has ended
     EXPECT_TRUE(other->enter());
     other->leave();
   }};
   step.arrive_and_wait();
   {
-    const thread_caches::claim all{x.it};
-    EXPECT_TRUE(mine->enter()) << "a thread's own is not claimed: whoever claims stands under the pool's lock";
+    const thread_caches::stop_caches all{x.it};
+    EXPECT_TRUE(mine->enter()) << "a thread's own is not stopped: whoever stops caches holds the pool's lock";
     mine->leave();
     step.arrive_and_wait();
     step.arrive_and_wait();

@@ -1,0 +1,384 @@
+/// A header of 64 bytes, then one zstd frame with columns; a column is its width in bytes and one plane for each byte
+/// of its values, lowest first. Little-endian machines only, as all that CUDA runs on are.
+#include "binary_trace.hpp"
+
+#include <fmt/format.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <bit>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <unordered_map>
+
+#include "bits.hpp"
+#include "gpumem/request.hpp"
+#include "text.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr int level = 19;
+constexpr std::uint64_t most_ops = std::uint64_t{1} << 32;
+constexpr std::uint64_t largest_block = std::uint64_t{1} << 48;
+constexpr std::size_t version_at = 7;
+
+struct header {
+  std::array<char, 8> magic{};
+  std::uint64_t ops = 0;
+  std::uint32_t slots = 0;
+  std::uint32_t streams = 0;
+  std::uint64_t skipped_rows = 0;
+  std::uint64_t allocations = 0;
+  std::uint64_t payload_bytes = 0;     ///< uncompressed
+  std::uint64_t payload_checksum = 0;  ///< XXH3 of it
+  std::uint64_t checksum = 0;          ///< XXH3 of all of the above
+};
+static_assert(sizeof(header) == 64);
+
+std::uint64_t checksum_of(const header& of) { return XXH3_64bits(&of, sizeof of - sizeof of.checksum); }
+
+status bad(std::string why) { return {errc::corrupt, std::move(why)}; }
+
+/// Bytes of a value that is at most `most`.
+unsigned width_of(std::uint64_t most) { return std::max(1U, (static_cast<unsigned>(std::bit_width(most)) + 7) / 8); }
+
+template <typename number>
+void put_column(std::string& out, const std::vector<number>& values) {
+  const std::uint64_t most = values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+  const unsigned width = width_of(most);
+  out.push_back(static_cast<char>(width));
+  for (unsigned byte = 0; byte < width; ++byte) {
+    for (const number each : values) out.push_back(static_cast<char>(each >> (8 * byte)));
+  }
+}
+
+/// Takes columns off the front of a payload.
+class column_reader {
+ public:
+  explicit column_reader(std::string_view payload) : rest_{payload} {}
+
+  /// Nothing where the payload is too short, or a value does not fit.
+  template <typename number>
+  std::optional<std::vector<number>> take(std::uint64_t count) {
+    const auto width = rest_.empty() ? 0U : static_cast<unsigned>(static_cast<unsigned char>(rest_.front()));
+    if (width == 0 || width > sizeof(number) || count > (rest_.size() - 1) / width) return std::nullopt;
+    const auto* const planes = reinterpret_cast<const unsigned char*>(rest_.data()) + 1;
+    std::vector<number> out(count);
+    for (std::uint64_t i = 0; i < count; ++i) out[i] = planes[i];
+    for (unsigned byte = 1; byte < width; ++byte) {
+      const unsigned char* const plane = planes + byte * count;
+      for (std::uint64_t i = 0; i < count; ++i) {
+        out[i] = static_cast<number>(out[i] | static_cast<number>(static_cast<number>(plane[i]) << (8 * byte)));
+      }
+    }
+    rest_.remove_prefix(1 + width * count);
+    return out;
+  }
+  [[nodiscard]] bool at_end() const noexcept { return rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+};
+
+/// The columns of a trace, one entry an operation, an allocation, a free or a size.
+struct columns {
+  std::vector<std::uint64_t> streams;
+  std::vector<std::uint64_t> unit;       ///< one: of the times, in nanoseconds
+  std::vector<std::uint64_t> times;      ///< by operation: since the last one
+  std::vector<std::uint8_t> kinds;       ///< bits by operation: 1 is a free
+  std::vector<std::uint64_t> sizes;      ///< in order of first appearance
+  std::vector<std::uint32_t> size_of;    ///< by allocation: index into `sizes`
+  std::vector<std::uint32_t> back;       ///< by free: of the last so many allocations the earliest one
+  std::vector<std::uint16_t> stream_of;  ///< by operation; empty where there is one stream
+};
+
+columns columns_of(const trace& of) {
+  columns out;
+  out.streams = of.streams;
+  std::unordered_map<std::uint64_t, std::uint32_t> known;
+  std::vector<std::uint32_t> allocation_of(of.slots);
+  std::uint32_t allocations = 0;
+  std::uint64_t before = 0;
+  std::uint64_t unit = 0;
+  out.kinds.resize((of.ops.size() + 7) / 8);
+  for (std::size_t i = 0; i < of.ops.size(); ++i) {
+    const trace_op& op = of.ops[i];
+    out.times.push_back(op.time_ns - before);
+    unit = std::gcd(unit, op.time_ns - before);
+    before = op.time_ns;
+    if (of.streams.size() > 1) out.stream_of.push_back(op.stream);
+    if (op.kind == op_kind::free) {
+      out.kinds[i / 8] = static_cast<std::uint8_t>(out.kinds[i / 8] | 1U << (i % 8));
+      out.back.push_back(allocations - allocation_of[op.slot]);
+      continue;
+    }
+    allocation_of[op.slot] = allocations++;
+    const auto [at, added] = known.emplace(op.bytes, static_cast<std::uint32_t>(out.sizes.size()));
+    if (added) out.sizes.push_back(op.bytes);
+    out.size_of.push_back(at->second);
+  }
+  out.unit = {std::max<std::uint64_t>(unit, 1)};
+  for (std::uint64_t& each : out.times) each /= out.unit.front();
+  return out;
+}
+
+/// The order is the format's.
+std::string payload_of(const columns& of) {
+  std::string out;
+  const std::vector<std::uint64_t> size_count{of.sizes.size()};
+  put_column(out, of.streams);
+  put_column(out, of.unit);
+  put_column(out, of.times);
+  put_column(out, of.kinds);
+  put_column(out, size_count);
+  put_column(out, of.sizes);
+  put_column(out, of.size_of);
+  put_column(out, of.back);
+  if (!of.stream_of.empty()) put_column(out, of.stream_of);
+  return out;
+}
+
+result<columns> read_columns(std::string_view payload, const header& head) {
+  column_reader from{payload};
+  columns out;
+  const auto take = [&](auto& into, std::uint64_t count) {
+    using number = typename std::decay_t<decltype(into)>::value_type;
+    auto got = from.take<number>(count);
+    if (got) into = *std::move(got);
+    return got.has_value();
+  };
+  std::vector<std::uint64_t> size_count;
+  const bool whole = take(out.streams, head.streams) && take(out.unit, 1) && take(out.times, head.ops) &&
+                     take(out.kinds, (head.ops + 7) / 8) && take(size_count, 1) &&
+                     take(out.sizes, size_count.front()) && take(out.size_of, head.allocations) &&
+                     take(out.back, head.ops - head.allocations) &&
+                     (head.streams < 2 || take(out.stream_of, head.ops)) && from.at_end();
+  if (!whole) return bad("damaged: a column has another length than the header says");
+  return out;
+}
+
+/// Makes operations of columns; slots are handed out as the CSV's reader does.
+class op_builder {
+ public:
+  op_builder(const columns& from, const header& head, trace& into) : from_{from}, head_{head}, into_{into} {
+    into_.ops.resize(head.ops);
+    slot_of_.resize(head.allocations);
+    allocation_in_.resize(head.slots);
+    free_slots_.reserve(head.slots);
+  }
+
+  status run() {
+    std::uint64_t time = 0;
+    for (std::size_t i = 0; i < into_.ops.size(); ++i) {
+      trace_op& op = into_.ops[i];
+      op.time_ns = time += from_.times[i] * from_.unit.front();
+      if (!from_.stream_of.empty()) op.stream = from_.stream_of[i];
+      const bool is_free = (static_cast<unsigned>(from_.kinds[i / 8]) >> (i % 8) & 1U) != 0;
+      const bool good = op.stream < head_.streams && (is_free ? free_one(op) : allocate_one(op));
+      if (!good) return bad(fmt::format("damaged: operation {} cannot be", i + 1));
+    }
+    return allocated_ == head_.allocations && slots_ == head_.slots ? status{} : bad("damaged: operations are missing");
+  }
+
+ private:
+  bool allocate_one(trace_op& op) {
+    if (allocated_ == head_.allocations) return false;
+    const std::uint32_t which = from_.size_of[allocated_];
+    if (which >= from_.sizes.size()) return false;
+    op.bytes = from_.sizes[which];
+    if (op.bytes == 0 || op.bytes > largest_block) return false;
+    if (free_slots_.empty()) {
+      if (slots_ == head_.slots) return false;
+      op.slot = slots_++;
+    } else {
+      op.slot = free_slots_.back();
+      free_slots_.pop_back();
+    }
+    slot_of_[allocated_] = op.slot;
+    allocation_in_[op.slot] = ++allocated_;
+    live_bytes_ += round_up(op.bytes, block_granularity);
+    into_.peak_live_bytes = std::max(into_.peak_live_bytes, live_bytes_);
+    return true;
+  }
+  bool free_one(trace_op& op) {
+    if (freed_ == from_.back.size()) return false;
+    const std::uint32_t back = from_.back[freed_++];
+    if (back == 0 || back > allocated_) return false;
+    const std::uint64_t which = allocated_ - back;
+    op.slot = slot_of_[which];
+    if (allocation_in_[op.slot] != which + 1) return false;  // it is not live any more
+    allocation_in_[op.slot] = 0;
+    op.kind = op_kind::free;
+    op.bytes = from_.sizes[from_.size_of[which]];
+    live_bytes_ -= round_up(op.bytes, block_granularity);
+    free_slots_.push_back(op.slot);
+    return true;
+  }
+
+  const columns& from_;
+  const header& head_;
+  trace& into_;
+  std::vector<std::uint32_t> slot_of_;        ///< by allocation
+  std::vector<std::uint64_t> allocation_in_;  ///< by slot: its number and 1; 0 while it is free
+  std::vector<std::uint32_t> free_slots_;
+  std::uint64_t allocated_ = 0;
+  std::uint64_t freed_ = 0;
+  std::uint32_t slots_ = 0;
+  std::uint64_t live_bytes_ = 0;
+};
+
+using file_pointer = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+result<std::string> content_of(const std::string& path) {
+  const file_pointer file{std::fopen(path.c_str(), "rbe"), std::fclose};
+  std::string out;
+  if (file == nullptr || std::fseek(file.get(), 0, SEEK_END) != 0) {
+    return status{errc::invalid_argument, fmt::format("cannot be opened: {}", std::strerror(errno))};
+  }
+  const long bytes = std::ftell(file.get());
+  std::rewind(file.get());
+  out.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  if (bytes < 0 || std::fread(out.data(), 1, out.size(), file.get()) != out.size()) {
+    return status{errc::invalid_argument, "cannot be read"};
+  }
+  return out;
+}
+
+status check_header(const header& head) {
+  if (head.magic[version_at] != binary_trace_magic[version_at]) {
+    return bad(fmt::format("a .gmtrace of version {}, expected version {}", static_cast<int>(head.magic[version_at]),
+                           static_cast<int>(binary_trace_magic[version_at])));
+  }
+  if (head.checksum != checksum_of(head)) return bad("damaged: the checksum of the header does not match");
+  const bool possible = head.ops > 0 && head.ops <= most_ops && head.allocations <= head.ops &&
+                        head.slots <= head.allocations && head.streams >= 1 && head.streams <= 65536;
+  return possible ? status{} : bad("damaged: the header counts what cannot be");
+}
+
+}  // namespace
+
+bool is_binary_trace(const std::string& path) {
+  const file_pointer file{std::fopen(path.c_str(), "rbe"), std::fclose};
+  std::array<char, 8> begin{};
+  return file != nullptr && std::fread(begin.data(), 1, begin.size(), file.get()) == begin.size() &&
+         std::string_view{begin.data(), version_at} == binary_trace_magic.substr(0, version_at);
+}
+
+std::optional<std::uint64_t> ops_of_binary_trace(const std::string& path) {
+  const file_pointer file{std::fopen(path.c_str(), "rbe"), std::fclose};
+  header head;
+  const bool whole = file != nullptr && std::fread(&head, 1, sizeof head, file.get()) == sizeof head &&
+                     std::string_view{head.magic.data(), head.magic.size()} == binary_trace_magic;
+  return whole ? std::optional{head.ops} : std::nullopt;
+}
+
+result<trace> read_binary_trace(const std::string& path) {
+  const auto file = content_of(path);
+  if (!file) return file.why();
+  header head;
+  if (file->size() < sizeof head) return bad("cut short: less than a header");
+  std::memcpy(&head, file->data(), sizeof head);
+  if (status good = check_header(head); !good) return good;
+  const std::string_view frame = std::string_view{*file}.substr(sizeof head);
+  if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != head.payload_bytes) {
+    return bad("damaged: the length of the compressed data is not the header's");
+  }
+  std::string payload(head.payload_bytes, '\0');
+  const std::size_t got = ZSTD_decompress(payload.data(), payload.size(), frame.data(), frame.size());
+  if (ZSTD_isError(got) != 0 || got != payload.size()) {
+    return bad(fmt::format("damaged: {}", ZSTD_isError(got) != 0 ? ZSTD_getErrorName(got) : "the data ends early"));
+  }
+  if (XXH3_64bits(payload.data(), payload.size()) != head.payload_checksum) {
+    return bad("damaged: the checksum of the data does not match");
+  }
+  const auto all = read_columns(payload, head);
+  if (!all) return all.why();
+  trace out;
+  out.streams = all->streams;
+  out.slots = head.slots;
+  out.skipped_rows = head.skipped_rows;
+  if (status built = op_builder{*all, head, out}.run(); !built) return built;
+  return out;
+}
+
+namespace {
+
+status not_written(const std::string& path, int error) {
+  return {errc::bad_setting,
+          fmt::format("{}: cannot be written: {}", printable(path, 4096), std::strerror(error != 0 ? error : EIO))};
+}
+
+}  // namespace
+
+status write_binary_trace(const std::string& path, const trace& of) {
+  const columns all = columns_of(of);
+  const std::string payload = payload_of(all);
+  header head;
+  std::copy(binary_trace_magic.begin(), binary_trace_magic.end(), head.magic.begin());
+  head.ops = of.ops.size();
+  head.slots = of.slots;
+  head.streams = static_cast<std::uint32_t>(of.streams.size());
+  head.skipped_rows = of.skipped_rows;
+  head.allocations = all.size_of.size();
+  head.payload_bytes = payload.size();
+  head.payload_checksum = XXH3_64bits(payload.data(), payload.size());
+  head.checksum = checksum_of(head);
+  std::string frame(ZSTD_compressBound(payload.size()), '\0');
+  const std::size_t bytes = ZSTD_compress(frame.data(), frame.size(), payload.data(), payload.size(), level);
+  if (ZSTD_isError(bytes) != 0) return {errc::bad_setting, fmt::format("{}: {}", path, ZSTD_getErrorName(bytes))};
+  const std::string beside = path + ".new";
+  std::FILE* const file = std::fopen(beside.c_str(), "wbe");
+  if (file == nullptr) return not_written(path, errno);
+  const bool written = std::fwrite(&head, 1, sizeof head, file) == sizeof head &&
+                       std::fwrite(frame.data(), 1, bytes, file) == bytes && std::fflush(file) == 0;
+  const int error = written ? 0 : errno;
+  const bool closed = std::fclose(file) == 0;
+  if (written && closed && std::rename(beside.c_str(), path.c_str()) == 0) return {};
+  const int last = written ? errno : error;
+  (void)std::remove(beside.c_str());
+  return not_written(path, last);
+}
+
+status write_csv_trace(const std::string& path, const trace& of) {
+  constexpr std::uint64_t first_pointer = 0x7f0000000000;
+  const std::string beside = path + ".new";
+  const gzFile file = gzopen(beside.c_str(), path.ends_with(".gz") ? "wb" : "wbT");
+  if (file == nullptr) return not_written(path, errno);
+  bool good = gzputs(file, "Thread,Time,Action,Pointer,Size,Stream\n") > 0;
+  for (const trace_op& op : of.ops) {
+    const std::uint64_t us = op.time_ns / 1000;
+    const std::uint64_t s = us / 1'000'000;
+    const std::string row = fmt::format("1,{:02}:{:02}:{:02}:{:06},{},{:#x},{},{}\n", s / 3600, s / 60 % 60, s % 60,
+                                        us % 1'000'000, op.kind == op_kind::free ? "free" : "allocate",
+                                        first_pointer + std::uint64_t{op.slot} * 512, op.bytes, of.streams[op.stream]);
+    good = good && gzwrite(file, row.data(), static_cast<unsigned>(row.size())) == static_cast<int>(row.size());
+  }
+  const int error = good ? 0 : errno;
+  good = gzclose(file) == Z_OK && good;
+  if (good && std::rename(beside.c_str(), path.c_str()) == 0) return {};
+  const int last = error != 0 ? error : errno;
+  (void)std::remove(beside.c_str());
+  return not_written(path, last);
+}
+
+status write_trace(const std::string& path, const trace& of) {
+  if (path.ends_with(".gmtrace")) return write_binary_trace(path, of);
+  if (path.ends_with(".csv") || path.ends_with(".csv.gz")) return write_csv_trace(path, of);
+  return {errc::bad_setting,
+          fmt::format("{}: expected a name that ends in .gmtrace, .csv or .csv.gz", printable(path, 4096))};
+}
+
+}  // namespace gpumem::bench

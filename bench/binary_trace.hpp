@@ -1,0 +1,39 @@
+/// Traces as compact files (`.gmtrace`), for sweeps over thousands of them: a tenth of CSV.gz, and read without
+/// parsing.
+///
+/// docs/traces.md describes the format. What a replay needs is kept exactly: operations, sizes, times, streams, which
+/// free belongs to which allocation. Pointers and threads are not kept: a replay reads neither.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "gpumem/status.hpp"
+#include "trace.hpp"
+
+namespace gpumem::bench {
+
+inline constexpr std::string_view binary_trace_magic{"GMTRACE\x01", 8};
+
+/// Whether a file begins as one of any version.
+bool is_binary_trace(const std::string& path);
+
+/// How many operations its header says; nothing where it is no such file.
+std::optional<std::uint64_t> ops_of_binary_trace(const std::string& path);
+
+/// The loaded trace, without name and path. `corrupt` says what is damaged, without the path: a checksum, a length, an
+/// operation that cannot be.
+result<trace> read_binary_trace(const std::string& path);
+
+/// Writes whole or not at all; `bad_setting` names path and reason.
+status write_binary_trace(const std::string& path, const trace& of);
+
+/// RMM's CSV, compressed where the name ends in `.gz`. Pointers are made up from the slots.
+status write_csv_trace(const std::string& path, const trace& of);
+
+/// By the ending: `.gmtrace`, `.csv` or `.csv.gz`; `bad_setting` for any other.
+status write_trace(const std::string& path, const trace& of);
+
+}  // namespace gpumem::bench

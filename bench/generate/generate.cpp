@@ -1,0 +1,137 @@
+#include "generate.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+
+#include "binary_trace.hpp"
+#include "inputs.hpp"
+#include "network.hpp"
+#include "output_file.hpp"
+#include "parallel.hpp"
+#include "progress.hpp"
+#include "text.hpp"
+#include "variation.hpp"
+#include "workload.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+constexpr std::uint64_t most_traces = 10'000'000;
+
+/// Requests with growing caches, as bench/workloads/serving.cpp has them.
+trace serve(std::uint64_t ops, random_numbers& random) {
+  workload_shape shape;
+  shape.ops = ops;
+  shape.peak_bytes = (std::uint64_t{1} + random.below(64)) << 28;
+  shape.seed = random.next();
+  trace made = serving_workload(shape);
+  made.name = fmt::format("serving-p{}MiB", shape.peak_bytes >> 20);
+  return made;
+}
+
+result<std::vector<trace>> load_recordings(const std::vector<std::string>& from) {
+  std::vector<std::string> paths;
+  for (const std::string& each : from.empty() ? std::vector{bundled_traces_folder()} : from) {
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(each, ignored)) {
+      paths.push_back(each);
+      continue;
+    }
+    const auto inside = traces_in(each);
+    if (!inside) return inside.why();
+    paths.insert(paths.end(), inside->begin(), inside->end());
+  }
+  std::vector<trace> out;
+  for (const std::string& path : paths) {
+    auto t = load_trace(path);
+    if (!t) return t.why();
+    out.push_back(*std::move(t));
+  }
+  return out;
+}
+
+/// The part before the first `-` is the kind; the number comes behind it, so that names sort by kind.
+std::string numbered(const std::string& name, std::uint64_t number) {
+  const std::size_t dash = name.find('-');
+  return fmt::format("{}-{:05}{}", name.substr(0, dash), number, dash == std::string::npos ? "" : name.substr(dash));
+}
+
+}  // namespace
+
+trace generate_trace(std::uint64_t seed, std::uint64_t number, std::uint64_t ops,
+                     const std::vector<trace>& recordings) {
+  random_numbers random{seed * 0x9e3779b97f4a7c15 + number};
+  const std::uint64_t kind = random.below(8);
+  trace made;
+  if (kind < 5) {
+    const network_shape shape = draw_network(random);
+    made = train(shape, ops, random);
+  } else if (kind < 7 && !recordings.empty()) {
+    made = vary(recordings[random.below(recordings.size())], ops, random);
+    made.name = "recorded-" + made.name;
+  } else {
+    made = serve(ops, random);
+  }
+  made.name = numbered(made.name, number);
+  return made;
+}
+
+status generate(const generate_options& with) {
+  const auto recordings = load_recordings(with.recordings);
+  if (!recordings) return recordings.why();
+  std::error_code why;
+  std::filesystem::create_directories(with.folder, why);
+  if (why)
+    return {errc::bad_setting, fmt::format("{}: cannot be made: {}", printable(with.folder, 4096), why.message())};
+  progress bar{with.count, with.quiet};
+  return run_parallel(with.count, with.jobs, [&](std::size_t i) -> status {
+    const trace made = generate_trace(with.seed, i + 1, with.ops, *recordings);
+    if (status written = write_trace(fmt::format("{}/{}{}", with.folder, made.name, with.ending), made); !written) {
+      return written;
+    }
+    bar.step(made.name);
+    return {};
+  });
+}
+
+int generate_main(std::vector<std::string> words) {
+  generate_options with;
+  with.jobs = std::max(1U, std::thread::hardware_concurrency());
+  CLI::App app{"Traces from a seed: steps of networks of many shapes, variations of recorded programs, serving.",
+               "gpumem_bench generate"};
+  app.add_option("-o,--output", with.folder, "they go here")->type_name("FOLDER")->required();
+  app.add_option("--count", with.count, "how many (1000)")
+      ->type_name("N")
+      ->check(CLI::Range(std::uint64_t{1}, most_traces));
+  app.add_option("--seed", with.seed, "the same seed gives the same traces (1)")->type_name("N");
+  app.add_option("--ops", with.ops, "operations of each, about (4000)")
+      ->type_name("N")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{100'000'000}));
+  app.add_option("--from", with.recordings, "recordings to vary: files and folders (the bundled traces)")
+      ->type_name("F");
+  app.add_option("--format", with.ending, "gmtrace or csv.gz")->check(CLI::IsMember({"gmtrace", "csv.gz", ".gmtrace"}));
+  app.add_option("-j,--jobs", with.jobs, "at once (as many as there are cores)")->check(CLI::Range(1U, 1024U));
+  app.add_flag("--quiet", with.quiet, "no progress bar");
+  std::reverse(words.begin(), words.end());
+  status made;
+  try {
+    app.parse(words);
+    if (!with.ending.starts_with('.')) with.ending.insert(0, ".");
+    made = generate(with);
+  } catch (const CLI::CallForHelp&) {
+    return print_out(app.help()).ok() ? 0 : 2;
+  } catch (const CLI::Error& wrong) {
+    const std::string text = wrong.what();
+    made = {errc::bad_setting,
+            fmt::format("{} (generate --help lists what there is)", text.substr(0, text.find('\n')))};
+  }
+  if (!made.ok()) fmt::print(stderr, "gpumem_bench: {}\n", printable(made.message(), 8192));
+  return made.ok() ? 0 : 2;
+}
+
+}  // namespace gpumem::bench

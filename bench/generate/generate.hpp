@@ -1,0 +1,36 @@
+/// Traces by the thousand, from a seed: steps of networks that differ in model, batch, length, optimiser and
+/// parallelism, and variations of recorded ones. The same seed gives the same files on every machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpumem/status.hpp"
+#include "trace.hpp"
+
+namespace gpumem::bench {
+
+struct generate_options {
+  std::string folder;
+  std::uint64_t count = 1000;
+  std::uint64_t seed = 1;
+  std::uint64_t ops = 4000;             ///< of each trace, about
+  std::vector<std::string> recordings;  ///< files and folders; empty: the bundled traces
+  std::string ending = ".gmtrace";      ///< or `.csv.gz`
+  unsigned jobs = 1;
+  bool quiet = false;
+};
+
+/// The trace of a number, with its name: `transformer-00012-h1024x24-b8-s512-adam-tensor4`. Depends on the seed, the
+/// number, `ops` and the recordings alone.
+trace generate_trace(std::uint64_t seed, std::uint64_t number, std::uint64_t ops, const std::vector<trace>& recordings);
+
+/// All of them, each written whole or not at all; files that are there already with the same name are written again.
+status generate(const generate_options& with);
+
+/// `gpumem_bench generate`: exit status 0, or 2.
+int generate_main(std::vector<std::string> words);
+
+}  // namespace gpumem::bench

@@ -1,0 +1,290 @@
+/// A stack machine without the instructions that make a pickle a program.
+#include "pickle.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+#include <unordered_map>
+
+namespace gpumem::bench {
+
+std::optional<std::int64_t> pickle_data::integer(index of) const noexcept {
+  const node& n = nodes_[of];
+  if (n.what != kind::integer && n.what != kind::boolean) return std::nullopt;
+  return n.number;
+}
+
+std::optional<std::string_view> pickle_data::text(index of) const noexcept {
+  return nodes_[of].what == kind::text ? std::optional{nodes_[of].text} : std::nullopt;
+}
+
+std::span<const pickle_data::index> pickle_data::items(index of) const noexcept {
+  const node& n = nodes_[of];
+  if (n.what != kind::list && n.what != kind::dictionary) return {};
+  return containers_[static_cast<std::size_t>(n.number)];
+}
+
+std::optional<pickle_data::index> pickle_data::find(index dictionary, std::string_view key) const noexcept {
+  if (kind_of(dictionary) != kind::dictionary) return std::nullopt;
+  const std::span<const index> all = items(dictionary);
+  for (std::size_t i = all.size(); i >= 2; i -= 2) {
+    if (text(all[i - 2]) == key) return all[i - 1];
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+/// The refused instructions that files in circulation have.
+std::string name_of(unsigned char code) {
+  switch (code) {
+    case 'c':
+      return "GLOBAL, which names a class";
+    case 0x93:
+      return "STACK_GLOBAL, which names a class";
+    case 'R':
+      return "REDUCE, which calls something";
+    case 'i':
+      return "INST, which makes an object";
+    case 'o':
+      return "OBJ, which makes an object";
+    case 0x81:
+      return "NEWOBJ, which makes an object";
+    case 0x92:
+      return "NEWOBJ_EX, which makes an object";
+    case 'b':
+      return "BUILD, which fills an object";
+    case 'P':
+    case 'Q':
+      return "a persistent id, which somebody else resolves";
+    case 0x82:
+    case 0x83:
+    case 0x84:
+      return "an extension, which names a class";
+    default:
+      return fmt::format("instruction {:#04x}", code);
+  }
+}
+
+}  // namespace
+
+class pickle_machine {
+ public:
+  using index = pickle_data::index;
+  using kind = pickle_data::kind;
+  explicit pickle_machine(std::string_view bytes) : bytes_{bytes} {}
+
+  result<pickle_data> run() {
+    for (;;) {
+      began_ = at_;
+      std::uint64_t code = 0;
+      if (!take(1, code)) return bad("the file ends within the data");
+      if (code == '.') break;
+      if (status done = step(static_cast<unsigned char>(code)); !done) return done;
+    }
+    if (stack_.size() != 1 || !marks_.empty()) return bad("not one value is left at the end");
+    out_.root_ = stack_.back();
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] status bad(std::string_view what) const {
+    return {errc::corrupt, fmt::format("byte {}: {}", began_, what)};
+  }
+
+  /// A little-endian number of so many bytes.
+  bool take(std::size_t width, std::uint64_t& into) {
+    if (bytes_.size() - at_ < width) return false;
+    into = 0;
+    for (std::size_t i = 0; i < width; ++i) {
+      into |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes_[at_ + i])) << (8 * i);
+    }
+    at_ += width;
+    return true;
+  }
+
+  void push(pickle_data::node n) {
+    out_.nodes_.push_back(n);
+    stack_.push_back(static_cast<index>(out_.nodes_.size() - 1));
+  }
+  status push_integer(std::int64_t value) {
+    push({.what = kind::integer, .number = value});
+    return {};
+  }
+  status push_container(kind what, std::span<const index> items) {
+    out_.containers_.emplace_back(items.begin(), items.end());
+    push({.what = what, .number = static_cast<std::int64_t>(out_.containers_.size() - 1)});
+    return {};
+  }
+
+  status integer(std::size_t width, bool negative_too) {
+    std::uint64_t bits = 0;
+    if (!take(width, bits)) return bad("a number is cut short");
+    if (negative_too) return push_integer(static_cast<std::int32_t>(static_cast<std::uint32_t>(bits)));
+    return push_integer(static_cast<std::int64_t>(bits));
+  }
+  /// A length and the two's complement in as many bytes.
+  status long_integer() {
+    std::uint64_t width = 0;
+    std::uint64_t bits = 0;
+    if (!take(1, width) || bytes_.size() - at_ < width) return bad("a number is cut short");
+    if (width > 8) return bad("a number of more than 64 bits");
+    (void)take(width, bits);
+    if (width > 0 && width < 8 && bits >> (8 * width - 1) != 0) bits |= ~std::uint64_t{0} << (8 * width);
+    return push_integer(static_cast<std::int64_t>(bits));
+  }
+  status text(std::size_t width) {
+    std::uint64_t length = 0;
+    if (!take(width, length) || bytes_.size() - at_ < length) return bad("a text is cut short");
+    push({.what = kind::text, .number = 0, .text = bytes_.substr(at_, length)});
+    at_ += length;
+    return {};
+  }
+
+  /// What stands above the topmost mark, which goes.
+  bool take_mark(std::vector<index>& items) {
+    if (marks_.empty()) return false;
+    const std::size_t from = marks_.back();
+    marks_.pop_back();
+    items.assign(stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end());
+    stack_.resize(from);
+    return true;
+  }
+  /// The topmost `count` values above the topmost mark.
+  bool take_top(std::size_t count, std::vector<index>& items) {
+    if (stack_.size() - (marks_.empty() ? 0 : marks_.back()) < count) return false;
+    items.assign(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
+    stack_.resize(stack_.size() - count);
+    return true;
+  }
+  status add_to(kind what, const std::vector<index>& items) {
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) return bad("nothing to add to");
+    const pickle_data::node& onto = out_.nodes_[stack_.back()];
+    if (onto.what != what || (what == kind::dictionary && items.size() % 2 != 0)) return bad("cannot be added to that");
+    std::vector<index>& all = out_.containers_[static_cast<std::size_t>(onto.number)];
+    all.insert(all.end(), items.begin(), items.end());
+    return {};
+  }
+
+  status remember(std::uint64_t as) {
+    if (stack_.empty()) return bad("nothing to remember");
+    memo_[as] = stack_.back();
+    return {};
+  }
+  status recall(std::size_t width) {
+    std::uint64_t which = 0;
+    if (!take(width, which)) return bad("a reference is cut short");
+    const auto found = memo_.find(which);
+    if (found == memo_.end()) return bad(fmt::format("value {} was never remembered", which));
+    stack_.push_back(found->second);
+    return {};
+  }
+  status remember_as(std::size_t width) {
+    std::uint64_t which = 0;
+    if (!take(width, which)) return bad("a reference is cut short");
+    return remember(which);
+  }
+  status skip(std::size_t bytes) {
+    std::uint64_t ignored = 0;
+    return take(bytes, ignored) ? status{} : bad("the file ends within the data");
+  }
+
+  status step(unsigned char code) {
+    switch (code) {
+      case 0x80: {  // PROTO
+        std::uint64_t version = 0;
+        if (!take(1, version) || version < 2 || version > 5) return bad("not a pickle of protocol 2 to 5");
+        return {};
+      }
+      case 0x95:  // FRAME
+        return skip(8);
+      case 'N':
+        push({});
+        return {};
+      case 0x88:
+      case 0x89:
+        push({.what = kind::boolean, .number = code == 0x88 ? 1 : 0});
+        return {};
+      case 'J':
+        return integer(4, true);
+      case 'K':
+        return integer(1, false);
+      case 'M':
+        return integer(2, false);
+      case 0x8a:
+        return long_integer();
+      case 'G': {  // BINFLOAT: nothing here reads one
+        if (status skipped = skip(8); !skipped) return skipped;
+        push({.what = kind::real});
+        return {};
+      }
+      case 0x8c:
+        return text(1);
+      case 'X':
+        return text(4);
+      case 0x8d:
+        return text(8);
+      default:
+        return step_container(code);
+    }
+  }
+
+  status step_container(unsigned char code) {
+    std::vector<index>& items = scratch_;
+    items.clear();
+    switch (code) {
+      case '(':
+        marks_.push_back(stack_.size());
+        return {};
+      case '}':
+        return push_container(kind::dictionary, {});
+      case ']':
+      case ')':
+        return push_container(kind::list, {});
+      case 't':
+        return take_mark(items) ? push_container(kind::list, items) : bad("no mark");
+      case 0x85:
+      case 0x86:
+      case 0x87:
+        return take_top(code - 0x84U, items) ? push_container(kind::list, items) : bad("too few values for a tuple");
+      case 'a':
+        return take_top(1, items) ? add_to(kind::list, items) : bad("nothing to append");
+      case 's':
+        return take_top(2, items) ? add_to(kind::dictionary, items) : bad("nothing to set");
+      case 'e':
+        return take_mark(items) ? add_to(kind::list, items) : bad("no mark");
+      case 'u':
+        return take_mark(items) ? add_to(kind::dictionary, items) : bad("no mark");
+      case 0x94:  // MEMOIZE
+        return remember(memo_.size());
+      case 'q':
+        return remember_as(1);
+      case 'r':
+        return remember_as(4);
+      case 'h':
+        return recall(1);
+      case 'j':
+        return recall(4);
+      default:
+        return bad(name_of(code) + "; only numbers, texts, lists, tuples and dictionaries are read");
+    }
+  }
+
+  std::string_view bytes_;
+  std::size_t at_ = 0;
+  std::size_t began_ = 0;  ///< of the instruction in hand
+  std::vector<index> stack_;
+  std::vector<std::size_t> marks_;
+  std::vector<index> scratch_;
+  std::unordered_map<std::uint64_t, index> memo_;
+  pickle_data out_;
+};
+
+result<pickle_data> pickle_data::read(std::string_view bytes) {
+  constexpr std::size_t most_bytes = std::size_t{1} << 31;  // so that 32 bits name every value
+  if (bytes.size() > most_bytes) return status{errc::corrupt, "more than 2 GiB, which no snapshot has"};
+  return pickle_machine{bytes}.run();
+}
+
+}  // namespace gpumem::bench

@@ -1,0 +1,258 @@
+/// Two passes over a device's events: backwards from the end, to find what was live at the beginning; then forwards.
+#include "snapshot.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+#include "bits.hpp"
+#include "gpumem/allocator.hpp"
+#include "pickle.hpp"
+#include "text.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+using index = pickle_data::index;
+
+constexpr std::int64_t largest_block = std::int64_t{1} << 48;
+constexpr std::size_t most_streams = 65536;
+constexpr const char* how_to_record =
+    "record with torch.cuda.memory._record_memory_history() before the work and write with _dump_snapshot";
+
+status bad(std::string what) { return {errc::corrupt, std::move(what)}; }
+
+struct block {
+  std::int64_t bytes = 0;
+  std::int64_t stream = 0;
+};
+
+/// An allocation, or a free where the program asked for it.
+struct event {
+  bool allocates = false;
+  std::int64_t at = 0;
+  block of;
+  std::int64_t time_us = 0;
+};
+
+using blocks_by_address = std::unordered_map<std::int64_t, block>;
+
+class snapshot_reader {
+ public:
+  explicit snapshot_reader(const pickle_data& data) : data_{data} {}
+
+  /// The events of a device that belong to a program's blocks.
+  result<std::vector<event>> events(index list) {
+    std::vector<event> out;
+    for (const index each : data_.items(list)) {
+      const auto action = text_of(each, "action");
+      if (!action) return bad(fmt::format("event {} has no action", out.size()));
+      if (*action == "oom") ++failed_;
+      if (*action != "alloc" && *action != "free_requested") continue;
+      event e;
+      e.allocates = *action == "alloc";
+      if (status read = number_of(each, "addr", e.at); !read) return read;
+      if (status read = number_of(each, "size", e.of.bytes); !read) return read;
+      if (status read = number_of(each, "stream", e.of.stream); !read) return read;
+      if (data_.find(each, "time_us")) {  // PyTorch before 2.2 has none
+        if (status read = number_of(each, "time_us", e.time_us); !read) return read;
+      }
+      if (e.of.bytes < 0 || e.of.bytes > largest_block) return bad(fmt::format("an event of {} bytes", e.of.bytes));
+      out.push_back(e);
+    }
+    return out;
+  }
+
+  /// What the program holds on the device when the snapshot is taken.
+  result<blocks_by_address> live_at_end(index segments, std::int64_t device) {
+    blocks_by_address out;
+    for (const index segment : data_.items(segments)) {
+      std::int64_t on = 0;
+      std::int64_t at = 0;
+      std::int64_t stream = 0;
+      if (status read = number_of(segment, "device", on); !read) return read;
+      if (on != device) continue;
+      if (status read = number_of(segment, "address", at); !read) return read;
+      if (status read = number_of(segment, "stream", stream); !read) return read;
+      const auto blocks = data_.find(segment, "blocks");
+      if (!blocks) return bad("a segment has no blocks");
+      for (const index each : data_.items(*blocks)) {
+        if (status added = add_block(each, stream, at, out); !added) return added;
+      }
+    }
+    return out;
+  }
+
+  [[nodiscard]] std::uint64_t failed() const noexcept { return failed_; }
+
+ private:
+  /// `at` is where the block begins, unless it says so itself, and then where the next one does.
+  status add_block(index of, std::int64_t stream, std::int64_t& at, blocks_by_address& into) {
+    std::int64_t bytes = 0;
+    if (status read = number_of(of, "size", bytes); !read) return read;
+    if (data_.find(of, "address")) {
+      if (status read = number_of(of, "address", at); !read) return read;
+    }
+    if (bytes < 0 || bytes > largest_block || at < 0) return bad(fmt::format("a block of {} bytes", bytes));
+    const auto state = text_of(of, "state");
+    if (!state) return bad("a block has no state");
+    if (*state == "active_allocated") {
+      std::int64_t requested = bytes;
+      if (data_.find(of, "requested_size")) {
+        if (status read = number_of(of, "requested_size", requested); !read) return read;
+      }
+      if (requested < 0 || requested > bytes) return bad(fmt::format("a block of {} bytes for {}", bytes, requested));
+      if (!into.emplace(at, block{requested, stream}).second) return bad(fmt::format("two blocks at {:#x}", at));
+    }
+    at += bytes;
+    return {};
+  }
+
+  [[nodiscard]] std::optional<std::string_view> text_of(index of, std::string_view key) const {
+    const auto found = data_.find(of, key);
+    return found ? data_.text(*found) : std::nullopt;
+  }
+  status number_of(index of, std::string_view key, std::int64_t& into) const {
+    const auto found = data_.find(of, key);
+    const auto value = found ? data_.integer(*found) : std::nullopt;
+    if (!value) return bad(fmt::format("{} is missing or no number", key));
+    into = *value;
+    return {};
+  }
+
+  const pickle_data& data_;
+  std::uint64_t failed_ = 0;
+};
+
+/// From what is live at the end to what was live before the first event.
+status rewind(const std::vector<event>& events, blocks_by_address& live) {
+  for (std::size_t i = events.size(); i-- > 0;) {
+    const event& e = events[i];
+    if (e.allocates) {
+      if (live.erase(e.at) == 0) return bad(fmt::format("event {}: the block at {:#x} ends nowhere", i, e.at));
+    } else if (!live.emplace(e.at, e.of).second) {
+      return bad(fmt::format("event {}: the block at {:#x} is freed, and live afterwards", i, e.at));
+    }
+  }
+  return {};
+}
+
+/// Operations in a trace's form.
+class trace_maker {
+ public:
+  status allocate(std::int64_t at, const block& of, std::uint64_t time_ns) {
+    if (of.bytes == 0) {
+      ++out_.skipped_rows;
+      return {};
+    }
+    trace_op op;
+    op.time_ns = time_ns;
+    op.bytes = static_cast<std::uint64_t>(of.bytes);
+    if (status found = stream_index(of.stream, op.stream); !found) return found;
+    if (free_slots_.empty()) {
+      op.slot = out_.slots++;
+    } else {
+      op.slot = free_slots_.back();
+      free_slots_.pop_back();
+    }
+    live_.insert_or_assign(at, op);
+    live_bytes_ += round_up(op.bytes, block_granularity);
+    out_.peak_live_bytes = std::max(out_.peak_live_bytes, live_bytes_);
+    out_.ops.push_back(op);
+    return {};
+  }
+  status free(std::int64_t at, std::uint64_t time_ns) {
+    const auto found = live_.find(at);
+    if (found == live_.end()) return {};  // of 0 bytes
+    trace_op op = found->second;
+    op.kind = op_kind::free;
+    op.time_ns = time_ns;
+    live_bytes_ -= round_up(op.bytes, block_granularity);
+    free_slots_.push_back(op.slot);
+    live_.erase(found);
+    out_.ops.push_back(op);
+    return {};
+  }
+  trace take() { return std::move(out_); }
+
+ private:
+  status stream_index(std::int64_t stream, std::uint16_t& into) {
+    const auto as_recorded = static_cast<std::uint64_t>(stream);
+    const auto found = std::find(out_.streams.begin(), out_.streams.end(), as_recorded);
+    if (found == out_.streams.end() && out_.streams.size() == most_streams) return bad("more than 65536 streams");
+    into = static_cast<std::uint16_t>(found - out_.streams.begin());
+    if (found == out_.streams.end()) out_.streams.push_back(as_recorded);
+    return {};
+  }
+
+  trace out_;
+  std::unordered_map<std::int64_t, trace_op> live_;
+  std::vector<std::uint32_t> free_slots_;
+  std::uint64_t live_bytes_ = 0;
+};
+
+result<trace> make_trace(const std::vector<event>& events, const blocks_by_address& before) {
+  std::vector<std::pair<std::int64_t, block>> first{before.begin(), before.end()};
+  std::sort(first.begin(), first.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  trace_maker to;
+  for (const auto& [at, of] : first) {
+    if (status made = to.allocate(at, of, 0); !made) return made;
+  }
+  std::uint64_t time_ns = 0;
+  for (const event& e : events) {
+    // A clock that is set back stands still.
+    const std::int64_t since_us =
+        std::clamp<std::int64_t>(e.time_us - events.front().time_us, 0, std::int64_t{1} << 45);
+    time_ns = std::max(time_ns, static_cast<std::uint64_t>(since_us) * 1000);
+    status made = e.allocates ? to.allocate(e.at, e.of, time_ns) : to.free(e.at, time_ns);
+    if (!made) return made;
+  }
+  trace out = to.take();
+  if (out.ops.empty()) return bad("no operations in the snapshot");
+  return out;
+}
+
+/// Which device's events are meant.
+result<std::size_t> choose_device(const pickle_data& data, std::span<const index> traces, int wanted) {
+  if (wanted >= 0) {
+    if (static_cast<std::size_t>(wanted) < traces.size()) return static_cast<std::size_t>(wanted);
+    return bad(fmt::format("no device {}; the snapshot has {}", wanted, traces.size()));
+  }
+  std::optional<std::size_t> only;
+  for (std::size_t i = 0; i < traces.size(); ++i) {
+    if (data.items(traces[i]).empty()) continue;
+    if (only) return bad(fmt::format("recordings of several devices; expected FILE:N, such as FILE:{}", *only));
+    only = i;
+  }
+  if (!only) return bad(fmt::format("a snapshot without a recording; {}", how_to_record));
+  return *only;
+}
+
+}  // namespace
+
+result<trace> trace_of_snapshot(std::string_view bytes, int device) {
+  const auto data = pickle_data::read(bytes);
+  if (!data) return data.why();
+  const auto segments = data->find(data->root(), "segments");
+  const auto traces = data->find(data->root(), "device_traces");
+  if (!segments || !traces) {
+    return bad(fmt::format("a pickle, but no memory snapshot of PyTorch (segments, device_traces); {}", how_to_record));
+  }
+  const std::span<const index> all = data->items(*traces);
+  const auto chosen = choose_device(*data, all, device);
+  if (!chosen) return chosen.why();
+  snapshot_reader reader{*data};
+  const auto events = reader.events(all[*chosen]);
+  if (!events) return events.why();
+  if (events->empty()) return bad(fmt::format("no allocation was recorded; {}", how_to_record));
+  auto live = reader.live_at_end(*segments, static_cast<std::int64_t>(*chosen));
+  if (!live) return live.why();
+  if (status went = rewind(*events, *live); !went) return went;
+  auto out = make_trace(*events, *live);
+  if (out) out->skipped_rows += reader.failed();
+  return out;
+}
+
+}  // namespace gpumem::bench

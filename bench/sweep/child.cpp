@@ -1,0 +1,182 @@
+#include "child.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+extern "C" char** environ;
+
+namespace gpumem::bench::sweep {
+namespace {
+
+using clock = std::chrono::steady_clock;
+constexpr std::size_t most_err = 2000;
+
+/// A descriptor that is closed when it goes.
+class descriptor {
+ public:
+  descriptor() = default;
+  ~descriptor() { close(); }
+  descriptor(const descriptor&) = delete;
+  descriptor& operator=(const descriptor&) = delete;
+  void close() {
+    if (fd >= 0) ::close(fd);
+    fd = -1;
+  }
+  int fd = -1;
+};
+
+struct pipe_ends {
+  descriptor read;
+  descriptor write;
+  bool open() {
+    std::array<int, 2> both{};
+    if (::pipe2(both.data(), O_CLOEXEC) != 0) return false;
+    read.fd = both[0];
+    write.fd = both[1];
+    return true;
+  }
+};
+
+status no_child(int error) {
+  return {errc::device_error, fmt::format("no process can be started: {}", std::strerror(error))};
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> out;
+  for (std::string& text : texts) out.push_back(text.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+/// 0, or why not. Signals that the parent ignores or blocks are as usual in the child.
+int start(const std::string& program, std::vector<std::string> words, const std::array<int, 3>& ends, pid_t& child) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    if (!is_left_out(*entry)) variables.emplace_back(*entry);
+  }
+  words.insert(words.begin(), program);
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t how;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawnattr_init(&how);
+  for (int k = 0; k < 3; ++k) ::posix_spawn_file_actions_adddup2(&files, ends[static_cast<std::size_t>(k)], k);
+  sigset_t none;
+  sigset_t usual;
+  ::sigemptyset(&none);
+  ::sigemptyset(&usual);
+  for (const int each : {SIGPIPE, SIGINT, SIGTERM, SIGXFSZ}) ::sigaddset(&usual, each);
+  ::posix_spawnattr_setsigmask(&how, &none);
+  ::posix_spawnattr_setsigdefault(&how, &usual);
+  ::posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  const int error =
+      ::posix_spawn(&child, program.c_str(), &files, &how, pointers_to(words).data(), pointers_to(variables).data());
+  ::posix_spawn_file_actions_destroy(&files);
+  ::posix_spawnattr_destroy(&how);
+  return error;
+}
+
+/// What there is to read goes to `into`; false at the end.
+bool take(int fd, std::string& into) {
+  std::array<char, 16384> piece;
+  const ssize_t got = ::read(fd, piece.data(), piece.size());
+  if (got > 0) into.append(piece.data(), static_cast<std::size_t>(got));
+  return got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN));
+}
+
+/// Until both ends are closed; false where the time is up before.
+bool converse(pipe_ends& in, pipe_ends& out, pipe_ends& err, std::string_view input, clock::time_point deadline,
+              child_outcome& into) {
+  while (out.read.fd >= 0 || err.read.fd >= 0) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
+    if (left <= 0) return false;
+    std::array<pollfd, 3> all{pollfd{out.read.fd, POLLIN, 0}, pollfd{err.read.fd, POLLIN, 0},
+                              pollfd{in.write.fd, POLLOUT, 0}};
+    const int ready = ::poll(all.data(), all.size(), static_cast<int>(std::min<long>(left, 1'000'000)));
+    if (ready < 0 && errno != EINTR) return false;
+    if (ready <= 0) continue;
+    if (all[0].revents != 0 && !take(out.read.fd, into.out)) out.read.close();
+    if (all[1].revents != 0 && !take(err.read.fd, into.err)) err.read.close();
+    if (into.err.size() > 2 * most_err) into.err.erase(0, into.err.size() - most_err);
+    if (all[2].revents != 0) {
+      const ssize_t sent = ::write(in.write.fd, input.data(), input.size());
+      if (sent > 0) input.remove_prefix(static_cast<std::size_t>(sent));
+      if (input.empty() || (sent < 0 && errno != EINTR && errno != EAGAIN)) in.write.close();
+    }
+  }
+  return true;
+}
+
+/// Closed pipes do not mean that it has ended; it is given the rest of its time.
+void wait_for(pid_t child, clock::time_point deadline, child_outcome& into) {
+  int ended = 0;
+  rusage used{};
+  for (;;) {
+    const pid_t got = ::wait4(child, &ended, into.timed_out ? 0 : WNOHANG, &used);
+    if (got == child) break;
+    if (got < 0 && errno != EINTR) return;
+    if (clock::now() >= deadline && !into.timed_out) {
+      into.timed_out = true;
+      ::kill(child, SIGKILL);
+    }
+    if (!into.timed_out) ::usleep(100);
+  }
+  if (WIFSIGNALED(ended)) into.signal = WTERMSIG(ended);
+  if (WIFEXITED(ended)) into.exit_status = WEXITSTATUS(ended);
+  const auto seconds = [](const timeval& of) {
+    return static_cast<double>(of.tv_sec) + static_cast<double>(of.tv_usec) / 1e6;
+  };
+  into.processor_s = seconds(used.ru_utime) + seconds(used.ru_stime);
+  into.peak_resident_bytes = static_cast<std::uint64_t>(used.ru_maxrss) * 1024;
+}
+
+}  // namespace
+
+bool is_left_out(std::string_view entry) noexcept {
+  const std::string_view name = entry.substr(0, entry.find('='));
+  for (const std::string_view begin :
+       {"GPUMEM_", "OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_", "HYDRA_", "HYDI_", "MPIR_CVAR_", "SLURM_", "ORTE_"}) {
+    if (name.starts_with(begin)) return true;
+  }
+  for (const std::string_view word : {"RANK", "LOCAL_RANK", "WORLD_SIZE"}) {
+    if (name == word) return true;
+  }
+  return false;
+}
+
+result<child_outcome> run_child(const std::string& program, const std::vector<std::string>& words,
+                                const std::string& input, std::chrono::milliseconds time_limit) {
+  pipe_ends in;
+  pipe_ends out;
+  pipe_ends err;
+  if (!in.open() || !out.open() || !err.open()) return no_child(errno);
+  pid_t child = 0;
+  if (const int error = start(program, words, {in.read.fd, out.write.fd, err.write.fd}, child); error != 0) {
+    return no_child(error);
+  }
+  in.read.close();
+  out.write.close();
+  err.write.close();
+  (void)::fcntl(in.write.fd, F_SETFL, O_NONBLOCK);
+  const clock::time_point deadline = clock::now() + time_limit;
+  child_outcome got;
+  if (!converse(in, out, err, input, deadline, got)) {
+    got.timed_out = true;
+    ::kill(child, SIGKILL);
+  }
+  wait_for(child, deadline, got);
+  if (got.err.size() > most_err) got.err.erase(0, got.err.size() - most_err);
+  return got;
+}
+
+}  // namespace gpumem::bench::sweep

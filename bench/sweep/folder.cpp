@@ -1,0 +1,210 @@
+#include "folder.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <system_error>
+
+#include "log.hpp"
+#include "result_file.hpp"
+#include "text.hpp"
+#include "unit.hpp"
+
+namespace gpumem::bench::sweep {
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+constexpr std::string_view key_begin = "{\"key\":\"";
+constexpr std::size_t key_digits = 32;
+
+std::optional<hash128> parse_key(std::string_view text) {
+  hash128 out{};
+  if (text.size() < key_digits) return std::nullopt;
+  for (std::size_t part = 0; part < 2; ++part) {
+    const char* const begin = text.data() + part * 16;
+    const auto [end, code] = std::from_chars(begin, begin + 16, out.at(part), 16);
+    if (code != std::errc{} || end != begin + 16) return std::nullopt;
+  }
+  return out;
+}
+
+std::optional<hash128> key_of(std::string_view row) {
+  if (!row.starts_with(key_begin)) return std::nullopt;
+  return parse_key(row.substr(key_begin.size()));
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file{path, std::ios::binary};
+  std::ostringstream out;
+  out << file.rdbuf();
+  return out.str();
+}
+
+std::string sweep_text(const sweep_plan& plan) {
+  return json{{"schema", 1}, {"version", plan.version}, {"manifest", json::parse(plan.what.text)}}.dump(2) + "\n";
+}
+
+status same_sweep(const std::string& folder, const sweep_plan& plan) {
+  const json there = json::parse(content_of(folder + "/sweep.json"), nullptr, false);
+  const std::string shown = printable(folder, 4096);
+  if (there.is_discarded() || !there.contains("version") || !there.contains("manifest")) {
+    return {errc::bad_setting, shown + "/sweep.json: damaged; expected what a sweep wrote, or an empty folder"};
+  }
+  if (there["version"] != plan.version) {
+    return {errc::bad_setting, fmt::format("{}: holds results of version {}, this is {}; expected another folder",
+                                           shown, there["version"].dump(), plan.version)};
+  }
+  const json here = json::parse(plan.what.text);
+  for (const auto& [key, value] : here.items()) {
+    if (!there["manifest"].contains(key) || there["manifest"][key] != value) {
+      return {errc::bad_setting,
+              fmt::format("{}: holds results of another manifest, which differs in \"{}\"; expected another folder",
+                          shown, key)};
+    }
+  }
+  return {};
+}
+
+std::string units_text(const sweep_plan& plan) {
+  std::string out;
+  for (const unit& each : plan.units) out += fmt::format("{} {}\n", hex(each.key), each.trace);
+  out += "traces\n";
+  for (const trace_source& each : plan.traces) {
+    out += json(each.name).dump(-1, ' ', true, json::error_handler_t::replace) + "\n";
+  }
+  return out;
+}
+
+status write_text(const std::string& path, const std::string& text) {
+  if (content_of(path) == text) return {};
+  return write_whole(path,
+                     [&](std::FILE* file) { return std::fwrite(text.data(), 1, text.size(), file) == text.size(); });
+}
+
+}  // namespace
+
+status write_whole(const std::string& path, const std::function<bool(std::FILE*)>& write) {
+  const auto failed = [&](int error) {
+    return status{errc::bad_setting,
+                  fmt::format("{}: cannot be written: {}", printable(path, 4096), std::strerror(error))};
+  };
+  char host[65] = "";
+  (void)::gethostname(host, sizeof host - 1);
+  const std::string beside = fmt::format("{}.{}.{}.new", path, host, ::getpid());
+  std::FILE* const file = std::fopen(beside.c_str(), "wbe");
+  if (file == nullptr) return failed(errno);
+  const bool written = write(file) && std::fflush(file) == 0;
+  int error = written ? 0 : errno;
+  if (std::fclose(file) != 0 && error == 0) error = errno;
+  if (error == 0 && written && std::rename(beside.c_str(), path.c_str()) == 0) return {};
+  if (error == 0) error = errno != 0 ? errno : EIO;
+  (void)std::remove(beside.c_str());
+  return failed(error);
+}
+
+status prepare_folder(const std::string& folder, const sweep_plan& plan) {
+  std::error_code why;
+  fs::create_directories(folder, why);
+  if (why) {
+    return {errc::bad_setting, fmt::format("{}: cannot be made: {}", printable(folder, 4096), why.message())};
+  }
+  if (fs::exists(folder + "/sweep.json", why)) {
+    if (status same = same_sweep(folder, plan); !same) return same;
+  } else {
+    const auto first = fs::directory_iterator{folder, why};
+    const bool foreign = !why && std::any_of(first, fs::directory_iterator{}, [](const fs::directory_entry& each) {
+      const std::string name = each.path().filename().string();
+      return !name.starts_with("sweep.json") && !name.starts_with("units.txt") && !name.starts_with("results-") &&
+             !name.starts_with("times-") && !name.starts_with(".");
+    });
+    if (foreign) {
+      return {errc::bad_setting,
+              fmt::format("{}: holds other files; expected a sweep's folder or an empty one", printable(folder, 4096))};
+    }
+  }
+  if (status written = write_text(folder + "/units.txt", units_text(plan)); !written) return written;
+  return write_text(folder + "/sweep.json", sweep_text(plan));
+}
+
+result<found_results> find_results(const std::string& folder) {
+  found_results out;
+  std::error_code why;
+  for (fs::directory_iterator at{folder, why}, end; !why && at != end; at.increment(why)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with("results-") && name.ends_with(".jsonl")) out.files.push_back(at->path().string());
+  }
+  if (why) return status{errc::bad_setting, fmt::format("{}: {}", printable(folder, 4096), why.message())};
+  std::sort(out.files.begin(), out.files.end());
+  for (std::uint32_t i = 0; i < out.files.size(); ++i) {
+    if (!fs::is_regular_file(out.files[i], why)) continue;
+    const auto damaged = read_results(out.files[i], [&](std::string_view row, std::uint64_t offset) {
+      const auto key = key_of(row);
+      if (!key) return;
+      const row_place here{i, is_error_row(row), offset, row.size()};
+      const auto [known, added] = out.rows.emplace(*key, here);
+      if (!added && known->second.failed) known->second = here;
+    });
+    if (!damaged) return damaged.why();
+    if (*damaged != 0) {
+      log_line(fmt::format("{}: {} damaged lines count for nothing", out.files[i], *damaged));
+    }
+  }
+  return out;
+}
+
+result<std::vector<std::uint32_t>> units_left(const std::string& folder, const sweep_plan& plan, bool again) {
+  const auto found = find_results(folder);
+  if (!found) return found.why();
+  std::vector<std::uint32_t> left;
+  std::copy_if(plan.order.begin(), plan.order.end(), std::back_inserter(left), [&](std::uint32_t i) {
+    const auto known = found->rows.find(plan.units[i].key);
+    return known == found->rows.end() || (again && known->second.failed);
+  });
+  return left;
+}
+
+result<folder_plan> read_folder_plan(const std::string& folder) {
+  const std::string shown = printable(folder, 4096);
+  const json head = json::parse(content_of(folder + "/sweep.json"), nullptr, false);
+  if (head.is_discarded() || !head.contains("manifest") || !head.contains("version")) {
+    return status{errc::bad_setting, shown + ": no sweep's folder; expected one that gpumem_bench sweep wrote"};
+  }
+  folder_plan out{head["version"], head["manifest"].dump(), head["manifest"]["mode"], {}, {}};
+  std::ifstream file{folder + "/units.txt"};
+  std::string line;
+  while (std::getline(file, line) && line != "traces") {
+    const auto key = parse_key(line);
+    std::uint32_t trace = 0;
+    if (!key || line.size() < key_digits + 2 ||
+        std::from_chars(line.data() + key_digits + 1, line.data() + line.size(), trace).ec != std::errc{}) {
+      return status{errc::bad_setting, shown + "/units.txt: damaged; start the sweep again to have it written"};
+    }
+    out.units.emplace_back(*key, trace);
+  }
+  while (std::getline(file, line)) {
+    const json name = json::parse(line, nullptr, false);
+    out.traces.push_back(name.is_string() ? name.get<std::string>() : "?");
+  }
+  const bool known = std::all_of(out.units.begin(), out.units.end(),
+                                 [&](const auto& each) { return each.second < out.traces.size(); });
+  if (out.units.empty() || !known) {
+    return status{errc::bad_setting, shown + "/units.txt: damaged; start the sweep again to have it written"};
+  }
+  return out;
+}
+
+}  // namespace gpumem::bench::sweep

@@ -1,0 +1,329 @@
+/// gpumem_bench_mpi: a sweep over all ranks of an MPI job. Any other command is gpumem_bench's.
+///
+/// All calls of MPI are made by the main thread, which stays in it until the end; units run in processes of their own,
+/// started by other threads, and know nothing of MPI. Rank 0 has the counter that all draw from with MPI_Fetch_and_op.
+/// Such a call makes progress only while rank 0 is in MPI, so its main thread looks in every millisecond, whatever its
+/// units are doing. Exit status: as gpumem_bench sweep, the worst of all ranks.
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "folder.hpp"
+#include "output_file.hpp"
+#include "runner.hpp"
+#include "session.hpp"
+#include "sweep_progress.hpp"
+
+namespace {
+
+using namespace gpumem;
+using namespace gpumem::bench::sweep;
+
+constexpr std::chrono::milliseconds look_in_every{1};
+enum counter : int { drawn, done, failed, counters };
+
+/// Numbers on rank 0 that every rank adds to. Used by the main thread alone.
+class shared_counters {
+ public:
+  shared_counters() {
+    int rank = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    const MPI_Aint bytes = rank == 0 ? counters * static_cast<MPI_Aint>(sizeof(std::int64_t)) : 0;
+    MPI_Win_allocate(bytes, sizeof(std::int64_t), MPI_INFO_NULL, MPI_COMM_WORLD, &values_, &window_);
+    if (rank == 0) std::memset(values_, 0, static_cast<std::size_t>(bytes));
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Win_lock_all(0, window_);
+  }
+  ~shared_counters() {
+    MPI_Win_unlock_all(window_);
+    MPI_Win_free(&window_);
+  }
+  shared_counters(const shared_counters&) = delete;
+  shared_counters& operator=(const shared_counters&) = delete;
+
+  /// Adds, and says what it was before.
+  std::int64_t add(counter which, std::int64_t value) {
+    std::int64_t before = 0;
+    MPI_Fetch_and_op(&value, &before, MPI_INT64_T, 0, which, value == 0 ? MPI_NO_OP : MPI_SUM, window_);
+    MPI_Win_flush(0, window_);
+    return before;
+  }
+
+ private:
+  std::int64_t* values_ = nullptr;
+  MPI_Win window_ = MPI_WIN_NULL;
+};
+
+/// Units drawn from the shared counter. Workers ask; the main thread answers in `serve`.
+class shared_source final : public unit_source {
+ public:
+  shared_source(const std::vector<std::uint32_t>& units, sweep_progress& progress, bool root)
+      : units_{units}, progress_{progress}, root_{root} {}
+
+  std::optional<std::uint32_t> next() override {
+    request mine;
+    std::unique_lock lock{mutex_};
+    waiting_.push_back(&mine);
+    asked_.notify_one();
+    answered_.wait(lock, [&] { return mine.answered; });
+    return mine.unit;
+  }
+  void done(bool unit_failed) override {
+    const std::lock_guard lock{mutex_};
+    ++unsaid_done_;
+    if (unit_failed) ++unsaid_failed_;
+    asked_.notify_one();
+  }
+  /// No worker will ask any more.
+  void end() {
+    const std::lock_guard lock{mutex_};
+    ended_ = true;
+    asked_.notify_one();
+  }
+
+  /// Answers until `end`, from the main thread.
+  void serve(shared_counters& all) {
+    std::unique_lock lock{mutex_};
+    while (!ended_ || unsaid_done_ != 0) {
+      const auto something = [&] { return ended_ || !waiting_.empty() || unsaid_done_ != 0; };
+      if (root_) {
+        asked_.wait_for(lock, look_in_every, something);
+      } else {
+        asked_.wait(lock, something);
+      }
+      std::deque<request*> requests;
+      requests.swap(waiting_);
+      const std::int64_t done_now = std::exchange(unsaid_done_, 0);
+      const std::int64_t failed_now = std::exchange(unsaid_failed_, 0);
+      lock.unlock();
+      if (done_now != 0) all.add(counter::done, done_now);
+      if (failed_now != 0) all.add(counter::failed, failed_now);
+      for (request* each : requests) {
+        const auto at = static_cast<std::size_t>(all.add(counter::drawn, 1));
+        if (at < units_.size()) each->unit = units_[at];
+      }
+      look_in(all);
+      lock.lock();
+      for (request* each : requests) each->answered = true;
+      if (!requests.empty()) answered_.notify_all();
+    }
+  }
+  /// On the counter's rank: lets calls of others make progress, and shows how far all are.
+  void look_in(shared_counters& all) {
+    if (!root_) return;
+    int flag = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+    const auto now = std::chrono::steady_clock::now();
+    if (!progress_.shown() || now - shown_ < std::chrono::milliseconds{200}) return;
+    shown_ = now;
+    progress_.show(static_cast<std::uint64_t>(all.add(counter::done, 0)),
+                   static_cast<std::uint64_t>(all.add(counter::failed, 0)));
+  }
+
+ private:
+  struct request {
+    std::optional<std::uint32_t> unit;
+    bool answered = false;
+  };
+  const std::vector<std::uint32_t>& units_;
+  sweep_progress& progress_;
+  const bool root_;
+  std::mutex mutex_;
+  std::condition_variable asked_;
+  std::condition_variable answered_;
+  std::deque<request*> waiting_;
+  std::int64_t unsaid_done_ = 0;
+  std::int64_t unsaid_failed_ = 0;
+  bool ended_ = false;
+  std::chrono::steady_clock::time_point shown_{};
+};
+
+/// From rank 0 to all.
+void broadcast(std::string& text) {
+  std::uint64_t bytes = text.size();
+  MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+  text.resize(bytes);
+  constexpr std::uint64_t piece = std::uint64_t{1} << 30;  // counts are of type int
+  for (std::uint64_t at = 0; at < bytes; at += piece) {
+    MPI_Bcast(text.data() + at, static_cast<int>(std::min(piece, bytes - at)), MPI_BYTE, 0, MPI_COMM_WORLD);
+  }
+}
+
+template <typename value>
+std::string bytes_of(const std::vector<value>& of) {
+  return {reinterpret_cast<const char*>(of.data()), of.size() * sizeof(value)};
+}
+template <typename value>
+std::vector<value> values_of(const std::string& bytes) {
+  std::vector<value> out(bytes.size() / sizeof(value));
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+/// Whether all ranks are well; where one is not, rank 0 or it has said why.
+bool all_well(bool here) {
+  int mine = here ? 1 : 0;
+  int all = 0;
+  MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  return all != 0;
+}
+
+/// Waits for all ranks without taking a core: others may be in long units.
+void meet(shared_source& source, shared_counters& all) {
+  MPI_Request barrier = MPI_REQUEST_NULL;
+  MPI_Ibarrier(MPI_COMM_WORLD, &barrier);
+  for (int met = 0; met == 0;) {
+    MPI_Test(&barrier, &met, MPI_STATUS_IGNORE);
+    if (met != 0) return;
+    source.look_in(all);
+    std::this_thread::sleep_for(look_in_every);
+  }
+}
+
+struct shared_plan {
+  sweep_plan plan;
+  std::vector<std::uint32_t> left;
+};
+
+/// Rank 0 reads the manifest, the traces and the folder; the others are told.
+result<shared_plan> plan_on_rank_0(const sweep_words& with) {
+  auto plan = plan_sweep(with, unit_program());
+  if (!plan) return plan.why();
+  if (status ready = prepare_folder(with.folder, *plan); !ready) return ready;
+  auto left = units_left(with.folder, *plan, with.again);
+  if (!left) return left.why();
+  return shared_plan{*std::move(plan), *std::move(left)};
+}
+
+std::string sources_text(const std::vector<bench::sweep::trace_source>& all) {
+  std::string out;
+  for (const auto& each : all) {
+    out += fmt::format("{}\n{}\n{:d} {} {} {:a}\n", each.path, each.name, each.workload, each.content[0],
+                       each.content[1], each.ops);
+  }
+  return out;
+}
+
+std::vector<bench::sweep::trace_source> sources_from(const std::string& text) {
+  std::vector<bench::sweep::trace_source> all;
+  std::string_view rest = text;
+  const auto line = [&rest] {
+    const std::size_t end = rest.find('\n');
+    std::string out{rest.substr(0, end)};
+    rest.remove_prefix(end + 1);
+    return out;
+  };
+  while (!rest.empty()) {
+    bench::sweep::trace_source each;
+    each.path = line();
+    each.name = line();
+    int workload = 0;
+    unsigned long long high = 0;
+    unsigned long long low = 0;
+    (void)std::sscanf(line().c_str(), "%d %llu %llu %la", &workload, &high, &low, &each.ops);
+    each.workload = workload != 0;
+    each.content = {high, low};
+    all.push_back(std::move(each));
+  }
+  return all;
+}
+
+/// The same plan on every rank; nothing where rank 0 could not make it, and has said why.
+std::optional<shared_plan> share_plan(const sweep_words& with, int rank) {
+  std::optional<shared_plan> mine;
+  if (rank == 0) {
+    auto made = plan_on_rank_0(with);
+    if (made) {
+      mine = *std::move(made);
+    } else {
+      (void)complain(made.why(), bad_input);
+    }
+  }
+  if (!all_well(rank != 0 || mine.has_value())) return std::nullopt;
+  std::string sources = mine ? sources_text(mine->plan.traces) : "";
+  std::string version = mine ? mine->plan.version : "";
+  std::string left = mine ? bytes_of(mine->left) : "";
+  for (std::string* each : {&sources, &version, &left}) broadcast(*each);
+  if (rank == 0) return mine;
+  auto what = read_manifest(with.manifest);  // which rank 0 has read without an error
+  if (!what) {
+    (void)complain(what.why(), bad_input);
+    return std::nullopt;
+  }
+  return shared_plan{make_plan(*std::move(what), version, sources_from(sources)), values_of<std::uint32_t>(left)};
+}
+
+int run_ranks(const sweep_words& with, int rank) {
+  std::optional<shared_plan> shared = share_plan(with, rank);
+  if (!all_well(shared.has_value())) return bad_input;
+  const std::size_t all = shared->plan.units.size();
+  result<run_outcome> ran{run_outcome{}};
+  std::int64_t failed_units = 0;
+  {
+    sweep_progress progress{all - shared->left.size(), all, with.quiet || rank != 0, with.lines && rank == 0,
+                            rank == 0};
+    shared_counters counts;
+    shared_source source{shared->left, progress, rank == 0};
+    std::thread runner{[&] {
+      const run_options run{unit_program(), with.folder, fmt::format("rank{}", rank),
+                            with.job_count == 0 ? 1 : with.job_count, with.unit_time_limit};
+      ran = run_units(shared->plan, run, source);
+      source.end();
+    }};
+    source.serve(counts);
+    runner.join();
+    meet(source, counts);
+    failed_units = rank == 0 ? counts.add(counter::failed, 0) : 0;
+  }
+  if (!ran) (void)complain(ran.why(), bad_input);
+  const bool well = all_well(ran.ok());
+  if (rank == 0 && well) {
+    (void)bench::print_out(fmt::format("{} units, {} of them had results, {} failed: {}\n", all,
+                                       all - shared->left.size(), failed_units, with.folder))
+        .ok();
+  }
+  if (!well) return bad_input;
+  return failed_units == 0 ? 0 : units_failed;
+}
+
+int run(const std::vector<std::string>& words) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  sweep_words with;
+  const bool is_sweep = !words.empty() && words.front() == "sweep";
+  auto text = is_sweep ? parse_sweep_words("gpumem_bench_mpi sweep", {words.begin() + 1, words.end()}, with)
+                       : status{errc::bad_setting, "expected gpumem_bench_mpi sweep MANIFEST -o FOLDER"};
+  if (text && !with.shard.empty())
+    text = status{errc::bad_setting, "--shard: expected none under MPI, whose ranks share all"};
+  if (!text) return rank == 0 ? complain(text.why(), bad_input) : bad_input;
+  if (*text) return rank != 0 || bench::print_out(**text).ok() ? 0 : bad_input;
+  return run_ranks(with, rank);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int provided = 0;
+  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return bad_input;
+  if (provided < MPI_THREAD_FUNNELED) {
+    fmt::print(stderr, "gpumem_bench_mpi: this MPI has no threads beside its own; expected MPI_THREAD_FUNNELED\n");
+    MPI_Abort(MPI_COMM_WORLD, bad_input);
+  }
+  int exit_status = bad_input;
+  try {
+    exit_status = run({argv + 1, argv + argc});
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "gpumem_bench_mpi: {}\n", e.what());
+    MPI_Abort(MPI_COMM_WORLD, bad_input);
+  }
+  MPI_Finalize();
+  return exit_status;
+}

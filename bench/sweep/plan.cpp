@@ -1,0 +1,177 @@
+#include "plan.hpp"
+
+#include <fmt/format.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "binary_trace.hpp"
+#include "log.hpp"
+#include "parallel.hpp"
+#include "policy_row.hpp"
+#include "text.hpp"
+
+namespace gpumem::bench::sweep {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+hash128 parts_of(XXH128_hash_t hash) { return {hash.high64, hash.low64}; }
+hash128 hash_of(std::string_view text) { return parts_of(XXH3_128bits(text.data(), text.size())); }
+
+std::optional<hash128> hash_of_file(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file{std::fopen(path.c_str(), "rb"), std::fclose};
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state{XXH3_createState(), XXH3_freeState};
+  if (file == nullptr || state == nullptr || XXH3_128bits_reset(state.get()) != XXH_OK) return std::nullopt;
+  std::vector<char> piece(std::size_t{1} << 18);
+  for (std::size_t got = 0; (got = std::fread(piece.data(), 1, piece.size(), file.get())) > 0;) {
+    if (XXH3_128bits_update(state.get(), piece.data(), got) != XXH_OK) return std::nullopt;
+  }
+  if (std::ferror(file.get()) != 0) return std::nullopt;
+  return parts_of(XXH3_128bits_digest(state.get()));
+}
+
+/// From the size of the file: a row of CSV has some 45 bytes, and 6 once it is compressed.
+double estimated_ops(const std::string& path) {
+  std::error_code why;
+  const auto bytes = std::filesystem::file_size(path, why);
+  if (why) return 1;
+  if (const auto ops = ops_of_binary_trace(path)) return static_cast<double>(*ops);
+  const double a_row = path.ends_with(".csv") ? 45 : path.ends_with(".gz") ? 6 : 1;
+  return static_cast<double>(bytes) / a_row;
+}
+
+std::string short_name(const std::string& path) {
+  std::string name = std::filesystem::path{path}.filename().string();
+  for (const std::string_view ending : {".gz", ".csv", ".gmtrace"}) {
+    if (name.size() > ending.size() && name.ends_with(ending)) name.resize(name.size() - ending.size());
+  }
+  return name;
+}
+
+/// Two files with one name are told apart by their paths.
+void name_sources(std::vector<trace_source>& all) {
+  std::map<std::string, unsigned> times;
+  for (const trace_source& each : all) ++times[each.name];
+  for (trace_source& each : all) {
+    if (times[each.name] > 1) each.name = each.path;
+  }
+}
+
+/// A plan costs what it may spend; a search for a capacity replays some hundred times.
+double estimated_cost(const manifest& what, const trace_source& of, const policy_row& row) {
+  double cost = of.ops * row.tenants * (what.mode == sweep_mode::fit ? 100 : 2);
+  if (row.with.policy == "planned") cost += std::min(static_cast<double>(what.plan_steps) / 10, of.ops * 1000);
+  return cost;
+}
+
+json settings_of(const sweep_plan& plan, const unit& of) {
+  return {{"mode", to_string(plan.what.mode)},      {"policy", plan.what.policies[of.policy]},
+          {"device", plan.what.devices[of.device]}, {"capacity", plan.what.capacities[of.capacity].text},
+          {"seed", plan.what.seeds[of.seed]},       {"lag_ns", plan.what.lag_ns},
+          {"shared_use", plan.what.shared_use},     {"plan_steps", plan.what.plan_steps}};
+}
+
+std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+}  // namespace
+
+std::string hex(const hash128& of) { return fmt::format("{:016x}{:016x}", of[0], of[1]); }
+
+result<std::string> program_version(const std::string& program) {
+  const auto hash = hash_of_file(program);
+  if (!hash) return status{errc::invalid_argument, fmt::format("{}: cannot be read", printable(program, 4096))};
+  return fmt::format("{}-{:016x}", GPUMEM_VERSION_TEXT, (*hash)[0]);
+}
+
+std::vector<trace_source> find_sources(const manifest& from, unsigned jobs) {
+  std::vector<trace_source> all(from.traces.size());
+  (void)run_parallel(all.size(), jobs, [&](std::size_t i) -> status {
+    const std::string& path = from.traces[i];
+    const auto content = hash_of_file(path);
+    all[i] = {path, short_name(path), false, content ? *content : hash_of("unreadable " + path), estimated_ops(path)};
+    return {};
+  }).ok();
+  std::map<hash128, std::string> seen;
+  std::erase_if(all, [&](const trace_source& each) {
+    const auto [first, added] = seen.emplace(each.content, each.path);
+    if (!added) log_line(fmt::format("{} has the content of {} and is counted once", each.path, first->second));
+    return !added;
+  });
+  for (const std::string& text : from.workloads)
+    all.push_back({text, text, true, hash_of("workload " + text), 100'000});
+  name_sources(all);
+  return all;
+}
+
+sweep_plan make_plan(manifest what, std::string version, std::vector<trace_source> traces) {
+  sweep_plan plan{std::move(what), std::move(version), std::move(traces), {}, {}};
+  std::vector<policy_row> rows;
+  for (const std::string& text : plan.what.policies) rows.push_back(*parse_policy_row(text, settings{}, ""));
+  for (std::size_t t = 0; t < plan.traces.size(); ++t) {
+    for (std::size_t d = 0; d < plan.what.devices.size(); ++d) {
+      for (std::size_t c = 0; c < plan.what.capacities.size(); ++c) {
+        for (std::size_t s = 0; s < plan.what.seeds.size(); ++s) {
+          for (std::size_t p = 0; p < rows.size(); ++p) {
+            unit each{{},
+                      estimated_cost(plan.what, plan.traces[t], rows[p]),
+                      static_cast<std::uint32_t>(t),
+                      static_cast<std::uint16_t>(p),
+                      static_cast<std::uint16_t>(d),
+                      static_cast<std::uint16_t>(c),
+                      static_cast<std::uint16_t>(s)};
+            each.key = hash_of(fmt::format("gpumem sweep 1\n{}\n{}\n{}", plan.version, hex(plan.traces[t].content),
+                                           dumped(settings_of(plan, each))));
+            plan.units.push_back(each);
+          }
+        }
+      }
+    }
+  }
+  plan.order.resize(plan.units.size());
+  std::iota(plan.order.begin(), plan.order.end(), std::uint32_t{0});
+  std::stable_sort(plan.order.begin(), plan.order.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return plan.units[a].cost > plan.units[b].cost; });
+  return plan;
+}
+
+std::string row_head(const sweep_plan& plan, const unit& which) {
+  const json head{{"key", hex(which.key)},
+                  {"policy", plan.what.policies[which.policy]},
+                  {"device", plan.what.devices[which.device]},
+                  {"capacity", plan.what.capacities[which.capacity].text},
+                  {"seed", plan.what.seeds[which.seed]},
+                  {"mode", to_string(plan.what.mode)},
+                  {"simulated", true}};
+  std::string text = dumped(head);
+  text.pop_back();
+  return text;
+}
+
+std::string request_of(const sweep_plan& plan, const unit& which) {
+  const trace_source& source = plan.traces[which.trace];
+  json out = settings_of(plan, which);
+  out["trace"] = source.path;
+  out["name"] = source.name;
+  out["workload"] = source.workload;
+  out["head"] = row_head(plan, which);
+  return dumped(out);
+}
+
+std::string describe(const sweep_plan& plan, const unit& which) {
+  const std::string& capacity = plan.what.capacities[which.capacity].text;
+  return fmt::format("{} under {} on {}{}{}, seed {}", plan.traces[which.trace].name, plan.what.policies[which.policy],
+                     plan.what.devices[which.device], capacity.empty() ? "" : ", capacity ", capacity,
+                     plan.what.seeds[which.seed]);
+}
+
+}  // namespace gpumem::bench::sweep

@@ -1,0 +1,105 @@
+#include "runner.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "child.hpp"
+#include "log.hpp"
+#include "parallel.hpp"
+#include "text.hpp"
+#include "unit.hpp"
+
+namespace gpumem::bench::sweep {
+namespace {
+
+struct unit_outcome {
+  std::string row;
+  std::string times;
+};
+
+/// What a child said, or why it said nothing.
+unit_outcome outcome_of(const std::string& head, const child_outcome& child, std::chrono::milliseconds limit) {
+  if (child.timed_out) {
+    const double seconds = static_cast<double>(limit.count()) / 1000;
+    return {error_row(head, "timeout", fmt::format("took longer than {:g} s", seconds)), "{}"};
+  }
+  if (child.signal != 0) {
+    return {error_row(head, "crash", fmt::format("ended by signal {} ({})", child.signal, ::strsignal(child.signal))),
+            "{}"};
+  }
+  const std::size_t end = child.out.find('\n');
+  const bool whole =
+      end != std::string::npos && child.out.ends_with('\n') && child.out.find('\n', end + 1) == child.out.size() - 1;
+  if (child.exit_status == 0 && whole && child.out.starts_with(head)) {
+    return {child.out.substr(0, end), child.out.substr(end + 1, child.out.size() - end - 2)};
+  }
+  return {error_row(head, "crash",
+                    fmt::format("ended with exit status {}{}{}", child.exit_status, child.err.empty() ? "" : ": ",
+                                child.err)),
+          "{}"};
+}
+
+/// `times` is `{...}` of the unit's own; the process's come with it.
+std::string times_row(const std::string& key, const unit_outcome& of, const child_outcome& child, double wall_s) {
+  const std::string_view inner = std::string_view{of.times}.substr(1, of.times.size() - 2);
+  return fmt::format("{{\"key\":\"{}\",\"wall_s\":{:.6f},\"processor_s\":{:.6f},\"peak_resident_bytes\":{}{}{}}}", key,
+                     wall_s, child.processor_s, child.peak_resident_bytes, inner.empty() ? "" : ",", inner);
+}
+
+/// One unit, from its request to its line in the file. Whether it failed.
+result<bool> run_one(const sweep_plan& plan, const run_options& with, const unit& which, result_file& results,
+                     result_file& times) {
+  const auto began = std::chrono::steady_clock::now();
+  const std::string head = row_head(plan, which);
+  const auto child = run_child(with.program, {"unit"}, request_of(plan, which), with.time_limit);
+  if (!child) return child.why();
+  const unit_outcome outcome = outcome_of(head, *child, with.time_limit);
+  const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  if (status written = times.append(times_row(hex(which.key), outcome, *child, wall_s)); !written) return written;
+  if (status written = results.append(outcome.row); !written) return written;
+  const bool failed = is_error_row(outcome.row);
+  if (failed) {
+    const auto error = nlohmann::json::parse(outcome.row, nullptr, false);
+    const std::string why = error.is_discarded() ? "" : error["error"].value("text", "");
+    log_line(
+        fmt::format("unit {} ({}): {}", hex(which.key), printable(describe(plan, which), 400), printable(why, 1000)));
+  }
+  return failed;
+}
+
+}  // namespace
+
+result<run_outcome> run_units(const sweep_plan& plan, const run_options& with, unit_source& from) {
+  ::signal(SIGPIPE, SIG_IGN);  // a unit may end before it has read its request
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow is an error of `write`
+  auto results = result_file::open(with.folder, "results", with.label);
+  if (!results) return results.why();
+  auto times = result_file::open(with.folder, "times", with.label);
+  if (!times) return times.why();
+  std::atomic<std::uint64_t> units{0};
+  std::atomic<std::uint64_t> failed{0};
+  std::atomic<bool> stop{false};
+  const status went = run_parallel(with.jobs, with.jobs, [&](std::size_t) -> status {
+    while (!stop) {
+      const auto next = from.next();
+      if (!next) return {};
+      const auto one = run_one(plan, with, plan.units[*next], **results, **times);
+      if (!one) {
+        stop = true;
+        return one.why();
+      }
+      ++units;
+      if (*one) ++failed;
+      from.done(*one);
+    }
+    return {};
+  });
+  if (!went) return went;
+  return run_outcome{units, failed};
+}
+
+}  // namespace gpumem::bench::sweep

@@ -1,0 +1,209 @@
+#include "session.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "folder.hpp"
+#include "log.hpp"
+#include "merge.hpp"
+#include "output_file.hpp"
+#include "runner.hpp"
+#include "sweep_progress.hpp"
+#include "text.hpp"
+#include "unit.hpp"
+
+namespace gpumem::bench::sweep {
+namespace {
+
+constexpr double longest_unit_s = 1e6;
+constexpr unsigned most_jobs = 1024;
+
+std::string first_line(std::string_view text) { return std::string{text.substr(0, text.find('\n'))}; }
+
+/// CLI11's own words for help, one line for what is wrong.
+result<std::optional<std::string>> parse_words(CLI::App& app, std::vector<std::string> words) {
+  std::reverse(words.begin(), words.end());  // which is how CLI11 takes them
+  try {
+    app.parse(words);
+  } catch (const CLI::CallForHelp&) {
+    return std::optional{app.help()};
+  } catch (const CLI::Error& wrong) {
+    return status{errc::bad_setting,
+                  fmt::format("{} ({} --help lists what there is)", first_line(wrong.what()), app.get_name())};
+  }
+  return std::optional<std::string>{};
+}
+
+status read_numbers(sweep_words& into) {
+  if (!into.time_limit.empty()) {
+    double seconds = 0;
+    const char* const last = into.time_limit.data() + into.time_limit.size();
+    const auto [end, code] = std::from_chars(into.time_limit.data(), last, seconds, std::chars_format::fixed);
+    if (code != std::errc{} || end != last || seconds < 0.001 || seconds > longest_unit_s) {
+      return {errc::bad_setting,
+              fmt::format("--unit-time-limit {}: expected seconds from 0.001 to 1000000", printable(into.time_limit))};
+    }
+    into.unit_time_limit = std::chrono::milliseconds{static_cast<std::int64_t>(seconds * 1000)};
+  }
+  if (!into.jobs.empty()) {
+    const char* const last = into.jobs.data() + into.jobs.size();
+    const auto [end, code] = std::from_chars(into.jobs.data(), last, into.job_count);
+    if (code != std::errc{} || end != last || into.job_count == 0 || into.job_count > most_jobs) {
+      return {errc::bad_setting,
+              fmt::format("--jobs {}: expected a whole number from 1 to {}", printable(into.jobs), most_jobs)};
+    }
+  }
+  return {};
+}
+
+/// Of one process: the units in their order, and how many are done.
+class local_source final : public unit_source {
+ public:
+  local_source(std::vector<std::uint32_t> units, sweep_progress& progress)
+      : units_{std::move(units)}, progress_{progress} {}
+
+  std::optional<std::uint32_t> next() override {
+    const std::size_t i = next_.fetch_add(1);
+    return i < units_.size() ? std::optional{units_[i]} : std::nullopt;
+  }
+  void done(bool failed) override {
+    if (failed) ++failed_;
+    progress_.show(++done_, failed_);
+  }
+
+ private:
+  const std::vector<std::uint32_t> units_;
+  sweep_progress& progress_;
+  std::atomic<std::size_t> next_{0};
+  std::atomic<std::uint64_t> done_{0};
+  std::atomic<std::uint64_t> failed_{0};
+};
+
+result<shard> shard_of(const sweep_words& with) {
+  if (!with.shard.empty()) return parse_shard(with.shard);
+  const auto array = shard_of_array([](const char* name) -> const char* { return std::getenv(name); });
+  if (!array) return array.why();
+  return array->value_or(shard{});
+}
+
+/// The shard's part of what is left.
+result<std::vector<std::uint32_t>> share_left(const sweep_words& with, const sweep_plan& plan, const shard& of) {
+  auto left = units_left(with.folder, plan, with.again);
+  if (!left || of.count == 1) return left;
+  std::vector<bool> own(plan.units.size());
+  for (const std::uint32_t i : units_of(of, plan.order)) own[i] = true;
+  std::erase_if(*left, [&](std::uint32_t i) { return !own[i]; });
+  return left;
+}
+
+int run_sweep(const std::vector<std::string>& words) {
+  sweep_words with;
+  const auto text = parse_sweep_words("gpumem_bench sweep", words, with);
+  if (!text) return complain(text.why(), bad_input);
+  if (*text) return print_out(**text).ok() ? 0 : bad_input;
+  const auto which = shard_of(with);
+  if (!which) return complain(which.why(), bad_input);
+  const auto plan = plan_sweep(with, unit_program());
+  if (!plan) return complain(plan.why(), bad_input);
+  if (status ready = prepare_folder(with.folder, *plan); !ready) return complain(ready, bad_input);
+  const auto left = share_left(with, *plan, *which);
+  if (!left) return complain(left.why(), bad_input);
+  const std::size_t all = which->count == 1 ? plan->units.size() : units_of(*which, plan->order).size();
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  run_options run{unit_program(), with.folder, which->label(), with.job_count == 0 ? cores : with.job_count,
+                  with.unit_time_limit};
+  result<run_outcome> ran{run_outcome{}};
+  {
+    sweep_progress progress{all - left->size(), all, with.quiet, with.lines, false};
+    local_source source{*left, progress};
+    ran = run_units(*plan, run, source);
+  }
+  if (!ran) return complain(ran.why(), bad_input);
+  if (status said = print_out(fmt::format("{} units, {} of them had results, {} failed: {}\n", all, all - left->size(),
+                                          ran->failed, with.folder));
+      !said) {
+    return complain(said, bad_input);
+  }
+  return ran->failed == 0 ? 0 : units_failed;
+}
+
+int run_merge(const std::vector<std::string>& words) {
+  merge_options with;
+  CLI::App app{"A sweep's folder as one file: the same bytes whoever ran its units.", "gpumem_bench merge"};
+  app.add_option("folder", with.folder, "what gpumem_bench sweep wrote")->type_name("FOLDER")->required();
+  app.add_option("-o,--output", with.output, "ends in .json, .html or .parquet (needs python3 with pyarrow)")
+      ->type_name("FILE")
+      ->required();
+  app.add_flag("--partial", with.partial, "also where units have no result yet");
+  const auto text = parse_words(app, words);
+  if (!text) return complain(text.why(), bad_input);
+  if (*text) return print_out(**text).ok() ? 0 : bad_input;
+  const status merged = merge(with);
+  return merged.ok() ? 0 : complain(merged, bad_input);
+}
+
+}  // namespace
+
+int complain(const status& why, int exit_status) {
+  fmt::print(stderr, "gpumem_bench: {}\n", printable(why.message(), 8192));
+  return exit_status;
+}
+
+result<std::optional<std::string>> parse_sweep_words(const std::string& program, std::vector<std::string> words,
+                                                     sweep_words& into) {
+  CLI::App app{"Every trace of a manifest under every policy, device, capacity and seed; resumes where it was killed.",
+               program};
+  app.add_option("manifest", into.manifest, "JSON (docs/sweep.md)")->type_name("MANIFEST")->required();
+  app.add_option("-o,--output", into.folder, "results go here, and are found again")->type_name("FOLDER")->required();
+  app.add_option("--shard", into.shard, "a share of the units: 3/8; by default a Slurm array's task")->type_name("i/n");
+  app.add_option("--unit-time-limit", into.time_limit, "a unit that takes longer is killed (600)")
+      ->type_name("SECONDS");
+  app.add_option("-j,--jobs", into.jobs, "units at once: as many as there are cores; of each MPI rank, 1")
+      ->type_name("N");
+  app.add_flag("--retry-failed", into.again, "run units again that crashed, took too long, or had a bad trace");
+  app.add_flag("--quiet", into.quiet, "no progress on the terminal");
+  app.add_flag("--progress", into.lines, "progress as lines on standard error, for logs");
+  auto text = parse_words(app, std::move(words));
+  if (!text || *text) return text;
+  if (status read = read_numbers(into); !read) return read;
+  return text;
+}
+
+result<sweep_plan> plan_sweep(const sweep_words& with, const std::string& program) {
+  for (const auto& [name, value] : process_environment()) {
+    if (name != "GPUMEM_VERBOSE" && name != "GPUMEM_STRICT") {
+      log_line(fmt::format("{} is not read by a sweep, whose settings are the manifest's", printable(name)));
+    }
+  }
+  auto what = read_manifest(with.manifest);
+  if (!what) return what.why();
+  auto version = program_version(program);
+  if (!version) return version.why();
+  auto sources = find_sources(*what, std::max(1U, std::thread::hardware_concurrency()));
+  return make_plan(*std::move(what), *std::move(version), std::move(sources));
+}
+
+std::string unit_program() {
+  std::error_code ignored;
+  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  const std::filesystem::path beside = own.parent_path() / "gpumem_bench";
+  return std::filesystem::exists(beside, ignored) ? beside.string() : own.string();
+}
+
+bool is_sweep_command(std::string_view word) noexcept { return word == "sweep" || word == "merge" || word == "unit"; }
+
+int sweep_main(const std::vector<std::string>& words) {
+  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  if (words.front() == "unit") return serve_unit();
+  return words.front() == "merge" ? run_merge(rest) : run_sweep(rest);
+}
+
+}  // namespace gpumem::bench::sweep

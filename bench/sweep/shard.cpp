@@ -1,0 +1,62 @@
+#include "shard.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "text.hpp"
+
+namespace gpumem::bench::sweep {
+namespace {
+
+std::optional<unsigned> whole(std::string_view text) {
+  unsigned value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || code != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::string shard::label() const { return count == 1 ? "alone" : fmt::format("shard{}of{}", index, count); }
+
+result<shard> parse_shard(std::string_view text) {
+  const std::size_t slash = text.find('/');
+  if (slash != std::string_view::npos) {
+    const auto index = whole(text.substr(0, slash));
+    const auto count = whole(text.substr(slash + 1));
+    if (index && count && *index >= 1 && *index <= *count) return shard{*index, *count};
+  }
+  return status{errc::bad_setting,
+                fmt::format("--shard {}: expected i/n with i from 1 to n, such as 3/8", printable(text))};
+}
+
+result<std::optional<shard>> shard_of_array(const std::function<const char*(const char*)>& variable) {
+  const char* const id_text = variable("SLURM_ARRAY_TASK_ID");
+  if (id_text == nullptr) return std::optional<shard>{};
+  const auto read = [&](const char* name, unsigned otherwise) -> std::optional<unsigned> {
+    const char* const text = variable(name);
+    return text == nullptr ? otherwise : whole(text);
+  };
+  const auto id = whole(id_text);
+  const auto count = read("SLURM_ARRAY_TASK_COUNT", 0);
+  const auto first = read("SLURM_ARRAY_TASK_MIN", 0);
+  const auto step = read("SLURM_ARRAY_TASK_STEP", 1);
+  if (id && count && first && step && *step != 0 && *id >= *first && (*id - *first) % *step == 0 &&
+      (*id - *first) / *step < *count) {
+    return std::optional{shard{(*id - *first) / *step + 1, *count}};
+  }
+  return status{
+      errc::bad_setting,
+      fmt::format("SLURM_ARRAY_TASK_ID={} with SLURM_ARRAY_TASK_COUNT={}: expected tasks in equal steps, such "
+                  "as --array=0-7; or name the share with --shard i/n",
+                  printable(id_text), count ? fmt::format("{}", *count) : "?")};
+}
+
+std::vector<std::uint32_t> units_of(const shard& which, const std::vector<std::uint32_t>& order) {
+  std::vector<std::uint32_t> out;
+  for (std::size_t i = which.index - 1; i < order.size(); i += which.count) out.push_back(order[i]);
+  return out;
+}
+
+}  // namespace gpumem::bench::sweep

@@ -1,0 +1,53 @@
+/// What a sweep says of its policies: how each is distributed over the traces, where it is best, where it loses.
+///
+/// A case is a trace on a device with a capacity and a seed; the policies are compared within each. Utilization is peak
+/// live over peak reserved in `compare`, over the smallest capacity in `fit`. In `compare` a policy that takes
+/// everything at once is left out of that comparison, since its peak of reserved is the card's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace gpumem::bench::sweep {
+
+/// One unit, as far as the summary needs it.
+struct summary_row {
+  std::string trace;
+  std::string policy;
+  std::string rest;  ///< device, capacity and seed
+  bool failed = false;
+  bool oom = false;
+  bool takes_everything = false;
+  double utilization = 0;  ///< 0: none
+  double device_ms = -1;   ///< negative: none (`fit`)
+  double device_calls = 0;
+};
+
+class summary {
+ public:
+  /// Policies in the order in which they are first added.
+  void add(summary_row row);
+  /// `policies`, `kinds` (the part of a trace's name before `-`), `pairs`; the same for the same rows in the same
+  /// order.
+  [[nodiscard]] nlohmann::ordered_json to_json() const;
+
+ private:
+  struct one_case {
+    std::string trace;
+    std::string rest;
+    std::vector<const summary_row*> rows;  ///< by policy; null: none
+  };
+  [[nodiscard]] std::vector<one_case> cases() const;
+  [[nodiscard]] nlohmann::ordered_json policy_json(std::size_t policy, const std::vector<one_case>& all) const;
+  [[nodiscard]] nlohmann::ordered_json kinds_json(const std::vector<one_case>& all) const;
+  [[nodiscard]] nlohmann::ordered_json pairs_json(const std::vector<one_case>& all) const;
+
+  std::vector<std::string> policies_;
+  std::map<std::string, std::size_t> index_;
+  std::vector<summary_row> rows_;
+};
+
+}  // namespace gpumem::bench::sweep

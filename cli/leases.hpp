@@ -1,0 +1,18 @@
+// `gpumem lease`: lists the leases on cards with their holders, and ends one.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "options.hpp"
+
+namespace gpumem::cli {
+
+/// A row a lease: `uuid` of the card without its prefix, `place`, and `holders`, the processes that this user may see:
+/// `pid`, `user`, `command`. By card and place.
+nlohmann::json leases_now();
+
+/// Exit status: 0; 1 where the process cannot be ended; 2 where it holds no lease.
+int show_leases(const lease_options& with);
+
+}  // namespace gpumem::cli

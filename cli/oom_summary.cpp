@@ -1,0 +1,69 @@
+// The file's lines are `count pid command: first cause`, as the preloaded library writes them (oom_notes.cpp).
+#include "oom_summary.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "log.hpp"
+#include "shared_folder.hpp"
+#include "text.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+constexpr int most_shown = 8;
+
+std::string content_from(const std::string& path, std::size_t at) {
+  std::ifstream in{path, std::ios::binary};
+  const std::string all{std::istreambuf_iterator<char>{in}, {}};
+  return all.size() > at ? all.substr(at) : "";
+}
+
+}  // namespace
+
+oom_summary::oom_summary(const settings& with) : path_{with.oom_file_path} {
+  if (!path_.empty()) {
+    skipped_bytes_ = content_from(path_, 0).size();
+    return;
+  }
+  const result<std::string> folder = shared_folder(with.shared_folder);
+  if (!folder) return;
+  path_ = fmt::format("{}/oom-{}", *folder, ::getpid());
+  own_ = true;
+  ::unlink(path_.c_str());  // of an earlier process with this pid
+  ::setenv("GPUMEM_OOM_FILE", path_.c_str(), 1);
+}
+
+oom_summary::~oom_summary() {
+  if (own_) ::unlink(path_.c_str());
+}
+
+void oom_summary::print() const {
+  if (path_.empty()) return;
+  const std::string text = content_from(path_, skipped_bytes_);
+  int processes = 0;
+  for (std::size_t at = 0; at < text.size(); ++processes) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line{trimmed(std::string_view{text}.substr(at, end - at))};
+    at = end + 1;
+    const std::size_t first = line.find(' ');
+    const std::size_t second = line.find(' ', first + 1);
+    if (first == std::string::npos || second == std::string::npos || processes >= most_shown) continue;
+    const std::string count = line.substr(0, first);
+    log_line(
+        printable(fmt::format("process {} had {} {} refused; the first: {}", line.substr(first + 1, second - first - 1),
+                              count, count == "1" ? "request" : "requests", line.substr(second + 1)),
+                  2048));
+  }
+  if (processes > most_shown) log_line(fmt::format("and {} more processes", processes - most_shown));
+  if (processes != 0) {
+    log_line("record it with `gpumem run --trace run.csv.gz`, and `gpumem advise run.csv.gz` says what fits");
+  }
+}
+
+}  // namespace gpumem::cli

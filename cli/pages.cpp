@@ -1,0 +1,197 @@
+#include "pages.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <vector>
+
+namespace gpumem::cli {
+namespace {
+
+using subcommands = std::vector<const CLI::App*>;
+
+subcommands subcommands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App* one) { return !one->get_name().empty(); });
+}
+
+/// Those that --help shows; positionals, too.
+std::vector<const CLI::Option*> options_of(const CLI::App& app) {
+  return app.get_options([](const CLI::Option* one) { return !one->get_group().empty(); });
+}
+
+/// The words on a command line: `--limit`, `-h`.
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> out;
+  for (const CLI::Option* const one : options_of(app)) {
+    for (const std::string& name : one->get_lnames()) out.push_back(fmt::format("--{}", name));
+    for (const std::string& name : one->get_snames()) out.push_back(fmt::format("-{}", name));
+  }
+  return out;
+}
+
+/// A line of a manual page: no character of it is an instruction.
+std::string roff(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\') {
+      out += "\\e";
+    } else if (c == '-') {
+      out += "\\-";
+    } else if (c == '\n') {
+      out += "\n.br\n";
+    } else {
+      out += c;
+    }
+  }
+  const bool looks_like_one = !out.empty() && (out.front() == '.' || out.front() == '\'');
+  return looks_like_one ? fmt::format("\\&{}", out) : out;
+}
+
+std::string option_entry(const CLI::Option& one) {
+  std::string head = one.get_name(false, true);
+  if (one.get_positional()) head = one.get_type_name();
+  if (!one.get_positional() && one.get_type_size() != 0 && !one.get_type_name().empty())
+    head += " " + one.get_type_name();
+  std::string text = one.get_description();
+  if (!one.get_default_str().empty()) text += fmt::format(" [default: {}]", one.get_default_str());
+  return fmt::format(".TP\n.B {}\n{}\n", roff(head), roff(text));
+}
+
+std::string man_page(const CLI::App& top, const CLI::App& app, const std::string& version) {
+  const bool whole = &top == &app;
+  const std::string name = whole ? top.get_name() : top.get_name() + "-" + app.get_name();
+  std::string out = fmt::format(".TH {} 1 \"\" \"gpumem {}\" \"gpumem\"\n.SH NAME\n{} \\- {}\n", name, version,
+                                roff(name), roff(app.get_description()));
+  const bool command = app.get_name() == "run";
+  out += fmt::format(".SH SYNOPSIS\n.B {}\n{}{}\n", roff(whole ? name : top.get_name() + " " + app.get_name()),
+                     whole ? "COMMAND [OPTIONS]" : "[OPTIONS]", command ? " \\-\\- COMMAND..." : "");
+  if (whole) {
+    out += ".SH COMMANDS\n";
+    for (const CLI::App* const each : subcommands_of(top)) {
+      out += fmt::format(".TP\n.BR {}\\-{} (1)\n{}\n", name, each->get_name(), roff(each->get_description()));
+    }
+  }
+  out += ".SH OPTIONS\n";
+  for (const CLI::Option* const one : options_of(app)) out += option_entry(*one);
+  if (!app.get_footer().empty()) out += fmt::format(".SH NOTES\n{}\n", roff(app.get_footer()));
+  return out;
+}
+
+std::string bash_completion(const CLI::App& app) {
+  std::string cases;
+  std::vector<std::string> names;
+  for (const CLI::App* const each : subcommands_of(app)) {
+    names.push_back(each->get_name());
+    cases += fmt::format("    {}) words='{}' ;;\n", each->get_name(), fmt::join(flags_of(*each), " "));
+  }
+  return fmt::format(R"(# bash completion for gpumem; made from its options
+_gpumem() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} command=${{COMP_WORDS[1]}} words i
+  for ((i = 1; i < COMP_CWORD; ++i)); do
+    if [[ ${{COMP_WORDS[i]}} == -- ]]; then  # a program, and then its own words
+      if ((i + 1 == COMP_CWORD)); then
+        mapfile -t COMPREPLY < <(compgen -c -- "$current")
+      else
+        mapfile -t COMPREPLY < <(compgen -f -- "$current")
+      fi
+      return
+    fi
+  done
+  if ((COMP_CWORD == 1)); then
+    mapfile -t COMPREPLY < <(compgen -W '{0} {1}' -- "$current")
+    return
+  fi
+  case $command in
+{2}    *) words='' ;;
+  esac
+  if [[ $current == -* ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+  else
+    mapfile -t COMPREPLY < <(compgen -f -- "$current")
+  fi
+}}
+complete -o filenames -F _gpumem gpumem
+)",
+                     fmt::join(names, " "), fmt::join(flags_of(app), " "), cases);
+}
+
+/// Text inside '...[...]' of zsh's _arguments.
+std::string zsh_text(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\'') {
+      out += "'\\''";
+    } else if (c == '[' || c == ']' || c == ':' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else {
+      out += c == '\n' ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+std::string zsh_completion(const CLI::App& app) {
+  std::string list;
+  std::string cases;
+  for (const CLI::App* const each : subcommands_of(app)) {
+    list += fmt::format("    '{}:{}'\n", each->get_name(), zsh_text(each->get_description()));
+    cases += fmt::format("    {})\n      _arguments", each->get_name());
+    for (const CLI::Option* const one : options_of(*each)) {
+      const bool value = one->get_type_size() != 0;
+      for (const std::string& name : one->get_lnames()) {
+        cases += fmt::format(" \\\n        '--{}[{}]{}'", name, zsh_text(one->get_description()),
+                             value ? fmt::format(":{}:_files", zsh_text(one->get_type_name())) : "");
+      }
+    }
+    cases += " \\\n        '*:file:_files'\n      ;;\n";
+  }
+  return fmt::format(R"(#compdef gpumem
+# made from gpumem's options
+local -a commands
+commands=(
+{})
+if ((CURRENT == 2)); then
+  _describe command commands
+  return
+fi
+local command=$words[2]
+local -i at=${{words[(I)--]}}
+if ((at > 0 && at < CURRENT)); then
+  shift $at words
+  ((CURRENT -= at))
+  _normal
+  return
+fi
+shift words
+((CURRENT -= 1))
+case $command in
+{}esac
+)",
+                     list, cases);
+}
+
+status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file{path, std::ios::binary};
+  file << text;
+  file.flush();
+  return file ? status{}
+              : status{errc::bad_setting, path + ": cannot be written; expected a file in a folder that exists"};
+}
+
+}  // namespace
+
+status write_pages(const CLI::App& app, const std::string& version, const std::string& folder) {
+  status written = write_file(fmt::format("{}/{}.1", folder, app.get_name()), man_page(app, app, version));
+  for (const CLI::App* const each : subcommands_of(app)) {
+    if (!written) return written;
+    written =
+        write_file(fmt::format("{}/{}-{}.1", folder, app.get_name(), each->get_name()), man_page(app, *each, version));
+  }
+  if (written) written = write_file(fmt::format("{}/{}.bash", folder, app.get_name()), bash_completion(app));
+  if (written) written = write_file(fmt::format("{}/_{}", folder, app.get_name()), zsh_completion(app));
+  return written;
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,17 @@
+// Manual pages and completions for bash and zsh, from the same options as --help.
+#pragma once
+
+#include <string>
+
+#include "gpumem/status.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace gpumem::cli {
+
+/// gpumem.1, a page for each subcommand (gpumem-run.1), gpumem.bash and _gpumem, into a folder that exists.
+status write_pages(const CLI::App& app, const std::string& version, const std::string& folder);
+
+}  // namespace gpumem::cli

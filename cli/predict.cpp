@@ -1,0 +1,255 @@
+// The program runs once, with PyTorch's record of its allocations on; a program without PyTorch runs once more, served
+// and recorded by gpumem. The trace is then replayed under each policy within each capacity, less the context.
+//
+// The framework's own allocator is `native`. Where the card would have held what it reserved with room for everything,
+// that is what it takes. Below, it would have given cached segments back: `caching`, which works as PyTorch's does,
+// says how far.
+#include "predict.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "advise.hpp"
+#include "cards.hpp"
+#include "device_figures.hpp"
+#include "own_plans.hpp"
+#include "run.hpp"
+#include "simulated_run.hpp"
+#include "simulated_text.hpp"
+#include "text.hpp"
+#include "trace.hpp"
+#include "units.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+using json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr int failed = 1;
+constexpr int bad_input = 2;
+constexpr int nothing_fits = 3;
+constexpr std::uint64_t room_for_everything = std::uint64_t{1} << 40;
+constexpr std::chrono::milliseconds plan_time{10'000};
+
+int fail(int code, std::string_view why) {
+  fmt::print(stderr, "gpumem: {}\n", printable(std::string{why}, 8192));
+  return code;
+}
+
+struct capacity {
+  std::string name;
+  std::uint64_t bytes = 0;
+};
+
+result<std::vector<capacity>> capacities_of(const predict_options& with) {
+  std::vector<std::string> texts = with.capacities;
+  if (texts.empty()) texts.push_back(with.card);
+  std::vector<capacity> out;
+  for (const std::string& text : texts) {
+    std::string key;
+    capacity each{text, 0};
+    if (status ok = choose_card(text, key, each.bytes); !ok) {
+      std::string why = ok.message();
+      if (!with.capacities.empty()) why.replace(0, std::string_view{"--card"}.size(), "--capacity");
+      return status{errc::bad_setting, why};
+    }
+    if (each.bytes == 0) each.bytes = simcuda::find_card(key)->bytes();
+    out.push_back(each);
+  }
+  return out;
+}
+
+/// What the run left: its trace, and what the framework's own allocator took.
+struct recording {
+  bench::trace trace;
+  std::uint64_t native_reserved_bytes = 0;
+  std::uint64_t host_values_read = 0;
+};
+
+class temporary_file {
+ public:
+  temporary_file() : path_{fmt::format("{}/gpumem-predict-{}.csv", fs::temp_directory_path().string(), ::getpid())} {}
+  ~temporary_file() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  temporary_file(const temporary_file&) = delete;
+  temporary_file& operator=(const temporary_file&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// The process with the most on its first card that has anything.
+const simulated_process* largest(const simulated_outcome& of) {
+  const simulated_process* best = nullptr;
+  for (const simulated_process& each : of.processes) {
+    if (each.record.foreign_runtime != 0) continue;
+    if (best == nullptr || each.record.card[0].peak_used_bytes > best->record.card[0].peak_used_bytes) best = &each;
+  }
+  return best;
+}
+
+std::uint64_t reserved_of(const simcuda::card_record& card) {
+  const std::uint64_t own = card.context_bytes + card.modules_bytes + card.libraries_bytes;
+  return card.peak_used_bytes - std::min(own, card.peak_used_bytes);
+}
+
+/// Runs the program; `exit_status` other than 0 is the program's own and ends the prediction.
+result<recording> record_run(const predict_options& with, std::uint64_t context_bytes, int& exit_status) {
+  const temporary_file trace;
+  simulated_setup setup;
+  if (status ok = choose_card(with.card, setup.card, setup.card_bytes); !ok) return ok;
+  setup.card_bytes = room_for_everything;
+  setup.context_bytes = context_bytes;
+  setup.output_to_stderr = true;
+  setup.command = with.command;
+  setup.history = trace.path();
+  recording out;
+  result<simulated_outcome> ran = run_simulated(setup);
+  if (!ran) return ran.why();
+  exit_status = ran->exit_status;
+  const simulated_process* const process = largest(*ran);
+  if (exit_status != 0 || process == nullptr) {
+    const json figures = figures_of(*ran, setup);
+    std::string why = exit_status != 0 ? fmt::format("the program ended with status {}", exit_status) : "";
+    for (const auto& each : figures["warnings"]) why += (why.empty() ? "" : "; ") + each.get<std::string>();
+    return status{errc::unsupported, why};
+  }
+  out.native_reserved_bytes = reserved_of(process->record.card[0]);
+  out.host_values_read = process->record.host_values_read;
+  std::error_code error;
+  if (!fs::exists(trace.path(), error)) {  // no PyTorch: gpumem serves the next run and records it
+    const result<std::string> preload = find_preload();
+    if (!preload) return preload.why();
+    setup.preload = *preload;
+    setup.variables = {{"GPUMEM_POLICY", "growth"}, {"GPUMEM_TRACE", trace.path()}};
+    ran = run_simulated(setup);
+    if (!ran) return ran.why();
+  }
+  result<bench::trace> loaded = bench::load_trace(trace.path());
+  if (!loaded) return status{loaded.code(), "the program left no usable record: " + loaded.why().message()};
+  out.trace = *std::move(loaded);
+  out.trace.name = "run";
+  return out;
+}
+
+json native_row(const recording& of, std::uint64_t budget, const json& advice) {
+  if (of.native_reserved_bytes <= budget) {
+    return {{"fits", true}, {"peak_reserved_bytes", of.native_reserved_bytes}, {"by", "measured"}};
+  }
+  const auto model = std::find_if(advice.begin(), advice.end(),
+                                  [](const json& row) { return row["policy"].get<std::string>() == "caching"; });
+  const bool fits = model != advice.end() && (*model)["fits"].get<bool>();
+  return {
+      {"fits", fits},
+      {"peak_reserved_bytes", fits ? (*model)["peak_reserved_bytes"].get<std::uint64_t>() : of.native_reserved_bytes},
+      {"by", "replay of caching"}};
+}
+
+status predict_all(const recording& of, const std::vector<capacity>& capacities, std::uint64_t context_bytes,
+                   json& out) {
+  const auto plan = bench::own_plan::make(of.trace, plan_time);
+  if (!plan) return plan.why();
+  out = json::array();
+  for (const capacity& each : capacities) {
+    const std::uint64_t budget = each.bytes - std::min(context_bytes, each.bytes - 1);
+    json advice;
+    if (status done = advice_for(of.trace, budget, *plan, advice); !done) return done;
+    const auto add = [&](const std::string& policy, const json& row, const std::string& settings) {
+      json line{{"capacity", each.name},
+                {"capacity_bytes", each.bytes},
+                {"policy", policy},
+                {"fits", row["fits"]},
+                {"peak_reserved_bytes", row["peak_reserved_bytes"]},
+                {"settings", settings}};
+      if (row.contains("by")) line["by"] = row["by"];
+      out.push_back(std::move(line));
+    };
+    add("native", native_row(of, budget, advice), "");
+    for (const json& row : advice) add(row["policy"], row, row["set"]);
+  }
+  return {};
+}
+
+std::string as_text(const json& all) {
+  const auto bytes = [](const json& value) { return format_bytes(value.get<std::uint64_t>()); };
+  std::string out =
+      fmt::format("{} operations, {} live at the peak; context {} (assumed, --context). Simulated.\n\n",
+                  all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]), bytes(all["context_bytes"]));
+  std::vector<std::vector<std::string>> lines{{"<card", "<policy", "<fits", "peak reserved", "room", "<set"}};
+  const std::uint64_t context = all["context_bytes"];
+  for (const json& row : all["results"]) {
+    const bool fits = row["fits"];
+    const std::uint64_t taken = row["peak_reserved_bytes"].get<std::uint64_t>() + context;
+    const std::uint64_t card = row["capacity_bytes"];
+    lines.push_back({row["capacity"], row["policy"], fits ? "yes" : "no",
+                     fits ? bytes(row["peak_reserved_bytes"]) : "-",
+                     fits && card >= taken ? format_bytes(card - taken) : "-", fits ? row["settings"] : ""});
+  }
+  return out + table(lines);
+}
+
+}  // namespace
+
+CLI::App* add_predict_command(CLI::App& to, predict_options& into) {
+  CLI::App* const predict = to.add_subcommand("predict", "one simulated run, then which cards and policies hold it");
+  predict->footer("The command and its own words follow behind --: gpumem predict [OPTIONS] -- COMMAND...");
+  predict->add_option("--capacity", into.capacities, "memory (24GiB) or a card's name; may be given several times")
+      ->type_name("C")
+      ->allow_extra_args(false);
+  predict->add_option("--card", into.card, "what the program sees, but for the memory (default h100)")
+      ->type_name("NAME");
+  predict->add_option("--context", into.context, "what a context takes of each card (default 450MiB)")
+      ->type_name("SIZE");
+  predict->add_flag("--json", into.json, "as JSON; the program's own output goes to standard error either way");
+  return predict;
+}
+
+int predict(const predict_options& with) {
+  if (with.command.empty()) {
+    return fail(bad_input, "predict: no command; expected gpumem predict [OPTIONS] -- COMMAND...");
+  }
+  const auto capacities = capacities_of(with);
+  if (!capacities) return fail(bad_input, capacities.why().message());
+  std::uint64_t context_bytes = 0;
+  if (with.context != "0") {
+    const result<std::uint64_t> bytes = parse_bytes(with.context, "--context");
+    if (!bytes) return fail(bad_input, bytes.why().message());
+    context_bytes = *bytes;
+  }
+  int exit_status = 0;
+  const result<recording> ran = record_run(with, context_bytes, exit_status);
+  if (!ran) return fail(exit_status != 0 ? exit_status : failed, "predict: " + ran.why().message());
+  json rows;
+  if (status done = predict_all(*ran, *capacities, context_bytes, rows); !done) return fail(failed, done.message());
+  const bool any = std::any_of(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });
+  json all{{"schema", 1},
+           {"simulated", true},
+           {"ops", ran->trace.ops.size()},
+           {"peak_live_bytes", ran->trace.peak_live_bytes},
+           {"context_bytes", context_bytes},
+           {"host_values_read", ran->host_values_read},
+           {"results", std::move(rows)}};
+  const std::string text =
+      with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all);
+  fmt::print("{}", text);
+  if (ran->host_values_read != 0) {
+    fmt::print(stderr,
+               "gpumem: the host read values of the card {} times and got zeros: sizes that depend on values are not "
+               "as on a card\n",
+               ran->host_values_read);
+  }
+  return any ? 0 : nothing_fits;
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,32 @@
+// A line on a terminal that says what takes so long, and how long at most; nothing in a pipe.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace gpumem::cli {
+
+class progress {
+ public:
+  /// Draws `what: 3 s of at most 50 s` on stderr from the first second on, until this is gone.
+  progress(std::string what, double longest_s);
+  ~progress();
+  progress(const progress&) = delete;
+  progress& operator=(const progress&) = delete;
+
+ private:
+  void draw();
+
+  std::string what_;
+  double longest_s_;
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool over_ = false;
+  bool drawn_ = false;
+  std::thread thread_;
+};
+
+}  // namespace gpumem::cli

@@ -1,0 +1,82 @@
+// A policy's library records what it serves; without one, PyTorch records what its own allocator served. The page is
+// made by gpumem_bench, which replays the trace.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "simulated_text.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// gpumem_bench, beside this program as it is built or installed; empty: it is not there.
+std::string find_bench() {
+  std::error_code error;
+  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const fs::path& at : {here / "gpumem_bench", here / ".." / "bench" / "gpumem_bench"}) {
+    if (fs::exists(at, error)) return at.lexically_normal().string();
+  }
+  return {};
+}
+
+status make_page_of(const std::string& trace, const std::string& policy, const std::string& page) {
+  const std::string bench = find_bench();
+  if (bench.empty()) return {errc::unsupported, "--report: gpumem_bench is not beside gpumem, and it makes the page"};
+  const pid_t child = ::fork();
+  if (child < 0) return {errc::unsupported, "--report: no process can be made"};
+  if (child == 0) {
+    static_cast<void>(std::freopen("/dev/null", "w", stdout));
+    ::execl(bench.c_str(), bench.c_str(), "compare", "--quiet", "--trace", trace.c_str(), "--policy", policy.c_str(),
+            "--html", page.c_str(), static_cast<char*>(nullptr));
+    ::_exit(127);
+  }
+  int waited = 0;
+  ::waitpid(child, &waited, 0);
+  return waited == 0 ? status{}
+                     : status{errc::unsupported, fmt::format("--report {}: gpumem_bench could not make it", page)};
+}
+
+}  // namespace
+
+recorded_trace::~recorded_trace() {
+  std::error_code ignored;
+  if (temporary_) fs::remove(path_, ignored);
+}
+
+status recorded_trace::prepare(simulated_setup& setup) {
+  if (with_.trace.empty() && with_.report.empty()) return {};
+  path_ = with_.trace;
+  if (path_.empty()) {
+    temporary_ = true;
+    path_ = fmt::format("{}/gpumem-simulate-{}.csv", fs::temp_directory_path().string(), ::getpid());
+  }
+  std::error_code error;
+  path_ = fs::absolute(path_, error).string();
+  fs::remove(path_, error);
+  if (setup.preload.empty()) {
+    setup.history = path_;
+  } else {
+    setup.variables["GPUMEM_TRACE"] = path_;
+  }
+  return {};
+}
+
+status recorded_trace::finish(const nlohmann::ordered_json& figures) {
+  if (path_.empty()) return {};
+  std::error_code error;
+  if (!fs::exists(path_, error)) {
+    const std::string why = figures.contains("torch")
+                                ? "PyTorch's allocator left no record (it was another one than its native one)"
+                                : "PyTorch is not in the program; with --policy gpumem serves it and records";
+    return {errc::unsupported, fmt::format("no trace was recorded: {}", why)};
+  }
+  if (with_.report.empty()) return {};
+  return make_page_of(path_, with_.policy.empty() ? "caching" : with_.policy, with_.report);
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,150 @@
+// The words, the run (simulated_run.hpp), and what is said of it.
+#include "simulate.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "cards.hpp"
+#include "gpumem/policy.hpp"
+#include "run.hpp"
+#include "simulated_run.hpp"
+#include "simulated_text.hpp"
+#include "text.hpp"
+#include "units.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+constexpr int failed = 1;
+constexpr int bad_input = 2;
+constexpr int most_cards = simcuda::report_cards;
+
+int fail(int code, std::string_view why) {
+  fmt::print(stderr, "gpumem: {}\n", printable(std::string{why}, 8192));
+  return code;
+}
+
+status read_bytes(const std::string& text, const char* option, std::uint64_t& into) {
+  if (text == "0") return into = 0, status{};
+  const result<std::uint64_t> bytes = parse_bytes(text, option);
+  if (!bytes) return bytes.why();
+  into = *bytes;
+  return {};
+}
+
+/// The policy's library in front of the program, with the settings that `run` would give it.
+status serve_by_policy(const simulate_options& with, simulated_setup& setup) {
+  if (with.policy.empty() && with.limit.empty()) return {};
+  settings check;
+  if (!with.policy.empty()) {
+    if (status ok = check.set("policy", with.policy); !ok) return {errc::bad_setting, "--" + ok.message()};
+    if (const auto known = find_policy(check.policy); !known) return known.why();
+    setup.variables["GPUMEM_POLICY"] = with.policy;
+  }
+  if (!with.limit.empty()) {
+    if (status ok = check.set("limit", with.limit); !ok) return {errc::bad_setting, "--" + ok.message()};
+    setup.variables["GPUMEM_LIMIT"] = with.limit;
+  }
+  const result<std::string> preload = find_preload();
+  if (!preload) return preload.why();
+  setup.preload = *preload;
+  return {};
+}
+
+result<simulated_setup> setup_of(const simulate_options& with) {
+  simulated_setup out;
+  if (status ok = choose_card(with.card, out.card, out.card_bytes); !ok) return ok;
+  if (with.cards < 1 || with.cards > most_cards) {
+    return status{errc::bad_setting, fmt::format("--cards {}: expected from 1 to {}", with.cards, most_cards)};
+  }
+  out.cards = with.cards;
+  if (status ok = read_bytes(with.context, "--context", out.context_bytes); !ok) return ok;
+  if (status ok = read_bytes(with.modules, "--modules", out.module_bytes); !ok) return ok;
+  if (status ok = read_bytes(with.libraries, "--libraries", out.library_bytes); !ok) return ok;
+  if (status ok = serve_by_policy(with, out); !ok) return ok;
+  out.command = with.command;
+  return out;
+}
+
+status write_file(const std::string& path, const std::string& text) {
+  std::ofstream out{path, std::ios::trunc};
+  out << text;
+  out.flush();
+  return out ? status{} : status{errc::invalid_argument, fmt::format("{}: cannot be written", path)};
+}
+
+}  // namespace
+
+status choose_card(const std::string& card, std::string& key, std::uint64_t& bytes) {
+  if (const simcuda::card_profile* const known = simcuda::find_card(card); known != nullptr) {
+    key = std::string{known->key};
+    bytes = 0;
+    return {};
+  }
+  const result<std::uint64_t> size = parse_bytes(card, "--card");
+  if (!size || *size < (std::uint64_t{64} << 20)) {
+    return {
+        errc::bad_setting,
+        fmt::format("--card {}: expected a card's name (--card list prints them) or its memory from 64MiB on (24GiB)",
+                    printable(card))};
+  }
+  key = std::string{simcuda::default_card().key};
+  bytes = *size;
+  return {};
+}
+
+CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
+  CLI::App* const simulate =
+      to.add_subcommand("simulate", "runs a program on simulated cards: peak, and where it runs out");
+  simulate->footer(
+      "Kernels do nothing and values are not computed; what the program allocates is real.\n"
+      "The command and its own words follow behind --: gpumem simulate [OPTIONS] -- COMMAND...");
+  simulate->add_option("--card", into.card, "a name of --card list, or memory: 24GiB (default h100)")
+      ->type_name("NAME|BYTES");
+  simulate->add_option("--cards", into.cards, "how many of it")->type_name("N");
+  simulate->add_option("--policy", into.policy, "device memory served by gpumem under this policy")->type_name("P");
+  simulate->add_option("--limit", into.limit, "its limit: 4GiB, 30%")->type_name("L");
+  simulate->add_option("--context", into.context, "what a context takes of the card (default 450MiB)")
+      ->type_name("SIZE");
+  simulate->add_option("--modules", into.modules, "what each loaded module takes (default 0)")->type_name("SIZE");
+  simulate->add_option("--libraries", into.libraries, "what each handle of cuBLAS, cuDNN, NCCL takes (default 0)")
+      ->type_name("SIZE");
+  simulate->add_option("--trace", into.trace, "record every allocation here, for advise and gpumem_bench")
+      ->type_name("F");
+  simulate->add_option("--report", into.report, "a page with memory over time")->type_name("F.html");
+  simulate->add_option("--json", into.json, "the result as JSON")->type_name("FILE");
+  simulate->add_flag("--quiet", into.quiet, "no summary");
+  return simulate;
+}
+
+int simulate(const simulate_options& with) {
+  if (with.card == "list") {
+    fmt::print("{}", card_table());
+    return 0;
+  }
+  if (with.command.empty()) {
+    return fail(bad_input, "simulate: no command; expected gpumem simulate [OPTIONS] -- COMMAND...");
+  }
+  result<simulated_setup> setup = setup_of(with);
+  if (!setup) return fail(setup.code() == errc::bad_setting ? bad_input : failed, setup.why().message());
+  recorded_trace trace{with};
+  if (status ok = trace.prepare(*setup); !ok) return fail(failed, ok.message());
+  const result<simulated_outcome> ran = run_simulated(*setup);
+  if (!ran) return fail(failed, ran.why().message());
+  const nlohmann::ordered_json figures = figures_of(*ran, *setup);
+  if (!with.quiet) fmt::print(stderr, "{}", summary_of(figures));
+  int broken = 0;
+  if (!with.json.empty()) {
+    const std::string text = figures.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    if (status ok = write_file(with.json, text); !ok) broken = fail(failed, ok.message());
+  }
+  if (status ok = trace.finish(figures); !ok) broken = fail(failed, ok.message());
+  return ran->exit_status != 0 ? ran->exit_status : broken;
+}
+
+}  // namespace gpumem::cli

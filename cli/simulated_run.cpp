@@ -1,0 +1,202 @@
+// The records lie in a folder of the run's own, one file a process, written while the process runs; so a program that
+// crashes or is killed leaves its figures, too.
+#include "simulated_run.hpp"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "command_file.hpp"
+#include "text.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Stands for the folder of records, and goes with them.
+class records_folder {
+ public:
+  records_folder() {
+    const char* const base = std::getenv("TMPDIR");
+    path_ = fmt::format("{}/gpumem-simulate-XXXXXX", base != nullptr && *base != '\0' ? base : "/tmp");
+    if (::mkdtemp(path_.data()) == nullptr) path_.clear();
+  }
+  ~records_folder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  records_folder(const records_folder&) = delete;
+  records_folder& operator=(const records_folder&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+pid_t passed_on_to = 0;
+void pass_on(int signal) {
+  if (passed_on_to > 0) ::kill(passed_on_to, signal);
+}
+
+/// What the loader is to load first: the policy's library, the doubles, and what was asked for before.
+result<std::string> preload_list(const std::string& doubles, const std::string& first) {
+  std::string out = first;
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator{doubles, error}) {
+    const std::string name = entry.path().filename().string();
+    const auto dot = name.rfind(".so.");
+    if (dot != std::string::npos && !entry.is_symlink() &&
+        name.find_first_not_of("0123456789", dot + 4) == std::string::npos)
+      files.push_back(entry.path().string());
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty()) return status{errc::unsupported, fmt::format("{}: no libcuda.so.1 there", doubles)};
+  for (const std::string& file : files) out += (out.empty() ? "" : ":") + file;
+  if (out.find_first_of(" \t") != std::string::npos) {
+    return status{errc::unsupported, fmt::format("{}: the loader takes no path with a space in LD_PRELOAD", doubles)};
+  }
+  const char* const before = std::getenv("LD_PRELOAD");
+  if (before != nullptr && *before != '\0') out += fmt::format(":{}", before);
+  return out;
+}
+
+std::string in_front_of(const std::string& folder, const char* variable) {
+  const char* const before = std::getenv(variable);
+  return before != nullptr && *before != '\0' ? fmt::format("{}:{}", folder, before) : folder;
+}
+
+/// The command's environment, put into this process between fork and exec.
+void set_variables(const simulated_setup& setup, const std::string& doubles, const std::string& preload,
+                   const std::string& records) {
+  const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
+  set("SIMCUDA_CARD", setup.card);
+  if (setup.card_bytes != 0) {
+    set("SIMCUDA_BYTES", fmt::format("{}", setup.card_bytes));
+  } else {
+    ::unsetenv("SIMCUDA_BYTES");
+  }
+  set("SIMCUDA_DEVICES", fmt::format("{}", setup.cards));
+  set("SIMCUDA_CONTEXT_BYTES", fmt::format("{}", setup.context_bytes));
+  set("SIMCUDA_LIBRARY_BYTES", fmt::format("{}", setup.module_bytes));
+  set("SIMCUDA_MODULE_BYTES", fmt::format("{}", setup.module_bytes));
+  for (const char* library : {"SIMCUDA_CUBLAS_BYTES", "SIMCUDA_CUDNN_BYTES", "SIMCUDA_NCCL_BYTES"}) {
+    set(library, fmt::format("{}", setup.library_bytes));
+  }
+  set("SIMCUDA_REPORT", records);
+  set("SIMCUDA_STRICT", "report");
+  // The user's word counts where the program needs values or is to be watched.
+  ::setenv("SIMCUDA_HOST_MEMORY", "lazy", 0);
+  ::setenv("SIMCUDA_REFEREE", "0", 0);
+  set("LD_LIBRARY_PATH", in_front_of(doubles, "LD_LIBRARY_PATH"));
+  set("PYTHONPATH", in_front_of(doubles + "/python", "PYTHONPATH"));
+  set("SIMCUDA_TORCH_HISTORY", setup.history);
+  for (const auto& [name, value] : setup.variables) set(name.c_str(), value);
+  set("LD_PRELOAD", preload);
+}
+
+int status_of(int waited) { return WIFEXITED(waited) ? WEXITSTATUS(waited) : 128 + WTERMSIG(waited); }
+
+/// Waits for the command; signals that end it reach it by this process, too.
+int wait_for(pid_t child) {
+  passed_on_to = child;
+  struct sigaction passing {};
+  passing.sa_handler = pass_on;
+  for (const int each : {SIGTERM, SIGHUP}) ::sigaction(each, &passing, nullptr);
+  struct sigaction ignoring {};
+  ignoring.sa_handler = SIG_IGN;  // the terminal sends these to the command, too
+  for (const int each : {SIGINT, SIGQUIT}) ::sigaction(each, &ignoring, nullptr);
+  int waited = 0;
+  while (::waitpid(child, &waited, 0) < 0 && errno == EINTR) {
+  }
+  return status_of(waited);
+}
+
+std::vector<simulated_process> read_records(const std::string& folder) {
+  std::vector<simulated_process> out;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator{folder, error}) {
+    if (entry.path().extension() != ".simcuda") continue;
+    simulated_process each;
+    std::ifstream file{entry.path(), std::ios::binary};
+    if (!file.read(reinterpret_cast<char*>(&each.record), sizeof each.record)) continue;
+    if (each.record.layout != simcuda::report_layout) continue;
+    each.runtime.assign(each.record.runtime, ::strnlen(each.record.runtime, sizeof each.record.runtime));
+    std::ifstream figures{fs::path{entry.path()}.replace_extension(".torch.json")};
+    if (figures) each.torch = nlohmann::json::parse(figures, nullptr, false);
+    if (each.torch.is_discarded()) each.torch = nullptr;
+    out.push_back(std::move(each));
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.record.began_ns < b.record.began_ns; });
+  return out;
+}
+
+}  // namespace
+
+result<std::string> find_doubles() {
+  std::error_code error;
+  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  std::string looked;
+  for (const fs::path& folder : {here / ".." / "simcuda", here / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem" / "simcuda",
+                                 here / ".." / "lib" / "gpumem" / "simcuda"}) {
+    const fs::path at = folder.lexically_normal();
+    if (fs::exists(at / "libcudart.so.13", error)) return at.string();
+    looked += (looked.empty() ? "" : ", ") + at.string();
+  }
+  return status{errc::unsupported,
+                fmt::format("no simulated CUDA (libcudart.so.13) in {}: it is built with the headers of CUDA 13, and "
+                            "installed with cmake --install BUILD --component simcuda",
+                            looked)};
+}
+
+result<simulated_outcome> run_simulated(const simulated_setup& setup) {
+  const command_file command = find_command(setup.command.front());
+  if (command.exit_status != 0) {
+    simulated_outcome out;
+    out.exit_status = command.exit_status;
+    fmt::print(stderr, "gpumem: {}\n", printable(command.why, 8192));
+    return out;
+  }
+  if (!command.no_preload.empty()) {
+    return status{errc::unsupported, fmt::format("{} {}: the simulated card cannot be put in front of it", command.path,
+                                                 command.no_preload)};
+  }
+  const result<std::string> doubles = find_doubles();
+  if (!doubles) return doubles.why();
+  const result<std::string> preload = preload_list(*doubles, setup.preload);
+  if (!preload) return preload.why();
+  const records_folder records;
+  if (records.path().empty()) return status{errc::unsupported, "no folder for records can be made in TMPDIR"};
+
+  std::vector<std::string> copies = setup.command;
+  std::vector<char*> words;
+  for (std::string& word : copies) words.push_back(word.data());
+  words.push_back(nullptr);
+  const auto begun = std::chrono::steady_clock::now();
+  const pid_t child = ::fork();
+  if (child < 0) return status{errc::unsupported, fmt::format("fork: {}", std::strerror(errno))};
+  if (child == 0) {
+    if (setup.output_to_stderr) ::dup2(STDERR_FILENO, STDOUT_FILENO);
+    set_variables(setup, *doubles, *preload, records.path());
+    ::execvp(command.path.c_str(), words.data());
+    fmt::print(stderr, "gpumem: {}: cannot be run: {}\n", command.path, std::strerror(errno));
+    ::_exit(errno == ENOENT ? not_found : not_executable);
+  }
+  simulated_outcome out;
+  out.exit_status = wait_for(child);
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  out.processes = read_records(records.path());
+  return out;
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,47 @@
+// One run of a program on the doubles of CUDA: its environment, its end, and the records that it left.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "gpumem/status.hpp"
+#include "run_record.hpp"
+
+namespace gpumem::cli {
+
+struct simulated_setup {
+  std::string card;              ///< a profile's key
+  std::uint64_t card_bytes = 0;  ///< 0: the profile's own
+  int cards = 1;
+  std::uint64_t context_bytes = 0;
+  std::uint64_t module_bytes = 0;
+  std::uint64_t library_bytes = 0;
+  std::map<std::string, std::string> variables;  ///< further ones, GPUMEM_* of a policy
+  std::string preload;                           ///< libgpumem_preload.so, where a policy serves the program
+  std::string history;                           ///< where PyTorch's record goes; empty: none
+  bool output_to_stderr = false;                 ///< the program's, where standard output is for the result
+  std::vector<std::string> command;
+};
+
+struct simulated_process {
+  simcuda::process_record record;
+  nlohmann::json torch;  ///< PyTorch's own figures; null: there are none
+  std::string runtime;   ///< the file of a CUDA runtime of NVIDIA's that the process has inside; empty: none
+};
+
+struct simulated_outcome {
+  int exit_status = 0;
+  double seconds = 0;
+  std::vector<simulated_process> processes;  ///< those that initialised the driver, or tried
+};
+
+/// The folder with the doubles: beside the program as it is built, or where an installation puts it.
+result<std::string> find_doubles();
+
+/// Runs it to its end. Signals that end a program are passed on to it.
+result<simulated_outcome> run_simulated(const simulated_setup& setup);
+
+}  // namespace gpumem::cli

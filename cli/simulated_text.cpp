@@ -1,0 +1,183 @@
+#include "simulated_text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cards.hpp"
+#include "device_figures.hpp"
+#include "text.hpp"
+#include "units.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+double seconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+/// PyTorch's own figures of a card; null: it has none.
+const nlohmann::json* torch_card(const simulated_process& of, int card) {
+  if (!of.torch.is_object() || !of.torch.contains("cards")) return nullptr;
+  const auto& cards = of.torch["cards"];
+  const auto index = static_cast<std::size_t>(card);
+  return index < cards.size() ? &cards[index] : nullptr;
+}
+
+json card_of(const simulated_process& of, int index, const simcuda::card_profile& profile, bool several) {
+  const simcuda::card_record& card = of.record.card[index];
+  const std::uint64_t own = card.context_bytes + card.modules_bytes + card.libraries_bytes;
+  const std::uint64_t reserved = card.peak_used_bytes > own ? card.peak_used_bytes - own : 0;
+  json out{{"name", profile.name},
+           {"bytes", card.bytes},
+           {"peak_live_bytes", card.peak_live_bytes},
+           {"peak_live_by", "driver"},
+           {"peak_reserved_bytes", reserved},
+           {"peak_at_s", seconds(card.peak_used_ns)},
+           {"context_bytes", card.context_bytes},
+           {"modules_bytes", card.modules_bytes},
+           {"libraries_bytes", card.libraries_bytes},
+           {"peak_used_bytes", card.peak_used_bytes}};
+  if (several) out["pid"] = of.record.pid;
+  if (const nlohmann::json* const torch = torch_card(of, index); torch != nullptr) {
+    out["torch"] = *torch;
+    if (const std::uint64_t live = torch->value("peak_allocated_bytes", std::uint64_t{0}); live != 0) {
+      out["peak_live_bytes"] = live;
+      out["peak_live_by"] = "torch";
+    }
+  }
+  return out;
+}
+
+json refusals_of(const simulated_process& of, bool several) {
+  json out = json::array();
+  const auto kept = std::min<std::uint64_t>(of.record.refusals, simcuda::report_refusals);
+  for (std::uint64_t i = 0; i < kept; ++i) {
+    const simcuda::refusal_record& each = of.record.refusal[i];
+    const std::uint64_t total = of.record.card[each.card].bytes;
+    const std::uint64_t free = total > each.used_bytes ? total - each.used_bytes : 0;
+    json row{{"card", each.card},
+             {"at_s", seconds(each.at_ns)},
+             {"function", std::string{each.function}},
+             {"requested_bytes", each.requested_bytes},
+             {"used_bytes", each.used_bytes},
+             {"free_bytes", free},
+             {"why", each.requested_bytes > free ? "more than is free" : "no room in one piece"}};
+    if (several) row["pid"] = of.record.pid;
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
+/// Why nothing was simulated, or what was not.
+void explain(const simulated_outcome& of, json& warnings) {
+  for (const simulated_process& each : of.processes) {
+    if (each.record.foreign_runtime == 0) continue;
+    warnings.push_back(fmt::format(
+        "{}: a CUDA runtime of NVIDIA's own is in it (linked statically, or of another CUDA version than 13) and does "
+        "not run on the simulated card: link it with `nvcc -cudart shared`, or with simcuda/libcudart_static.a in "
+        "front (-L), or take a build for CUDA 13",
+        each.runtime.empty() ? "the program" : each.runtime));
+  }
+  const bool any = std::any_of(of.processes.begin(), of.processes.end(),
+                               [](const simulated_process& p) { return p.record.foreign_runtime == 0; });
+  if (of.processes.empty() && !any) {
+    warnings.push_back(
+        "the program never initialised CUDA: nothing was simulated (no CUDA in it, a runtime of another version than "
+        "13, or it ended before)");
+  }
+}
+
+std::string amount(const json& bytes) { return format_bytes(bytes.get<std::uint64_t>()); }
+
+}  // namespace
+
+std::string card_table() {
+  std::vector<std::vector<std::string>> lines{
+      {"<card", "<name", "memory MiB", "capability", "SMs", "threads/SM", "shared KiB/SM", "L2 MiB"}};
+  for (const simcuda::card_profile& each : simcuda::card_profiles()) {
+    lines.push_back({std::string{each.key}, std::string{each.name}, fmt::format("{}", each.memory_mib),
+                     fmt::format("{}.{}", each.compute_major, each.compute_minor),
+                     fmt::format("{}", each.multiprocessors), fmt::format("{}", each.threads_per_multiprocessor),
+                     fmt::format("{}", each.shared_kib_per_multiprocessor),
+                     fmt::format("{:g}", static_cast<double>(each.l2_kib) / 1024)});
+  }
+  return table(lines) + "\nAny other memory: --card 24GiB (with the rest of h100).\n";
+}
+
+json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
+  const simcuda::card_profile& profile = *simcuda::find_card(setup.card);
+  json out{
+      {"schema", 1},           {"simulated", true},        {"command", setup.command}, {"exit_status", of.exit_status},
+      {"seconds", of.seconds}, {"cards", json::array()},   {"oom", json::array()},     {"host_values_read", 0},
+      {"kernels", 0},          {"warnings", json::array()}};
+  const bool several = of.processes.size() > 1;
+  std::uint64_t read = 0;
+  std::uint64_t kernels = 0;
+  std::uint64_t refusals = 0;
+  for (const simulated_process& each : of.processes) {
+    for (int i = 0; i < each.record.cards; ++i) out["cards"].push_back(card_of(each, i, profile, several));
+    for (json& row : refusals_of(each, several)) out["oom"].push_back(std::move(row));
+    read += each.record.host_values_read;
+    kernels += each.record.kernels;
+    refusals += each.record.refusals;
+    if (each.torch.is_object()) {
+      json torch{{"version", each.torch.value("version", "")}, {"allocator", each.torch.value("allocator", "")}};
+      if (each.torch.contains("trace")) torch["trace"] = each.torch["trace"];
+      if (each.torch.contains("error")) torch["error"] = each.torch["error"];
+      out["torch"].push_back(std::move(torch));
+    }
+  }
+  out["host_values_read"] = read;
+  out["kernels"] = kernels;
+  if (refusals > out["oom"].size()) {
+    out["warnings"].push_back(
+        fmt::format("{} requests did not fit; the first {} are listed", refusals, out["oom"].size()));
+  }
+  if (read != 0) {
+    out["warnings"].push_back(fmt::format(
+        "the host read values of the card {} times and got zeros or what it had written: sizes that depend on values "
+        "(nonzero, unique, sampling, routing) and loops that wait for a value are not as on a card",
+        read));
+  }
+  explain(of, out["warnings"]);
+  return out;
+}
+
+std::string summary_of(const json& figures) {
+  std::string out = "\n";
+  for (const json& card : figures["cards"]) {
+    if (card["peak_used_bytes"] == 0U && figures["cards"].size() > 1) continue;
+    const bool torch = card["peak_live_by"] == "torch";
+    out += fmt::format("{} ({}), simulated{}\n", card["name"].get<std::string>(), amount(card["bytes"]),
+                       card.contains("pid") ? fmt::format(", process {}", card["pid"].get<std::uint64_t>()) : "");
+    out += fmt::format("  peak live       {:>12}  {}\n", amount(card["peak_live_bytes"]),
+                       torch ? "of tensors, by PyTorch" : "as the program asked the driver for it");
+    out += fmt::format("  peak reserved   {:>12}  {:.1f} s after the first CUDA call\n",
+                       amount(card["peak_reserved_bytes"]), card["peak_at_s"].get<double>());
+    out += fmt::format("  context         {:>12}  assumed (--context)\n", amount(card["context_bytes"]));
+    if (card["modules_bytes"] != 0U)
+      out += fmt::format("  modules         {:>12}  assumed (--modules)\n", amount(card["modules_bytes"]));
+    if (card["libraries_bytes"] != 0U) {
+      out += fmt::format("  libraries       {:>12}  assumed (--libraries)\n", amount(card["libraries_bytes"]));
+    }
+    out += fmt::format("  together        {:>12}  {:.1f} % of the card\n", amount(card["peak_used_bytes"]),
+                       100 * card["peak_used_bytes"].get<double>() / card["bytes"].get<double>());
+    if (card.contains("torch") && card["torch"].value("ooms", 0) != 0) {
+      out += fmt::format("  PyTorch: out of memory {} times\n", card["torch"].value("ooms", 0));
+    }
+  }
+  std::size_t shown = 0;
+  for (const json& row : figures["oom"]) {
+    if (++shown > 5) break;
+    out += fmt::format("out of memory at {:.1f} s on card {}: {} of {} asked for with {} in use ({})\n",
+                       row["at_s"].get<double>(), row["card"].get<int>(), row["function"].get<std::string>(),
+                       amount(row["requested_bytes"]), amount(row["used_bytes"]), row["why"].get<std::string>());
+  }
+  if (figures["oom"].size() > shown - (shown > 5 ? 1 : 0)) out += fmt::format("... {} in all\n", figures["oom"].size());
+  for (const json& warning : figures["warnings"]) out += fmt::format("gpumem: {}\n", warning.get<std::string>());
+  return out;
+}
+
+}  // namespace gpumem::cli

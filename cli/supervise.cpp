@@ -1,0 +1,93 @@
+#include "supervise.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+
+namespace gpumem::cli {
+namespace {
+
+constexpr std::array passed_on{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
+std::atomic<pid_t> child{0};
+
+// A signal of the terminal's has come to the child already: both are in its foreground group.
+void pass_on(int number, siginfo_t* from, void* /*context*/) {
+  const int saved = errno;
+  const bool sent_by_a_process = from != nullptr && from->si_code <= 0;
+  if (const pid_t to = child.load(); to > 0 && sent_by_a_process) ::kill(to, number);
+  errno = saved;
+}
+
+/// What was ignored, as nohup does it, stays so.
+void handle_signals() {
+  for (const int number : passed_on) {
+    struct sigaction now {};
+    if (::sigaction(number, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_IGN)
+      continue;
+    struct sigaction ours {};
+    ours.sa_sigaction = &pass_on;
+    ours.sa_flags = SA_SIGINFO | SA_RESTART;
+    ::sigaction(number, &ours, nullptr);
+  }
+}
+
+[[noreturn]] void become(const std::string& path, char* const* words, const sigset_t& mask, pid_t parent, int report) {
+  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() == parent) ::execvp(path.c_str(), words);  // which runs a script without #! by the shell
+  const int error = errno;
+  static_cast<void>(!::write(report, &error, sizeof error));
+  ::_exit(127);
+}
+
+}  // namespace
+
+ended run_child(const std::string& path, const std::vector<std::string>& words) {
+  std::vector<std::string> copies = words;
+  std::vector<char*> pointers;
+  for (std::string& word : copies) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return {.exec_errno = errno};
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, &before);
+  const pid_t parent = ::getpid();
+  const pid_t made = ::fork();
+  if (made == 0) become(path, pointers.data(), before, parent, ends[1]);
+  const int fork_errno = errno;
+  ::close(ends[1]);
+  if (made > 0) {
+    child = made;
+    handle_signals();
+  }
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  ended how{.exec_errno = made > 0 ? 0 : fork_errno};
+  int error = 0;
+  if (::read(ends[0], &error, sizeof error) == sizeof error) how.exec_errno = error;
+  ::close(ends[0]);
+  while (made > 0 && ::waitpid(made, &how.wait_status, 0) < 0 && errno == EINTR) {
+  }
+  child = 0;
+  return how;
+}
+
+int status_of(const ended& how) {
+  if (WIFEXITED(how.wait_status)) return WEXITSTATUS(how.wait_status);
+  const int number = WTERMSIG(how.wait_status);
+  const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};  // the child has left one
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  ::signal(number, SIG_DFL);
+  ::raise(number);
+  return 128 + number;
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,211 @@
+#include "top_view.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <ctime>
+#include <tuple>
+
+#include "device_figures.hpp"
+#include "gpumem/settings.hpp"
+#include "served_figures.hpp"
+#include "text.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t bar_columns = 8;
+constexpr double middle_from = 0.6;
+constexpr double high_from = 0.9;
+
+style style_of(double share) {
+  if (share >= high_from) return style::high;
+  return share >= middle_from ? style::middle : style::low;
+}
+
+span_of_text bar(double share) {
+  const double kept = std::clamp(share, 0.0, 1.0);
+  const auto full = static_cast<std::size_t>(kept * static_cast<double>(bar_columns) + 0.5);
+  return {fmt::format("[{:<{}}]", std::string(full, '|'), bar_columns), style_of(share)};
+}
+
+std::string cut(const std::string& text, std::size_t columns) {
+  return text.size() <= columns ? text : text.substr(0, columns - 1) + "~";
+}
+
+/// Short: `1.5G`, `300M`.
+std::string short_bytes(std::uint64_t bytes) {
+  constexpr double mib = 1024.0 * 1024;
+  const double in_mib = static_cast<double>(bytes) / mib;
+  return in_mib < 1000 ? fmt::format("{:.0f}M", in_mib) : fmt::format("{:.1f}G", in_mib / 1024);
+}
+
+std::string_view name_of(sort_order order) {
+  constexpr std::string_view names[] = {"gpu", "memory", "pid", "user", "command"};
+  return names[static_cast<std::size_t>(order)];
+}
+
+screen_line title(const look& now, const view_state& state) {
+  const std::time_t at = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&at, &local);
+  const std::string count = now.problem.empty() ? fmt::format("{} GPUs", now.devices.size()) : "no NVML";
+  return {{fmt::format("gpumem top {:02}:{:02}:{:02}  {}", local.tm_hour, local.tm_min, local.tm_sec, count),
+           style::heading},
+          {fmt::format("  q quit  s sort: {}  / filter{}  t trim", name_of(state.sort),
+                       state.filter.empty() ? "" : fmt::format(": {}", cut(printable(state.filter, 40), 16))),
+           style::faint}};
+}
+
+screen_line card_line(const json& d) {
+  const double used = d["used_bytes"].get<double>();
+  const double total = std::max(1.0, d["total_bytes"].get<double>());
+  screen_line out{
+      {fmt::format("{:>3} {:<16} {:>5} {:>9} ", d["index"].dump(), cut(printable(d["name"].get<std::string>()), 16),
+                   with_unit(d["temperature_c"], "C"), power_text(d))}};
+  if (d["busy_percent"].is_null()) {
+    out.push_back({fmt::format("{:<15} ", "[busy unknown]"), style::faint});
+  } else {
+    const double busy = d["busy_percent"].get<double>() / 100;
+    out.push_back(bar(busy));
+    out.push_back({fmt::format(" {:>3.0f}% ", busy * 100), style_of(busy)});
+  }
+  out.push_back(bar(used / total));
+  out.push_back({fmt::format(" {}", memory_text(d["used_bytes"], d["total_bytes"])), style_of(used / total)});
+  return out;
+}
+
+screen_line process_line(const process_row& p, std::size_t columns, bool selected) {
+  constexpr std::size_t before_command = 67;
+  const std::string pool =
+      p.served ? fmt::format("{:<10} {:>7} {:>8} {:>4.0f}%", cut(p.policy, 10), short_bytes(p.live_bytes),
+                             short_bytes(p.reserved_bytes), 100 * p.fragmentation)
+               : fmt::format("{:<10} {:>7} {:>8} {:>5}", "-", "", "", "");
+  const std::string text = fmt::format("{:>3} {:>7} {:<9} {:>8} {} ", p.gpu, p.pid,
+                                       cut(p.user.empty() ? "-" : p.user, 9), short_bytes(p.memory_bytes), pool);
+  const std::size_t room = columns > before_command + 4 ? columns - text.size() : 4;
+  return {{text + cut(p.command.empty() ? "-" : p.command, room), selected ? style::selected : style::plain}};
+}
+
+bool passes(const process_row& p, const std::string& filter) {
+  const std::string wanted = lowered(filter);
+  return wanted.empty() || lowered(p.command).find(wanted) != std::string::npos ||
+         lowered(p.user).find(wanted) != std::string::npos || std::to_string(p.pid).find(wanted) != std::string::npos;
+}
+
+void put_in_order(std::vector<process_row>& rows, sort_order order) {
+  std::stable_sort(rows.begin(), rows.end(), [order](const process_row& a, const process_row& b) {
+    switch (order) {
+      case sort_order::memory:
+        return a.memory_bytes > b.memory_bytes;
+      case sort_order::pid:
+        return a.pid < b.pid;
+      case sort_order::user:
+        return a.user < b.user;
+      case sort_order::command:
+        return a.command < b.command;
+      case sort_order::gpu:
+        break;
+    }
+    return std::tuple{a.gpu.size(), a.gpu, a.pid} < std::tuple{b.gpu.size(), b.gpu, b.pid};
+  });
+}
+
+void add_served(const look& now, std::vector<process_row>& rows) {
+  for (const json& p : now.served) {
+    const int pid = p["pid"];
+    for (const json& d : p["devices"]) {
+      const std::string gpu = gpu_of(d, now.devices);
+      const auto there = std::find_if(rows.begin(), rows.end(),
+                                      [&](const process_row& r) { return r.pid == pid && r.gpu == gpu && !r.served; });
+      process_row& row = there != rows.end() ? *there : rows.emplace_back();
+      row.gpu = gpu;
+      row.pid = pid;
+      row.user = p["user"];
+      row.command = printable(p["command"].get<std::string>(), 200);
+      row.served = true;
+      row.policy = printable(d["policy"].get<std::string>(), 20);
+      row.live_bytes = d["live_bytes"];
+      row.reserved_bytes = d["reserved_bytes"];
+      row.fragmentation = d["external_fragmentation"];
+      row.memory_bytes = std::max(row.memory_bytes, row.reserved_bytes);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<process_row> process_rows(const look& now, const view_state& state) {
+  std::vector<process_row> rows;
+  for (const json& d : now.devices) {
+    for (const json& p : d["processes"]) {
+      process_row& row = rows.emplace_back();
+      row.gpu = d["index"].dump();
+      row.pid = p["pid"];
+      row.user = p["user"];
+      row.command = p["command"];
+      if (!p["used_bytes"].is_null()) row.memory_bytes = p["used_bytes"];
+    }
+  }
+  add_served(now, rows);
+  std::erase_if(rows, [&](const process_row& row) { return !passes(row, state.filter); });
+  put_in_order(rows, state.sort);
+  return rows;
+}
+
+std::vector<screen_line> top_lines(const look& now, const view_state& state, std::size_t columns) {
+  std::vector<screen_line> out{title(now, state)};
+  if (!now.problem.empty()) out.push_back({{now.problem, style::high}});
+  out.push_back({{fmt::format("{:>3} {:<16} {:>5} {:>9} {:<15} {}", "GPU", "NAME", "TEMP", "POWER", "BUSY", "MEMORY"),
+                  style::heading}});
+  for (const json& d : now.devices) out.push_back(card_line(d));
+  out.emplace_back();
+  out.push_back({{fmt::format("{:>3} {:>7} {:<9} {:>8} {:<10} {:>7} {:>8} {:>5} {}", "GPU", "PID", "USER", "MEMORY",
+                              "POLICY", "LIVE", "RESERVED", "FRAG", "COMMAND"),
+                  style::heading}});
+  const std::vector<process_row> rows = process_rows(now, state);
+  for (std::size_t i = 0; i < rows.size(); ++i) out.push_back(process_line(rows[i], columns, i == state.selected));
+  if (rows.empty())
+    out.push_back({{state.filter.empty() ? "no process" : "no process passes the filter", style::faint}});
+  if (state.filtering) {
+    out.push_back({{fmt::format("filter: {}_  (enter ends)", printable(state.filter, 60)), style::heading}});
+  } else if (!state.message.empty()) {
+    out.push_back({{printable(state.message, 200), style::heading}});
+  }
+  for (screen_line& line : out) {
+    std::size_t left = columns;
+    for (span_of_text& part : line) {
+      part.text.resize(std::min(part.text.size(), left));
+      left -= part.text.size();
+    }
+  }
+  return out;
+}
+
+key_action press(view_state& state, int key, std::size_t rows, const key_names& names) {
+  state.selected = rows == 0 ? 0 : std::min(state.selected, rows - 1);
+  if (state.filtering) {
+    if (key == '\n' || key == '\r' || key == 27) state.filtering = false;
+    if ((key == names.backspace || key == 127 || key == 8) && !state.filter.empty()) state.filter.pop_back();
+    if (key >= 0x20 && key < 0x7f) state.filter.push_back(static_cast<char>(key));
+    return key_action::none;
+  }
+  state.message.clear();
+  if (key == names.up && state.selected > 0) --state.selected;
+  if (key == names.down && state.selected + 1 < rows) ++state.selected;
+  if (key == 's') {
+    constexpr int orders = 5;
+    state.sort = static_cast<sort_order>((static_cast<int>(state.sort) + 1) % orders);
+  }
+  if (key == '/') {
+    state.filter.clear();
+    state.filtering = true;
+  }
+  if (key == 't') return key_action::trim;
+  return key == 'q' || key == 'Q' ? key_action::quit : key_action::none;
+}
+
+}  // namespace gpumem::cli

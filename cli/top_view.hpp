@@ -1,0 +1,66 @@
+// What `gpumem top` shows on a terminal, as lines of coloured text: no terminal is needed to make them.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace gpumem::cli {
+
+/// One look at the machine.
+struct look {
+  nlohmann::json devices;
+  nlohmann::json served;
+  std::string problem;  ///< why there are no devices
+};
+
+enum class style : std::uint8_t { plain, heading, low, middle, high, faint, selected };
+struct span_of_text {
+  std::string text;
+  style in = style::plain;
+};
+using screen_line = std::vector<span_of_text>;
+
+enum class sort_order : std::uint8_t { gpu, memory, pid, user, command };
+
+/// A process on a card: NVML's figures and, where gpumem serves it, its pool's.
+struct process_row {
+  std::string gpu;  ///< as NVML counts; `-` where that is not known
+  int pid = 0;
+  std::string user;
+  std::string command;
+  std::uint64_t memory_bytes = 0;
+  bool served = false;
+  std::string policy;
+  std::uint64_t live_bytes = 0;
+  std::uint64_t reserved_bytes = 0;
+  double fragmentation = 0;
+};
+
+/// What the keys have changed.
+struct view_state {
+  sort_order sort = sort_order::gpu;
+  std::string filter;      ///< in the command, the user or the pid
+  bool filtering = false;  ///< keys go to the filter
+  std::size_t selected = 0;
+  std::string message;  ///< of the last key
+};
+
+enum class key_action : std::uint8_t { none, quit, trim };
+
+/// The processes that pass the filter, in order.
+std::vector<process_row> process_rows(const look& now, const view_state& state);
+
+/// Every line at most `columns` wide.
+std::vector<screen_line> top_lines(const look& now, const view_state& state, std::size_t columns);
+
+/// Changes the state as the key says. `up`, `down`: as the terminal names those keys.
+struct key_names {
+  int up;
+  int down;
+  int backspace;
+};
+key_action press(view_state& state, int key, std::size_t rows, const key_names& names);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,36 @@
+# `cpack -G DEB` in the build folder makes three packages of what is built: libgpumem0, libgpumem-dev, gpumem-tools.
+
+set(CPACK_PACKAGE_NAME gpumem)
+set(CPACK_PACKAGE_VENDOR "The gpumem authors")
+set(CPACK_PACKAGE_CONTACT "The gpumem authors <gpumem@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_COMPONENTS_ALL library development tools)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libgpumem0)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libgpumem-dev)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME gpumem-tools)
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
+set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "libgpumem.so, and libgpumem_preload.so for programs that nobody changes")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "headers, the CMake package and the pkg-config file of gpumem")
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION "gpumem (run, devices, top, advise, plan) and gpumem_bench")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libgpumem0 (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS "libgpumem0 (= ${PROJECT_VERSION})")  # gpumem run loads it
+# What the libraries need of the distribution is found out from the files, with dpkg-dev.
+find_program(GPUMEM_DPKG_SHLIBDEPS dpkg-shlibdeps)
+mark_as_advanced(GPUMEM_DPKG_SHLIBDEPS)
+if(GPUMEM_DPKG_SHLIBDEPS)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR}/src ${PROJECT_BINARY_DIR}/src/adapters/preload
+                                                  ${PROJECT_BINARY_DIR}/simcuda)
+endif()
+# The package manager runs ldconfig after it has unpacked the library.
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/debian/triggers CONTENT "activate-noawait ldconfig\n")
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA ${PROJECT_BINARY_DIR}/debian/triggers)
+include(CPack)

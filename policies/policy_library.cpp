@@ -1,0 +1,69 @@
+/// Shared libraries with policies: loaded, checked, registered, and never unloaded.
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "library_policy.hpp"
+#include "registry.hpp"
+#include "text.hpp"
+#include "trusted_path.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr const char* variable = "GPUMEM_POLICY_LIBRARY";
+constexpr const char* symbol = "gpumem_policies";
+
+status refused(const std::string& path, std::string_view why) {
+  return {errc::bad_setting, fmt::format("{}={}: {}", variable, printable(path), why)};
+}
+
+/// Registers what the open library has.
+status add_from(void* library, const std::string& path) {
+  using table_function = const gpumem_policy_library* (*)();
+  const auto table = reinterpret_cast<table_function>(dlsym(library, symbol));
+  if (table == nullptr) {
+    return refused(
+        path, fmt::format("it has no symbol {}; expected a library as gpumem/policy_library.h describes it", symbol));
+  }
+  result<std::vector<registered_policy>> rows = policies_of_table(table());
+  if (!rows) return refused(path, rows.why().message());
+  if (status added = add_policies(*std::move(rows)); !added) return refused(path, added.message());
+  return {};
+}
+
+}  // namespace
+
+status load_policy_library(const std::string& path) {
+  static std::mutex mutex;
+  static auto* const loaded = new std::set<void*>;  // for the whole process
+  const std::lock_guard lock{mutex};
+  // A name without `/` would be searched for in the system's folders.
+  const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const why = dlerror();
+    return refused(
+        path, fmt::format("{}; expected a shared library with policies", why != nullptr ? why : "it cannot be loaded"));
+  }
+  if (loaded->contains(library)) {  // the file again, which counts as one more opening
+    dlclose(library);
+    return {};
+  }
+  if (status added = add_from(library, path); !added) {
+    dlclose(library);
+    return added;
+  }
+  loaded->insert(library);
+  return {};
+}
+
+status load_named_policy_library() {
+  const std::string path = trusted_path(variable);
+  return path.empty() ? status{} : load_policy_library(path);
+}
+
+}  // namespace gpumem

@@ -1,0 +1,36 @@
+/// What programs see of a card and size their memory by: a table of real ones.
+///
+/// Pure: no CUDA header. The simulated driver answers from it, `gpumem simulate --card list` prints it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace gpumem::simcuda {
+
+struct card_profile {
+  std::string_view key;
+  std::string_view name;
+  std::uint64_t memory_mib = 0;
+  int compute_major = 0;
+  int compute_minor = 0;
+  int multiprocessors = 0;
+  int threads_per_multiprocessor = 0;
+  int shared_kib_per_multiprocessor = 0;
+  int l2_kib = 0;
+
+  [[nodiscard]] constexpr std::uint64_t bytes() const noexcept { return memory_mib << 20; }
+  /// What a block may have of it by opting in.
+  [[nodiscard]] constexpr int shared_bytes_opt_in() const noexcept {
+    return (shared_kib_per_multiprocessor - (compute_major >= 8 ? 1 : 0)) * 1024;
+  }
+};
+
+std::span<const card_profile> card_profiles() noexcept;
+/// Null: no card of that name.
+const card_profile* find_card(std::string_view key) noexcept;
+/// What a card is like of which only the memory was named: the first of compute capability 9.0.
+const card_profile& default_card() noexcept;
+
+}  // namespace gpumem::simcuda

@@ -1,0 +1,43 @@
+/* The world of the driver's double from outside: what libcuda.so.1 of the double exports beside the driver's functions.
+ *
+ * For programs that load the double as their driver and want its simulated clock, its referee and its counts: device 0
+ * only, plain C, found with dlsym. The meaning of each is that of the sim_device function of its name. */
+#ifndef GPUMEM_SIMCUDA_CONTROL_H
+#define GPUMEM_SIMCUDA_CONTROL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A fresh world; all handles of the former one are dead. */
+void simcuda_configure(int devices, uint64_t bytes, int host_memory, int referee);
+void simcuda_use(void* stream, uint64_t lag_ns, uint64_t at, uint64_t bytes);
+void simcuda_handed_out(uint64_t at, uint64_t bytes, void* stream);
+void simcuda_given_back(uint64_t at);
+void simcuda_advance_by(uint64_t ns);
+void simcuda_advance_to(uint64_t ns);
+uint64_t simcuda_used_bytes(void);
+uint64_t simcuda_peak_used_bytes(void);
+uint64_t simcuda_hazards(void);
+uint64_t simcuda_in_calls_ns(void);
+/* Of the card with that number (not ordinal): 0, or 1 where this process does not see it. */
+int simcuda_card_memory(int card, uint64_t* total, uint64_t* used);
+/* Memory that a library takes for itself on the current device, and gives back: a CUresult. */
+int simcuda_charge_library(uint64_t* at, uint64_t bytes);
+int simcuda_discharge_library(uint64_t at);
+/* Uses that a card leaves undefined, counted where SIMCUDA_STRICT=report; told at exit, too. */
+uint64_t simcuda_undefined_uses(void);
+/* The n-th call of the function from now on returns `error`, and its context does so for good. */
+void simcuda_break_at(const char* function, unsigned nth, int error);
+/* Runs the destructors of user objects that nothing refers to; else they run some driver calls later. */
+void simcuda_finish_destructors(void);
+/* One count for each kind of device call, in the order of gpumem::device_call; at most `kinds` of them. */
+void simcuda_device_calls(uint64_t* counts, int kinds);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

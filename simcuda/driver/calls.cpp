@@ -1,0 +1,71 @@
+// How often each driver function was called, and the failures that are planned for some.
+#include <algorithm>
+
+#include "world.hpp"
+
+namespace gpumem::simcuda {
+
+void forget_calls(world& w) {
+  const std::lock_guard lock{w.functions_mutex};
+  for (auto& [name, record] : w.functions) record.calls = 0;
+  for (const auto& counts : w.own_calls) {
+    for (auto& each : *counts) each = 0;
+  }
+}
+
+void fail(std::string_view function, unsigned nth, CUresult error) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  w.failures.push_back({std::string{function}, nth, error});
+  w.any_failure = true;
+}
+
+void break_at(std::string_view function, unsigned nth, CUresult error) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  w.failures.push_back({std::string{function}, nth, error, true});
+  w.any_failure = true;
+}
+
+std::uint64_t calls(std::string_view function) {
+  world& w = the_world();
+  const std::lock_guard lock{w.functions_mutex};
+  const auto own = std::find(own_call_names.begin(), own_call_names.end(), function);
+  if (own != own_call_names.end()) {
+    std::uint64_t all = 0;
+    for (const auto& counts : w.own_calls) all += (*counts)[static_cast<std::size_t>(own - own_call_names.begin())];
+    return all;
+  }
+  const auto found = w.functions.find(function);
+  return found == w.functions.end() ? 0 : found->second.calls.load();
+}
+
+void count_from_now_on() {
+  world& w = the_world();
+  const std::lock_guard lock{w.functions_mutex};
+  front.own_calls = w.own_calls.emplace_back(std::make_unique<own_counts>()).get();
+}
+
+function_record& record_of(std::string_view function) {
+  world& w = the_world();
+  const std::lock_guard lock{w.functions_mutex};
+  function_record& record = w.functions[std::string{function}];
+  if (record.name.empty()) record.name = function;
+  return record;
+}
+
+CUresult due_failure(std::string_view function) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  for (auto it = w.failures.begin(); it != w.failures.end(); ++it) {
+    if (it->function != function || --it->calls_left != 0) continue;
+    const CUresult error = it->error;
+    if (CUcontext here = current_context(); it->sticky && here != nullptr) here->broken = error;
+    w.failures.erase(it);
+    w.any_failure = !w.failures.empty();
+    return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpumem::simcuda

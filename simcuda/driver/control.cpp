@@ -1,0 +1,94 @@
+#include "control.h"
+
+#include <algorithm>
+
+#include "keep_report.hpp"
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: these functions are global
+
+extern "C" {
+
+void simcuda_configure(int devices, std::uint64_t bytes, int host_memory, int referee) {
+  // A program initialises its driver once; the new world is the same driver.
+  const bool initialised = the_world().initialised;
+  configure({.devices = devices,
+             .bytes = bytes,
+             .driver_version = the_world().config.driver_version,
+             .queue_depth = the_world().config.queue_depth,
+             .abort_on_undefined = the_world().config.abort_on_undefined,
+             .host_memory = host_memory != 0,
+             .referee = referee != 0});
+  the_world().initialised = initialised;
+}
+
+void simcuda_use(void* stream, std::uint64_t lag_ns, std::uint64_t at, std::uint64_t bytes) {
+  use(static_cast<CUstream>(stream), lag_ns, at, bytes);
+}
+
+void simcuda_handed_out(std::uint64_t at, std::uint64_t bytes, void* stream) {
+  device(0).handed_out(at, bytes, stream_of(static_cast<CUstream>(stream)));
+}
+
+void simcuda_given_back(std::uint64_t at) { device(0).given_back(at); }
+void simcuda_advance_by(std::uint64_t ns) { device(0).advance_by(ns); }
+void simcuda_advance_to(std::uint64_t ns) { device(0).advance_to(ns); }
+std::uint64_t simcuda_used_bytes() { return device(0).used_bytes(); }
+std::uint64_t simcuda_peak_used_bytes() { return device(0).peak_used_bytes(); }
+std::uint64_t simcuda_hazards() { return device(0).hazard_count(); }
+std::uint64_t simcuda_in_calls_ns() { return device(0).in_calls_ns(); }
+
+int simcuda_card_memory(int card, std::uint64_t* total, std::uint64_t* used) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  for (const auto& g : w.gpus) {
+    if (g->card != card) continue;
+    *total = w.config.bytes;
+    *used = g->sim->used_bytes();
+    return 0;
+  }
+  return 1;
+}
+
+int simcuda_charge_library(std::uint64_t* at, std::uint64_t bytes) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  const auto got = on->sim->alloc((bytes + 0x1f'ffff) / 0x20'0000 * 0x20'0000);
+  if (!got) return error_of(got.why());
+  note_charge(*on, charge::library, bytes);
+  *at = *got;
+  return CUDA_SUCCESS;
+}
+
+int simcuda_discharge_library(std::uint64_t at) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  for (const auto& g : w.gpus) {
+    if (g->sim->free(at)) return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+std::uint64_t simcuda_undefined_uses() {
+  std::uint64_t all = 0;
+  for (const auto& [what, times] : gpumem::simcuda::undefined_uses()) all += times;
+  return all;
+}
+
+void simcuda_break_at(const char* function, unsigned nth, int error) {
+  gpumem::simcuda::break_at(function, nth, static_cast<CUresult>(error));
+}
+
+void simcuda_finish_destructors() { gpumem::simcuda::finish_destructors(); }
+
+// A function that no header knows yet: what stands before the driver has to pass it on.
+int cuSimulatedNewerFunction();
+int cuSimulatedNewerFunction() { return 42; }
+
+void simcuda_device_calls(std::uint64_t* counts, int kinds) {
+  const gpumem::call_counts all = device(0).calls();
+  std::copy_n(all.begin(), std::min<std::size_t>(all.size(), static_cast<std::size_t>(kinds)), counts);
+}
+
+}  // extern "C"

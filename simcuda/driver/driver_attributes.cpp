@@ -1,0 +1,192 @@
+// The double's functions about what a card is: its attributes, its place on the bus, limits of a context.
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
+
+namespace {
+
+const gpu* device_of(CUdevice d) {
+  const world& w = the_world();
+  return d >= 0 && static_cast<std::size_t>(d) < w.gpus.size() ? w.gpus[static_cast<std::size_t>(d)].get() : nullptr;
+}
+
+constexpr int most = std::numeric_limits<int>::max();
+
+/// Attributes that programs were seen to read, and 0 for what a card without the feature says.
+int attribute_of(const card_profile& card, int bus, CUdevice_attribute which) {
+  switch (which) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      return card.compute_major;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      return card.compute_minor;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      return card.multiprocessors;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      return card.threads_per_multiprocessor;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+      return card.shared_kib_per_multiprocessor << 10;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      return card.shared_bytes_opt_in();
+    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
+      return card.compute_major >= 8 ? 1024 : 0;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+      return card.l2_kib << 10;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
+      return card.threads_per_multiprocessor / 64;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      return bus;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      return 32;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
+      return 1024;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+      return 64;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
+      return most;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+      return 65'535;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+      return 48 << 10;
+    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
+      return 64 << 10;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
+      return 64 << 10;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
+      return 512;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT:
+      return 32;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+      return 1'500'000;  // kHz; no time is told from it
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+      return card.memory_mib > (32U << 10) ? 5120 : 384;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+CUresult write_bus_id(char* text, int bytes, int card) {
+  if (text == nullptr || bytes < 1) return CUDA_ERROR_INVALID_VALUE;
+  std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02X:00.0", static_cast<unsigned>(card + 1) & 0xffU);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceGetAttribute");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *value = attribute_of(*the_world().config.profile, g->card + 1, which);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceComputeCapability");
+  if (device_of(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *major = the_world().config.profile->compute_major;
+  *minor = the_world().config.profile->compute_minor;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceGetPCIBusId");
+  const gpu* const g = device_of(device);
+  return g == nullptr ? CUDA_ERROR_INVALID_DEVICE : write_bus_id(text, bytes, g->card);
+}
+
+CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
+  SIMCUDA_ENTER("cuDeviceGetByPCIBusId");
+  for (const auto& g : the_world().gpus) {
+    char own[16];
+    static_cast<void>(write_bus_id(own, sizeof own, g->card));
+    if (text != nullptr && std::strcmp(own, text) == 0) return *device = g->ordinal, CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute which, CUdevice from, CUdevice to) {
+  SIMCUDA_ENTER("cuDeviceGetP2PAttribute");
+  if (device_of(from) == nullptr || device_of(to) == nullptr || from == to) return CUDA_ERROR_INVALID_DEVICE;
+  *value = which == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(std::size_t* width, CUarray_format, unsigned, CUdevice) {
+  SIMCUDA_ENTER("cuDeviceGetTexture1DLinearMaxWidth");
+  *width = std::size_t{1} << 28;
+  return CUDA_SUCCESS;
+}
+
+// --- contexts -------------------------------------------------------------------------------------------------------
+
+/// Limits change nothing here, and are told as they were set.
+static std::size_t limits[CU_LIMIT_MAX] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0};
+
+CUresult CUDAAPI cuCtxGetLimit(std::size_t* value, CUlimit which) {
+  SIMCUDA_ENTER("cuCtxGetLimit");
+  if (which < 0 || which >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  *value = limits[which];
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetLimit(CUlimit which, std::size_t value) {
+  SIMCUDA_ENTER("cuCtxSetLimit");
+  if (which < 0 || which >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  limits[which] = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  SIMCUDA_ENTER("cuCtxGetStreamPriorityRange");
+  if (least != nullptr) *least = 0;
+  if (greatest != nullptr) *greatest = -5;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetApiVersion(CUcontext, unsigned int* version) {
+  SIMCUDA_ENTER("cuCtxGetApiVersion");
+  *version = 3020;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
+  SIMCUDA_ENTER("cuCtxGetFlags");
+  *flags = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int) {
+  SIMCUDA_ENTER("cuDevicePrimaryCtxSetFlags");
+  return device_of(device) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,274 @@
+// The double's functions about the driver itself, its devices and contexts.
+#include <cstring>
+
+#include "driver_table.hpp"
+#include "keep_report.hpp"
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
+
+namespace {
+
+gpu* device_of(CUdevice d) {
+  world& w = the_world();
+  return d >= 0 && static_cast<std::size_t>(d) < w.gpus.size() ? w.gpus[static_cast<std::size_t>(d)].get() : nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Which the headers show to the toolkit alone.
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device);
+
+CUresult CUDAAPI cuInit(unsigned int flags) {
+  SIMCUDA_ENTER_EARLY("cuInit");
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (the_world().gpus.empty()) return CUDA_ERROR_NO_DEVICE;
+  open_report();
+  the_world().initialised = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDriverGetVersion(int* version) {
+  SIMCUDA_ENTER_EARLY("cuDriverGetVersion");
+  *version = the_world().config.driver_version;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
+                                     CUdriverProcAddressQueryResult* how) {
+  SIMCUDA_ENTER_EARLY("cuGetProcAddress");
+  if (symbol == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const found_function found = find_function(symbol, version, the_world().config.driver_version,
+                                             (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
+  *function = found.function;
+  if (found.function != nullptr) {
+    if (how != nullptr) *how = CU_GET_PROC_ADDRESS_SUCCESS;
+    return CUDA_SUCCESS;
+  }
+  if (how != nullptr) {
+    *how = found.known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  }
+  return how != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult CUDAAPI cuDeviceGetCount(int* count) {
+  SIMCUDA_ENTER("cuDeviceGetCount");
+  *count = static_cast<int>(the_world().gpus.size());
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+  SIMCUDA_ENTER("cuDeviceGet");
+  if (device_of(ordinal) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetName(char* name, int bytes, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceGetName");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  std::strncpy(name, g->sim->info().name.c_str(), static_cast<std::size_t>(bytes));
+  name[bytes - 1] = '\0';
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceGetUuid");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *uuid = {};
+  uuid->bytes[sizeof uuid->bytes - 1] = static_cast<char>(g->card);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceTotalMem");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *bytes = g->sim->info().total_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+  SIMCUDA_ENTER("cuDeviceCanAccessPeer");
+  if (device_of(device) == nullptr || device_of(peer) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *can = device != peer ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  SIMCUDA_ENTER("cuDevicePrimaryCtxRetain");
+  gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  if (g->primary == nullptr) {
+    world& w = the_world();
+    if (w.config.context_bytes != 0) {
+      if (const auto taken = g->sim->alloc(w.config.context_bytes); !taken) return error_of(taken.why());
+      note_charge(*g, charge::context, w.config.context_bytes);
+    }
+    w.contexts.push_back(std::make_unique<CUctx_st>());
+    g->primary = w.contexts.back().get();
+    g->primary->on = g;
+    g->primary->id = w.next_id++;
+    ++g->contexts_made;
+  }
+  ++g->retained;
+  *context = g->primary;
+  return CUDA_SUCCESS;
+}
+
+// "The context is automatically reset once the last reference to it is released."
+CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  SIMCUDA_ENTER("cuDevicePrimaryCtxRelease");
+  gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  if (g->retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--g->retained == 0 && g->primary != nullptr) destroy_context(g->primary);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  SIMCUDA_ENTER("cuDevicePrimaryCtxReset");
+  gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  if (g->primary == nullptr) return CUDA_SUCCESS;
+  const unsigned retained = g->retained;
+  destroy_context(g->primary);
+  g->retained = retained;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice device, unsigned int* flags, int* active) {
+  SIMCUDA_ENTER("cuDevicePrimaryCtxGetState");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *flags = 0;
+  *active = g->primary != nullptr ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext* context) {
+  if (const CUresult refused = enter_unlocked(own_call::get_current); refused != CUDA_SUCCESS) return refused;
+  *context = current_context();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext context) {
+  SIMCUDA_ENTER("cuCtxSetCurrent");
+  thread_state& me = this_thread();
+  if (!me.contexts.empty()) me.contexts.pop_back();
+  if (context != nullptr) me.contexts.push_back(context);
+  note_current();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext context) {
+  SIMCUDA_ENTER("cuCtxPushCurrent");
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  this_thread().contexts.push_back(context);
+  note_current();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* context) {
+  SIMCUDA_ENTER("cuCtxPopCurrent");
+  thread_state& me = this_thread();
+  if (me.contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = me.contexts.back();
+  me.contexts.pop_back();
+  note_current();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
+  if (const CUresult refused = enter_unlocked(own_call::get_device); refused != CUDA_SUCCESS) return refused;
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  *device = on->ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetId(CUcontext context, unsigned long long* id) {
+  SIMCUDA_ENTER("cuCtxGetId");
+  if (context == nullptr) {
+    gpu* on = nullptr;
+    if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
+  }
+  if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  *id = context->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize() {
+  SIMCUDA_ENTER("cuCtxSynchronize");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  const std::uint32_t context = current_context()->number;
+  const CUresult done = error_of(context == 0 ? on->sim->synchronize() : on->sim->synchronize_context(context));
+  if (done == CUDA_SUCCESS) on->pool->synchronised();
+  return done;
+}
+
+// "Returns CUDA_ERROR_INVALID_CONTEXT if there is no current context, peerContext is not a valid context, or if the
+// current context is peerContext."
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
+  SIMCUDA_ENTER("cuCtxEnablePeerAccess");
+  gpu* on = nullptr;
+  CUcontext context = nullptr;
+  if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (peer == nullptr || !peer->alive || peer == context) return CUDA_ERROR_INVALID_CONTEXT;
+  return context->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
+CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer) {
+  SIMCUDA_ENTER("cuCtxDisablePeerAccess");
+  gpu* on = nullptr;
+  CUcontext context = nullptr;
+  if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
+  return context->peers.erase(peer) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+}
+
+// --- further contexts -----------------------------------------------------------------------------------------------
+
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext* out, unsigned int /*flags*/, CUdevice device) {
+  SIMCUDA_ENTER("cuCtxCreate");
+  gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  world& w = the_world();
+  w.contexts.push_back(std::make_unique<CUctx_st>());
+  CUcontext made = w.contexts.back().get();
+  made->on = g;
+  made->id = w.next_id++;
+  made->number = g->next_context++;
+  made->legacy = g->sim->create_stream({.legacy = true, .context = made->number});
+  this_thread().contexts.push_back(made);
+  note_current();
+  *out = made;
+  return CUDA_SUCCESS;
+}
+
+#if CUDA_VERSION >= 12050
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* /*parameters*/, unsigned int flags,
+                                CUdevice device) {
+  return cuCtxCreate_v2(out, flags, device);
+}
+#endif
+
+// "If ctx is current to the calling thread then ctx will also be popped from the current thread's context stack."
+CUresult CUDAAPI cuCtxDestroy_v2(CUcontext context) {
+  SIMCUDA_ENTER("cuCtxDestroy");
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!context->alive) return undefined_use("a context that is destroyed");
+  if (context->on->primary == context) return CUDA_ERROR_INVALID_CONTEXT;
+  thread_state& me = this_thread();
+  if (!me.contexts.empty() && me.contexts.back() == context) me.contexts.pop_back();
+  note_current();
+  destroy_context(context);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,222 @@
+// The double's functions that programs look up and a machine with these cards need not have: handles for other
+// processes, multicast, green contexts. They answer as a driver without the feature. Beside them, memory operations of
+// streams, registered host memory, and the log's callbacks.
+#include <cstring>
+
+#include "keep_report.hpp"
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
+
+#define REFUSED(name, parameters)    \
+  CUresult CUDAAPI name parameters { \
+    SIMCUDA_ENTER(#name);            \
+    return CUDA_ERROR_NOT_SUPPORTED; \
+  }
+
+namespace {
+
+gpu* owner_of_run(CUmemGenericAllocationHandle handle) {
+  for (const auto& g : the_world().gpus) {
+    if (g->runs.count(handle) != 0) return g.get();
+  }
+  return nullptr;
+}
+
+/// A stream writes a word: at once where a program may look at it, unless the stream captures.
+template <typename Word>
+CUresult write_word(CUstream handle, CUdeviceptr at, Word value) {
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  on->sim->enqueue(s->sim, 0);
+  const auto write = [at, value] {
+    std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)), &value, sizeof value);
+  };
+  const bool real = the_world().config.host_memory;
+  if (s->graph != nullptr) {
+    s->graph->uses.push_back({0, 0, 0, real ? std::function<void()>{write} : std::function<void()>{}});
+  } else if (real) {
+    write();
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+// --- handles of allocations -----------------------------------------------------------------------------------------
+
+REFUSED(cuMemExportToShareableHandle,
+        (void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))
+REFUSED(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType))
+REFUSED(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle*, void*))
+REFUSED(cuIpcOpenMemHandle_v2, (CUdeviceptr*, CUipcMemHandle, unsigned int))
+REFUSED(cuIpcCloseMemHandle, (CUdeviceptr))
+REFUSED(cuIpcGetEventHandle, (CUipcEventHandle*, CUevent))
+REFUSED(cuIpcOpenEventHandle, (CUevent*, CUipcEventHandle))
+
+CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
+                                                        CUmemGenericAllocationHandle handle) {
+  SIMCUDA_ENTER("cuMemGetAllocationPropertiesFromHandle");
+  const gpu* const g = owner_of_run(handle);
+  if (g == nullptr || prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *prop = {};
+  prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop->location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = g->ordinal};
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation*, CUdeviceptr) {
+  SIMCUDA_ENTER("cuMemGetAccess");
+  *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return CUDA_SUCCESS;
+}
+
+// --- multicast and green contexts -----------------------------------------------------------------------------------
+
+REFUSED(cuMulticastCreate, (CUmemGenericAllocationHandle*, const CUmulticastObjectProp*))
+REFUSED(cuMulticastAddDevice, (CUmemGenericAllocationHandle, CUdevice))
+REFUSED(cuMulticastBindMem, (CUmemGenericAllocationHandle, std::size_t, CUmemGenericAllocationHandle, std::size_t,
+                             std::size_t, unsigned long long))
+REFUSED(cuMulticastBindAddr, (CUmemGenericAllocationHandle, std::size_t, CUdeviceptr, std::size_t, unsigned long long))
+REFUSED(cuMulticastUnbind, (CUmemGenericAllocationHandle, CUdevice, std::size_t, std::size_t))
+REFUSED(cuMulticastGetGranularity, (std::size_t*, const CUmulticastObjectProp*, CUmulticastGranularity_flags))
+REFUSED(cuDeviceGetDevResource, (CUdevice, CUdevResource*, CUdevResourceType))
+REFUSED(cuDevSmResourceSplitByCount,
+        (CUdevResource*, unsigned int*, const CUdevResource*, CUdevResource*, unsigned int, unsigned int))
+REFUSED(cuDevResourceGenerateDesc, (CUdevResourceDesc*, CUdevResource*, unsigned int))
+REFUSED(cuGreenCtxCreate, (CUgreenCtx*, CUdevResourceDesc, CUdevice, unsigned int))
+REFUSED(cuGreenCtxDestroy, (CUgreenCtx))
+REFUSED(cuGreenCtxStreamCreate, (CUstream*, CUgreenCtx, unsigned int, int))
+REFUSED(cuCtxFromGreenCtx, (CUcontext*, CUgreenCtx))
+
+// --- pools ----------------------------------------------------------------------------------------------------------
+
+CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc*, std::size_t) {
+  SIMCUDA_ENTER("cuMemPoolSetAccess");
+  return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;  // one address space: every card reaches it
+}
+CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool, CUmemLocation*) {
+  SIMCUDA_ENTER("cuMemPoolGetAccess");
+  *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return CUDA_SUCCESS;
+}
+/// Graphs have no memory of their own here: allocations in a capture are refused.
+CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice, CUgraphMem_attribute, void* value) {
+  SIMCUDA_ENTER("cuDeviceGetGraphMemAttribute");
+  std::memset(value, 0, sizeof(cuuint64_t));
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice, CUgraphMem_attribute, void*) {
+  SIMCUDA_ENTER("cuDeviceSetGraphMemAttribute");
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice) {
+  SIMCUDA_ENTER("cuDeviceGraphMemTrim");
+  return CUDA_SUCCESS;
+}
+
+// --- host memory ----------------------------------------------------------------------------------------------------
+
+/// The program's own memory stays where it is; it is one of the addresses that copies know as the host's.
+CUresult CUDAAPI cuMemHostRegister_v2(void* at, std::size_t bytes, unsigned int) {
+  SIMCUDA_ENTER("cuMemHostRegister");
+  if (at == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  auto& registered = the_world().registered;
+  const auto key = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(at));
+  return registered.emplace(key, bytes).second ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+CUresult CUDAAPI cuMemHostUnregister(void* at) {
+  SIMCUDA_ENTER("cuMemHostUnregister");
+  const auto key = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(at));
+  return the_world().registered.erase(key) != 0 ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* on_device, void* on_host, unsigned int) {
+  SIMCUDA_ENTER("cuMemHostGetDevicePointer");
+  *on_device = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(on_host));
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemHostGetFlags(unsigned int* flags, void*) {
+  SIMCUDA_ENTER("cuMemHostGetFlags");
+  *flags = 0;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemAdvise_v2(CUdeviceptr, std::size_t, CUmem_advise, CUmemLocation) {
+  SIMCUDA_ENTER("cuMemAdvise");
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr, std::size_t, CUmemLocation, unsigned int, CUstream) {
+  SIMCUDA_ENTER("cuMemPrefetchAsync");
+  return CUDA_SUCCESS;
+}
+
+// --- memory operations of streams -----------------------------------------------------------------------------------
+
+CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int) {
+  SIMCUDA_ENTER("cuStreamWriteValue32");
+  return write_word(stream, at, value);
+}
+CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned int) {
+  SIMCUDA_ENTER("cuStreamWriteValue64");
+  return write_word(stream, at, value);
+}
+REFUSED(cuStreamWaitValue32_v2, (CUstream, CUdeviceptr, cuuint32_t, unsigned int))
+REFUSED(cuStreamBatchMemOp_v2, (CUstream, unsigned int, CUstreamBatchMemOpParams*, unsigned int))
+
+// --- graphs ---------------------------------------------------------------------------------------------------------
+
+/// Every piece of captured work counts as a node; none of them can be looked at.
+CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
+  SIMCUDA_ENTER("cuGraphGetNodes");
+  if (graph == nullptr || !graph->alive || count == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (nodes == nullptr) return *count = graph->uses.size(), CUDA_SUCCESS;
+  for (std::size_t i = 0; i < *count; ++i) {
+    nodes[i] = i < graph->uses.size() ? reinterpret_cast<CUgraphNode>(&graph->uses[i]) : nullptr;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuStreamUpdateCaptureDependencies_v2(CUstream, CUgraphNode*, const CUgraphEdgeData*, std::size_t,
+                                                      unsigned int) {
+  SIMCUDA_ENTER("cuStreamUpdateCaptureDependencies");
+  return CUDA_SUCCESS;  // a graph is its work in the order of the calls
+}
+CUresult CUDAAPI cuGraphUpload(CUgraphExec exec, CUstream) {
+  SIMCUDA_ENTER("cuGraphUpload");
+  return exec != nullptr && exec->alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// --- what NVIDIA's own runtime asks for ----------------------------------------------------------------------------
+
+/// Tables without documentation. There are none here, so that runtime ends with an error of its own.
+CUresult CUDAAPI cuGetExportTable(const void** table, const CUuuid*) {
+  SIMCUDA_ENTER_EARLY("cuGetExportTable");
+  note_foreign_runtime(__builtin_return_address(0));
+  if (table != nullptr) *table = nullptr;
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+// --- the driver's log, profilers ------------------------------------------------------------------------------------
+
+#if CUDA_VERSION >= 12090
+CUresult CUDAAPI cuLogsRegisterCallback(CUlogsCallback, void*, CUlogsCallbackHandle* handle) {
+  SIMCUDA_ENTER_EARLY("cuLogsRegisterCallback");
+  if (handle != nullptr) *handle = nullptr;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuLogsUnregisterCallback(CUlogsCallbackHandle) {
+  SIMCUDA_ENTER_EARLY("cuLogsUnregisterCallback");
+  return CUDA_SUCCESS;
+}
+#endif
+CUresult CUDAAPI cuProfilerStart() {
+  SIMCUDA_ENTER("cuProfilerStart");
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuProfilerStop() {
+  SIMCUDA_ENTER("cuProfilerStop");
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,271 @@
+// The double's functions about memory: plain, pinned, mapped.
+#include <cstring>
+
+#include "keep_report.hpp"
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
+
+namespace {
+
+constexpr std::uint64_t granule = std::uint64_t{2} << 20;
+
+std::uint64_t rounded(std::uint64_t bytes) { return (bytes + granule - 1) / granule * granule; }
+std::uint64_t number_of(const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); }
+
+CUresult allocate(gpu& g, CUdeviceptr* at, std::size_t bytes) {
+  const auto got = bytes <= small_blocks::largest ? g.small->alloc(bytes) : g.sim->alloc(rounded(bytes));
+  if (!got) {
+    note_refused(g, "cuMemAlloc", bytes);
+    return error_of(got.why());
+  }
+  g.allocations[*got] = bytes;
+  note_taken(g, bytes);
+  if (CUcontext here = current_context(); here != nullptr && here->number != 0) g.in_context[*got] = here;
+  *at = *got;
+  return CUDA_SUCCESS;
+}
+
+void* pointer(CUdeviceptr at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
+
+/// Where the range is; a new one belongs to the current device, and without one to the first.
+gpu* range_device(CUdeviceptr at) {
+  gpu* on = at != 0 ? holder_of(at) : nullptr;
+  if (on == nullptr && current(&on) != CUDA_SUCCESS) on = the_world().gpus.front().get();
+  return on;
+}
+
+}  // namespace
+
+namespace gpumem::simcuda {
+
+CUresult release(gpu& g, CUdeviceptr at) {
+  const status done = g.small->owns(at) ? g.small->free(at) : g.sim->free(at);
+  if (!done) return error_of(done);
+  if (const auto gone = g.allocations.find(at); gone != g.allocations.end()) {
+    note_given_back(g, gone->second);
+    g.allocations.erase(gone);
+  }
+  g.managed.erase(at);
+  g.pool->synchronised();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpumem::simcuda
+
+extern "C" {
+
+CUresult CUDAAPI cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
+  SIMCUDA_ENTER("cuMemGetInfo");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  const auto info = on->sim->memory();
+  if (!info) return error_of(info.why());
+  *free_bytes = info->free_bytes;
+  *total_bytes = info->total_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* at, std::size_t bytes) {
+  SIMCUDA_ENTER("cuMemAlloc");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  if (at == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  return allocate(*on, at, bytes);
+}
+
+CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* at, std::size_t* pitch, std::size_t width, std::size_t height,
+                                    unsigned int /*element*/) {
+  SIMCUDA_ENTER("cuMemAllocPitch");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  if (width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  *pitch = (width + 511) / 512 * 512;
+  return allocate(*on, at, *pitch * height);
+}
+
+CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* at, std::size_t bytes, unsigned int /*flags*/) {
+  SIMCUDA_ENTER("cuMemAllocManaged");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  const CUresult made = allocate(*on, at, bytes);
+  if (made == CUDA_SUCCESS) on->managed.insert(*at);
+  return made;
+}
+
+CUresult CUDAAPI cuMemFree_v2(CUdeviceptr at) {
+  SIMCUDA_ENTER("cuMemFree");
+  if (at == 0) return CUDA_SUCCESS;
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  gpu* const whose = owner_of(at);
+  if (whose == nullptr || whose->allocations.count(at) == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (whose->pool->owns(at)) {
+    note_given_back(*whose, whose->allocations[at]);
+    whose->allocations.erase(at);
+    if (const gpumem::status s = whose->sim->synchronize(); !s) return error_of(s);
+    return error_of(whose->pool->free(at, {}));
+  }
+  return release(*whose, at);
+}
+
+CUresult CUDAAPI cuMemHostAlloc(void** at, std::size_t bytes, unsigned int /*flags*/) {
+  SIMCUDA_ENTER("cuMemHostAlloc");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  const auto got = on->sim->alloc_host(bytes);
+  if (!got) return error_of(got.why());
+  on->pinned[*got] = bytes;
+  *at = pointer(*got);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemFreeHost(void* at) {
+  SIMCUDA_ENTER("cuMemFreeHost");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  for (const auto& g : the_world().gpus) {
+    const auto found = g->pinned.find(number_of(at));
+    if (found == g->pinned.end()) continue;
+    const CUresult freed = error_of(g->sim->free_host(found->first));
+    if (freed == CUDA_SUCCESS) g->pinned.erase(found);
+    return freed;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr at) {
+  SIMCUDA_ENTER("cuMemGetAddressRange");
+  gpu* const whose = owner_of(at);
+  if (whose == nullptr) return CUDA_ERROR_NOT_FOUND;
+  const auto found = std::prev(whose->allocations.upper_bound(at));
+  if (base != nullptr) *base = found->first;
+  if (bytes != nullptr) *bytes = found->second;
+  return CUDA_SUCCESS;
+}
+
+// --- mapped pages -------------------------------------------------------------------------------------------------
+
+CUresult CUDAAPI cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp* /*prop*/,
+                                               CUmemAllocationGranularity_flags /*which*/) {
+  SIMCUDA_ENTER("cuMemGetAllocationGranularity");
+  *bytes = granule;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* at, std::size_t bytes, std::size_t /*alignment*/,
+                                     CUdeviceptr /*hint*/, unsigned long long flags) {
+  SIMCUDA_ENTER("cuMemAddressReserve");
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  gpu* const on = range_device(0);
+  const auto got = on->sim->reserve(bytes);
+  if (!got) return error_of(got.why());
+  on->ranges[*got] = bytes;
+  *at = *got;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAddressFree(CUdeviceptr at, std::size_t bytes) {
+  SIMCUDA_ENTER("cuMemAddressFree");
+  gpu* const on = range_device(at);
+  const CUresult done = error_of(on->sim->release_range(at, bytes));
+  if (done == CUDA_SUCCESS) on->ranges.erase(at);
+  return done;
+}
+
+CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* prop,
+                             unsigned long long /*flags*/) {
+  SIMCUDA_ENTER("cuMemCreate");
+  world& w = the_world();
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id < 0 ||
+      static_cast<std::size_t>(prop->location.id) >= w.gpus.size()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!w.config.exportable && prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_PERMITTED;
+  gpu& g = *w.gpus[static_cast<std::size_t>(prop->location.id)];
+  const auto got = g.sim->create(bytes);
+  if (!got) {
+    note_refused(g, "cuMemCreate", bytes);
+    return error_of(got.why());
+  }
+  note_taken(g, bytes);
+  *handle = w.next_handle++;
+  g.runs[*handle] = *got;
+  g.run_bytes[*handle] = bytes;
+  return CUDA_SUCCESS;
+}
+
+static gpu* owner_of_run(CUmemGenericAllocationHandle handle) {
+  for (const auto& g : the_world().gpus) {
+    if (g->runs.count(handle) != 0) return g.get();
+  }
+  return nullptr;
+}
+
+CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
+  SIMCUDA_ENTER("cuMemRelease");
+  gpu* const g = owner_of_run(handle);
+  if (g == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t bytes = g->run_bytes[handle];
+  const CUresult done = error_of(g->sim->destroy(g->runs.at(handle)));
+  if (done == CUDA_SUCCESS) {
+    g->runs.erase(handle);
+    g->run_bytes.erase(handle);
+    note_given_back(*g, bytes);
+  }
+  return done;
+}
+
+CUresult CUDAAPI cuMemMap(CUdeviceptr at, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
+                          unsigned long long flags) {
+  SIMCUDA_ENTER("cuMemMap");
+  gpu* const g = owner_of_run(handle);
+  if (g == nullptr || offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  const CUresult done = error_of(g->sim->map(at, bytes, g->runs.at(handle)));
+  if (done == CUDA_SUCCESS) g->mapped[at] = {bytes, {}};
+  return done;
+}
+
+CUresult CUDAAPI cuMemUnmap(CUdeviceptr at, std::size_t bytes) {
+  SIMCUDA_ENTER("cuMemUnmap");
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  gpu* const on = range_device(at);
+  const CUresult done = error_of(on->sim->unmap(at, bytes));
+  if (done == CUDA_SUCCESS) on->mapped.erase(on->mapped.lower_bound(at), on->mapped.lower_bound(at + bytes));
+  return done;
+}
+
+CUresult CUDAAPI cuMemSetAccess(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count) {
+  SIMCUDA_ENTER("cuMemSetAccess");
+  world& w = the_world();
+  if (count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (access[i].location.id < 0 || static_cast<std::size_t>(access[i].location.id) >= w.gpus.size()) {
+      return CUDA_ERROR_INVALID_DEVICE;
+    }
+  }
+  gpu* const holder = range_device(at);
+  if (const CUresult e = error_of(holder->sim->set_access(at, bytes)); e != CUDA_SUCCESS) return e;
+  for (auto it = holder->mapped.lower_bound(at); it != holder->mapped.end() && it->first < at + bytes; ++it) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+        it->second.reachable_from.erase(access[i].location.id);
+      } else {
+        it->second.reachable_from.insert(access[i].location.id);
+      }
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,204 @@
+// The double's functions about code: modules and libraries beyond the two loads of driver_programs.cpp, attributes of
+// kernels, occupancy, and the newer launches. No kernel runs: any that is asked for is there.
+#include <algorithm>
+#include <cstring>
+
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
+
+namespace {
+
+/// Variables of modules: zeros on the device, made at the first question.
+CUresult global_of(const void* code, const char* name, CUdeviceptr* at, std::size_t* bytes) {
+  static auto* const known = new std::map<std::pair<const void*, std::string>, CUdeviceptr>;
+  constexpr std::size_t of_each = 4096;
+  CUdeviceptr& kept = (*known)[{code, name}];
+  if (kept == 0) {
+    gpu* on = nullptr;
+    if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+    const auto got = on->small->alloc(of_each);
+    if (!got) return error_of(got.why());
+    kept = *got;
+    on->allocations[kept] = of_each;
+  }
+  if (at != nullptr) *at = kept;
+  if (bytes != nullptr) *bytes = of_each;
+  return CUDA_SUCCESS;
+}
+
+int attribute_of(CUfunction_attribute which) {
+  const card_profile& card = *the_world().config.profile;
+  switch (which) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      return 1024;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      return 32;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      return card.compute_major * 10 + card.compute_minor;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      return 48 << 10;
+    default:
+      return 0;
+  }
+}
+
+CUresult blocks_for(int* blocks, int threads) {
+  if (blocks == nullptr || threads <= 0) return CUDA_ERROR_INVALID_VALUE;
+  *blocks = the_world().config.profile->threads_per_multiprocessor / threads;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+// --- modules and libraries ------------------------------------------------------------------------------------------
+
+CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* file) { return cuModuleLoadData(module, file); }
+CUresult CUDAAPI cuModuleLoadDataEx(CUmodule* module, const void* code, unsigned int, CUjit_option*, void**) {
+  return cuModuleLoadData(module, code);
+}
+CUresult CUDAAPI cuModuleLoadFatBinary(CUmodule* module, const void* code) { return cuModuleLoadData(module, code); }
+CUresult CUDAAPI cuModuleUnload(CUmodule module) {
+  SIMCUDA_ENTER("cuModuleUnload");
+  return module == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  SIMCUDA_ENTER("cuModuleGetLoadingMode");
+  *mode = CU_MODULE_LAZY_LOADING;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* at, std::size_t* bytes, CUmodule module, const char* name) {
+  SIMCUDA_ENTER("cuModuleGetGlobal");
+  return global_of(module, name, at, bytes);
+}
+CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* file, CUjit_option* options, void** values,
+                                       unsigned int count, CUlibraryOption* library_options, void** library_values,
+                                       unsigned int library_count) {
+  return cuLibraryLoadData(library, file, options, values, count, library_options, library_values, library_count);
+}
+CUresult CUDAAPI cuLibraryUnload(CUlibrary library) {
+  SIMCUDA_ENTER("cuLibraryUnload");
+  return library == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuLibraryGetModule(CUmodule* module, CUlibrary library) {
+  SIMCUDA_ENTER("cuLibraryGetModule");
+  *module = reinterpret_cast<CUmodule>(library);
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* at, std::size_t* bytes, CUlibrary library, const char* name) {
+  SIMCUDA_ENTER("cuLibraryGetGlobal");
+  return global_of(library, name, at, bytes);
+}
+CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* at, std::size_t* bytes, CUlibrary library, const char* name) {
+  SIMCUDA_ENTER("cuLibraryGetManaged");
+  return global_of(library, name, at, bytes);
+}
+CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary library) {
+  SIMCUDA_ENTER("cuLibraryGetKernelCount");
+  *count = 0;  // nothing of the code is read
+  return library == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  SIMCUDA_ENTER("cuKernelGetFunction");
+  if (kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  *function = reinterpret_cast<CUfunction>(kernel);
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel, CUdevice) {
+  SIMCUDA_ENTER("cuKernelGetAttribute");
+  *value = attribute_of(which);
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute, int, CUkernel, CUdevice) {
+  SIMCUDA_ENTER("cuKernelSetAttribute");
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel, CUfunc_cache, CUdevice) {
+  SIMCUDA_ENTER("cuKernelSetCacheConfig");
+  return CUDA_SUCCESS;
+}
+
+// --- kernels --------------------------------------------------------------------------------------------------------
+
+CUresult CUDAAPI cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction) {
+  SIMCUDA_ENTER("cuFuncGetAttribute");
+  *value = attribute_of(which);
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) {
+  SIMCUDA_ENTER("cuFuncSetAttribute");
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction, CUfunc_cache) {
+  SIMCUDA_ENTER("cuFuncSetCacheConfig");
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuFuncGetModule(CUmodule* module, CUfunction function) {
+  SIMCUDA_ENTER("cuFuncGetModule");
+  *module = reinterpret_cast<CUmodule>(function);
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int threads, std::size_t) {
+  SIMCUDA_ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  return blocks_for(blocks, threads);
+}
+CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction, int threads, std::size_t,
+                                                                      unsigned int) {
+  SIMCUDA_ENTER("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags");
+  return blocks_for(blocks, threads);
+}
+CUresult CUDAAPI cuOccupancyMaxPotentialBlockSize(int* least_grid, int* block, CUfunction, CUoccupancyB2DSize,
+                                                  std::size_t, int limit) {
+  SIMCUDA_ENTER("cuOccupancyMaxPotentialBlockSize");
+  *block = limit > 0 ? std::min(limit, 1024) : 1024;
+  *least_grid = the_world().config.profile->multiprocessors;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchConfig*) {
+  SIMCUDA_ENTER("cuOccupancyMaxActiveClusters");
+  *clusters = 1;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** arguments, void** extra) {
+  if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return cuLaunchKernel(f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ,
+                        c->sharedMemBytes, c->hStream, arguments, extra);
+}
+CUresult CUDAAPI cuLaunchCooperativeKernel(CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz,
+                                           unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared_bytes,
+                                           CUstream stream, void** arguments) {
+  return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared_bytes, stream, arguments, nullptr);
+}
+
+CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                                        const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                                        CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  SIMCUDA_ENTER("cuTensorMapEncodeTiled");
+  std::memset(map, 0, sizeof *map);
+  return CUDA_SUCCESS;
+}
+
+// Linking device code is compiling: there is no compiler here.
+CUresult CUDAAPI cuLinkCreate_v2(unsigned int, CUjit_option*, void**, CUlinkState*) {
+  SIMCUDA_ENTER("cuLinkCreate");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult CUDAAPI cuLinkAddData_v2(CUlinkState, CUjitInputType, void*, std::size_t, const char*, unsigned int,
+                                  CUjit_option*, void**) {
+  SIMCUDA_ENTER("cuLinkAddData");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult CUDAAPI cuLinkComplete(CUlinkState, void**, std::size_t*) {
+  SIMCUDA_ENTER("cuLinkComplete");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult CUDAAPI cuLinkDestroy(CUlinkState) {
+  SIMCUDA_ENTER("cuLinkDestroy");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // extern "C"

@@ -1,0 +1,161 @@
+// The double's functions about the stream-ordered pool of a device, the only one that there is (async_pool.hpp).
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "keep_report.hpp"
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
+
+namespace {
+
+gpu* device_of(CUdevice d) {
+  const world& w = the_world();
+  return d >= 0 && static_cast<std::size_t>(d) < w.gpus.size() ? w.gpus[static_cast<std::size_t>(d)].get() : nullptr;
+}
+
+CUmemoryPool pool_of(const gpu& g) { return reinterpret_cast<CUmemoryPool>(g.pool.get()); }
+
+/// The most that a pool has held since its mark was set.
+struct high_marks {
+  std::uint64_t used = 0;
+  std::uint64_t reserved = 0;
+};
+std::map<const async_pool*, high_marks> high_of;
+
+/// Null: no pool, or that of a device which was reset.
+async_pool* find_pool(CUmemoryPool pool) {
+  for (const auto& g : the_world().gpus) {
+    if (pool_of(*g) == pool) return g->pool.get();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* at, std::size_t bytes, CUstream handle) {
+  SIMCUDA_ENTER("cuMemAllocAsync");
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  if (s->graph != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // memory nodes are not modelled
+  if (bytes == 0) return *at = 0, CUDA_SUCCESS;
+  const auto got = on->pool->alloc(bytes, s->sim);
+  if (!got) {
+    note_refused(*on, "cuMemAllocAsync", bytes);
+    return error_of(got.why());
+  }
+  on->allocations[*got] = bytes;
+  note_taken(*on, bytes);
+  high_marks& high = high_of[on->pool.get()];
+  high.used = std::max(high.used, on->pool->used());
+  high.reserved = std::max(high.reserved, on->pool->reserved());
+  *at = *got;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
+  SIMCUDA_ENTER("cuMemFreeAsync");
+  if (at == 0) return CUDA_SUCCESS;
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  gpu* const whose = owner_of(at);
+  if (whose == nullptr || whose->allocations.count(at) == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!whose->pool->owns(at)) return release(*whose, at);
+  note_given_back(*whose, whose->allocations[at]);
+  whose->allocations.erase(at);
+  return error_of(whose->pool->free(at, s->sim));
+}
+
+CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceGetDefaultMemPool");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *pool = pool_of(*g);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void* value) {
+  SIMCUDA_ENTER("cuMemPoolSetAttribute");
+  async_pool* const p = find_pool(pool);
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (which == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) std::memcpy(&p->threshold, value, sizeof p->threshold);
+  // "The only value that can be set is zero": the mark starts again at what is there now.
+  if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) high_of[p].reserved = p->reserved();
+  if (which == CU_MEMPOOL_ATTR_USED_MEM_HIGH) high_of[p].used = p->used();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void* value) {
+  SIMCUDA_ENTER("cuMemPoolGetAttribute");
+  const async_pool* const p = find_pool(pool);
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::uint64_t figure = 0;
+  switch (which) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      figure = p->threshold;
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      figure = p->reserved();
+      break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      figure = p->used();
+      break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      figure = std::max(high_of[p].reserved, p->reserved());
+      break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      figure = std::max(high_of[p].used, p->used());
+      break;
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: {
+      const int allowed = 1;
+      std::memcpy(value, &allowed, sizeof allowed);
+      return CUDA_SUCCESS;
+    }
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  std::memcpy(value, &figure, sizeof figure);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, std::size_t keep) {
+  SIMCUDA_ENTER("cuMemPoolTrimTo");
+  async_pool* const p = find_pool(pool);
+  if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  p->trim(keep);
+  return CUDA_SUCCESS;
+}
+
+// ----------------------------------------------------------------------
+
+CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+  SIMCUDA_ENTER("cuDeviceGetMemPool");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *pool = pool_of(*g);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+  SIMCUDA_ENTER("cuDeviceSetMemPool");
+  const gpu* const g = device_of(device);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  return pool == pool_of(*g) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr* at, std::size_t bytes, CUmemoryPool pool, CUstream handle) {
+  SIMCUDA_ENTER("cuMemAllocFromPoolAsync");
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  return pool == pool_of(*on) ? cuMemAllocAsync(at, bytes, handle) : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // extern "C"

@@ -1,0 +1,182 @@
+// The double's functions that programs need and gpumem does not: what a pointer is, handles for other processes, and
+// libraries of kernels (none of which ever runs).
+#include <cstring>
+#include <iterator>
+#include <string>
+
+#include "keep_report.hpp"
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
+
+struct CUkern_st {
+  std::string name;
+};
+
+struct CUlib_st {
+  std::map<std::string, CUkern_st, std::less<>> kernels;
+};
+
+namespace {
+
+struct what_is_there {
+  const gpu* on = nullptr;  ///< null: memory that the driver did not allocate
+  CUdeviceptr begin = 0;
+  std::size_t bytes = 0;
+  bool pinned = false;
+  bool managed = false;
+};
+
+what_is_there find(CUdeviceptr at) {
+  for (const auto& g : the_world().gpus) {
+    for (const bool pinned : {false, true}) {
+      const auto& blocks = pinned ? g->pinned : g->allocations;
+      auto found = blocks.upper_bound(at);
+      if (found == blocks.begin()) continue;
+      --found;
+      if (at - found->first >= found->second) continue;
+      return {g.get(), found->first, found->second, pinned, !pinned && g->managed.count(found->first) != 0};
+    }
+  }
+  return {};
+}
+
+template <typename Value>
+CUresult give(void* data, Value value) {
+  std::memcpy(data, &value, sizeof value);
+  return CUDA_SUCCESS;
+}
+
+/// An attribute of known memory; of other memory, zeros.
+CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr at, const what_is_there& there) {
+  const bool known = there.on != nullptr;
+  switch (which) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return give(data, known ? there.on->primary : CUcontext{nullptr});
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      if (!known) return give(data, 0U);
+      return give(data, static_cast<unsigned int>(there.pinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return give(data, known ? at : CUdeviceptr{0});
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      return give(data, there.pinned || there.managed ? at : CUdeviceptr{0});
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return give(data, there.managed ? 1U : 0U);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return give(data, known ? there.on->ordinal : -2);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return give(data, there.begin);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return give(data, there.bytes);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return give(data, known && !there.pinned && !there.managed && !there.on->pool->owns(there.begin));
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// --- pointers -------------------------------------------------------------------------------------------------------
+
+CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute which, CUdeviceptr at) {
+  SIMCUDA_ENTER("cuPointerGetAttribute");
+  const what_is_there there = find(at);
+  return there.on == nullptr ? CUDA_ERROR_INVALID_VALUE : attribute(data, which, at, there);
+}
+
+CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute* which, void** data, CUdeviceptr at) {
+  SIMCUDA_ENTER("cuPointerGetAttributes");
+  const what_is_there there = find(at);
+  for (unsigned int i = 0; i < count; ++i) {
+    if (const CUresult e = attribute(data[i], which[i], at, there); e != CUDA_SUCCESS) return e;
+  }
+  return CUDA_SUCCESS;
+}
+
+/// The handle says which allocation it is, not where in it the pointer lies.
+CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) {
+  SIMCUDA_ENTER("cuIpcGetMemHandle");
+  const what_is_there there = find(at);
+  if (there.on == nullptr || there.pinned || there.managed || there.on->pool->owns(there.begin)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *handle = {};
+  std::memcpy(handle->reserved, &there.begin, sizeof there.begin);
+  std::memcpy(handle->reserved + sizeof there.begin, &there.bytes, sizeof there.bytes);
+  return CUDA_SUCCESS;
+}
+
+// --- streams' properties
+// ----------------------------------------------------------------------------------------------
+
+CUresult CUDAAPI cuStreamGetFlags(CUstream handle, unsigned int* flags) {
+  SIMCUDA_ENTER("cuStreamGetFlags");
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  *flags = s->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
+  SIMCUDA_ENTER("cuStreamGetPriority");
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  *priority = s->priority;
+  return CUDA_SUCCESS;
+}
+
+// --- libraries of kernels
+// ---------------------------------------------------------------------------------------------
+
+/// Nothing of the code is read: any kernel that is asked for is there.
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned int,
+                                   CUlibraryOption*, void**, unsigned int) {
+  SIMCUDA_ENTER("cuLibraryLoadData");
+  if (code == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // Lazily: a library's code comes to the card with the first kernel that is asked for, where a context is.
+  gpu* on = nullptr;
+  const std::uint64_t bytes = the_world().config.library_bytes;
+  if (bytes != 0 && current(&on) == CUDA_SUCCESS) {
+    if (const auto taken = on->sim->alloc(bytes); !taken) return error_of(taken.why());
+    note_charge(*on, charge::module, bytes);
+  }
+  *library = new CUlib_st;  // as long as the process: kernels may be launched while it ends
+  return CUDA_SUCCESS;
+}
+
+// A program's own code, which does not run here: a function is whatever it was loaded under.
+CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* code) {
+  SIMCUDA_ENTER("cuModuleLoadData");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  if (code == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (const std::uint64_t bytes = the_world().config.module_bytes; bytes != 0) {
+    if (const auto taken = on->sim->alloc(bytes); !taken) return error_of(taken.why());
+    note_charge(*on, charge::module, bytes);
+  }
+  *module = reinterpret_cast<CUmodule>(new CUlib_st);  // as long as the process, as above
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  SIMCUDA_ENTER("cuModuleGetFunction");
+  if (module == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *function = reinterpret_cast<CUfunction>(module);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  SIMCUDA_ENTER("cuLibraryGetKernel");
+  if (library == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUkern_st& found = library->kernels[name];
+  found.name = name;
+  *kernel = &found;
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,294 @@
+// The double's functions about streams, events and launches.
+#include <algorithm>
+
+#include "keep_report.hpp"
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
+
+namespace {
+
+constexpr std::uint64_t kernel_ns = 20'000;
+
+/// The event, if it is one of this world that lives.
+CUresult check_event(CUevent e) {
+  if (e == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (!e->alive) return undefined_use("an event that is destroyed");
+  return e->context->broken.load(std::memory_order_relaxed);
+}
+
+/// The stream waits for an event of a capture, and is part of that one from now on.
+CUresult join_capture(CUstream_st& s, const CUevent_st& e) {
+  CUstream_st& from = *e.capturing;
+  if (from.graph == nullptr || from.capture != e.capture) return CUDA_ERROR_CAPTURED_EVENT;  // that capture is over
+  if (invalidated(from)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (s.graph != nullptr && s.capture != from.capture) return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  if (s.graph == nullptr) {
+    if (s.legacy) {
+      invalidate(from);
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    if (const gpumem::status begun = s.context->on->sim->begin_capture(s.sim); !begun) return error_of(begun);
+    s.graph = from.graph;
+    s.capture = from.capture;
+    s.mode = from.mode;
+    s.began_by = from.began_by;
+    s.joined_capture = true;
+    s.awaited = false;
+  }
+  from.awaited = true;
+  return CUDA_SUCCESS;
+}
+
+/// "The thread is still prohibited from API calls which necessarily conflict with stream capture, for example,
+/// attempting cuEventQuery on an event that was last recorded inside a capture sequence."
+CUresult captured_event(CUevent_st& e) {
+  if (e.capturing->graph != nullptr && e.capturing->capture == e.capture) invalidate(*e.capturing);
+  return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+void forget_fence(CUevent_st& e) {
+  if (e.fence && e.context->alive) e.context->on->sim->drop(e.fence);
+  e.fence = {};
+  e.captured = false;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
+  SIMCUDA_ENTER("cuStreamCreateWithPriority");
+  gpu* on = nullptr;
+  CUcontext context = nullptr;
+  if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
+  if ((flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  *out = new_stream(context, flags);
+  (*out)->flags = flags;
+  (*out)->priority = priority;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamCreate(CUstream* out, unsigned int flags) {
+  SIMCUDA_ENTER("cuStreamCreate");
+  return cuStreamCreateWithPriority(out, flags, 0);
+}
+
+CUresult CUDAAPI cuStreamDestroy_v2(CUstream handle) {
+  SIMCUDA_ENTER("cuStreamDestroy");
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  if (s->legacy) return CUDA_ERROR_INVALID_HANDLE;
+  if (const gpumem::status gone = on->sim->destroy_stream(s->sim); !gone) return error_of(gone);
+  s->context = nullptr;
+  the_world().spare_streams.push_back(s);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetId(CUstream handle, unsigned long long* id) {
+  SIMCUDA_ENTER("cuStreamGetId");
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  if (const auto asked = on->sim->stream_id(s->sim); !asked) return error_of(asked.why());
+  *id = s->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* context) {
+  SIMCUDA_ENTER("cuStreamGetCtx");
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  *context = s->context;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
+  SIMCUDA_ENTER("cuStreamSynchronize");
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
+  const auto f = on->sim->record(s->sim);
+  if (!f) return error_of(f.why());
+  const CUresult done = error_of(on->sim->wait_host(*f));
+  on->sim->drop(*f);
+  return done;
+}
+
+CUresult CUDAAPI cuStreamQuery(CUstream handle) {
+  SIMCUDA_ENTER("cuStreamQuery");
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
+  const auto f = on->sim->record(s->sim);
+  if (!f) return error_of(f.why());
+  const auto done = on->sim->query(*f);
+  on->sim->drop(*f);
+  if (!done) return error_of(done.why());
+  return *done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+// --- events ---------------------------------------------------------------------------------------------------------
+
+CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned int flags) {
+  SIMCUDA_ENTER("cuEventCreate");
+  gpu* on = nullptr;
+  CUcontext context = nullptr;
+  if (const CUresult e = current(&on, &context); e != CUDA_SUCCESS) return e;
+  world& w = the_world();
+  if (w.spare_events.empty()) {
+    w.events.push_back(std::make_unique<CUevent_st>());
+    w.spare_events.push_back(w.events.back().get());
+  }
+  *out = w.spare_events.back();
+  w.spare_events.pop_back();
+  **out = CUevent_st{};
+  (*out)->context = context;
+  (*out)->blocking_sync = (flags & CU_EVENT_BLOCKING_SYNC) != 0;
+  (*out)->timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventDestroy_v2(CUevent e) {
+  SIMCUDA_ENTER("cuEventDestroy");
+  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
+  forget_fence(*e);
+  e->alive = false;
+  the_world().spare_events.push_back(e);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventRecord(CUevent e, CUstream handle) {
+  SIMCUDA_ENTER("cuEventRecord");
+  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult bad = find_stream(handle, &s, &on); bad != CUDA_SUCCESS) return bad;
+  if (s->context != e->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (const CUresult bad = ready_for_work(*s); bad != CUDA_SUCCESS) return bad;
+  if (s->graph != nullptr) {
+    forget_fence(*e);
+    e->captured = true;
+    e->capturing = s;
+    e->capture = s->capture;
+    return CUDA_SUCCESS;
+  }
+  const auto f = on->sim->record(s->sim);
+  if (!f) return error_of(f.why());
+  forget_fence(*e);
+  e->fence = *f;
+  if (e->timed) e->recorded_ns = e->context->on->sim->now_ns();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxRecordEvent(CUcontext context, CUevent e) {
+  SIMCUDA_ENTER("cuCtxRecordEvent");
+  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
+  if (context == nullptr || context != e->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (const CUresult bad = context->broken.load(); bad != CUDA_SUCCESS) return bad;
+  // "The API will return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if the specified context hCtx has a stream in the
+  // capture mode. In such a case, the call will invalidate all the conflicting captures." Whatever the thread's mode.
+  gpumem::sim_device& sim = *context->on->sim;
+  const auto f = context->number == 0 ? sim.record_context() : sim.record_in_context(context->number);
+  if (!f) return error_of(f.why());
+  forget_fence(*e);
+  e->fence = *f;
+  if (e->timed) e->recorded_ns = e->context->on->sim->now_ns();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuEventQuery(CUevent e) {
+  SIMCUDA_ENTER("cuEventQuery");
+  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = unsafe_call(); bad != CUDA_SUCCESS) return bad;
+  if (e->captured) return captured_event(*e);
+  if (!e->fence) return CUDA_SUCCESS;
+  const auto done = e->context->on->sim->query(e->fence);
+  if (!done) return error_of(done.why());
+  return *done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult CUDAAPI cuEventSynchronize(CUevent e) {
+  SIMCUDA_ENTER("cuEventSynchronize");
+  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
+  if (const CUresult bad = unsafe_call(); bad != CUDA_SUCCESS) return bad;
+  if (e->captured) return captured_event(*e);
+  if (!e->fence) return CUDA_SUCCESS;
+  if (!e->blocking_sync) ++the_world().spinning_waits;
+  return error_of(e->context->on->sim->wait_host(e->fence));
+}
+
+CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent e, unsigned int /*flags*/) {
+  SIMCUDA_ENTER("cuStreamWaitEvent");
+  if (const CUresult bad = check_event(e); bad != CUDA_SUCCESS) return bad;
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult bad = find_stream(handle, &s, &on); bad != CUDA_SUCCESS) return bad;
+  if (e->captured) return join_capture(*s, *e);
+  if (const CUresult bad = ready_for_work(*s); bad != CUDA_SUCCESS) return bad;
+  if (!e->fence) return CUDA_SUCCESS;
+  if (s->graph != nullptr) {  // "a dependency would have been created which crosses the capture sequence boundary"
+    invalidate(*s);
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  if (e->context->on != on) return error_of(e->context->on->sim->wait_host(e->fence));  // clocks are not shared
+  return error_of(on->sim->wait_stream(s->sim, e->fence));
+}
+
+CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
+  SIMCUDA_ENTER("cuEventElapsedTime");
+  std::uint64_t passed_ns[2] = {};
+  const CUevent both[] = {begin, end};
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (const CUresult bad = check_event(both[i]); bad != CUDA_SUCCESS) return bad;
+    const CUevent_st& e = *both[i];
+    if (e.captured) return CUDA_ERROR_CAPTURED_EVENT;
+    if (!e.timed || !e.fence) return CUDA_ERROR_INVALID_HANDLE;
+    const auto done = e.context->on->sim->done_ns(e.fence);
+    if (!done) return error_of(done.why());
+    if (*done > e.context->on->sim->now_ns()) return CUDA_ERROR_NOT_READY;
+    passed_ns[i] = std::max(*done, e.recorded_ns);  // an idle stream passes it when it is recorded
+  }
+  *ms = (static_cast<float>(passed_ns[1]) - static_cast<float>(passed_ns[0])) * 1e-6F;
+  return CUDA_SUCCESS;
+}
+
+// --- launches -------------------------------------------------------------------------------------------------------
+
+/// No kernel runs here: its stream is busy for a while, and that is all.
+CUresult CUDAAPI cuLaunchKernel(CUfunction /*f*/, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+                                unsigned int, unsigned int, CUstream handle, void** /*arguments*/, void** /*extra*/) {
+  SIMCUDA_ENTER("cuLaunchKernel");
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  note_kernel();
+  if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
+  on->sim->enqueue(s->sim, kernel_ns);
+  if (s->graph != nullptr) s->graph->uses.push_back({0, 0, kernel_ns});
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
+  {
+    SIMCUDA_ENTER("cuLaunchHostFunc");
+    CUstream_st* s = nullptr;
+    gpu* on = nullptr;
+    if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+    if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
+    on->sim->enqueue(s->sim, 0);
+    if (s->graph != nullptr) {
+      s->graph->uses.push_back({0, 0, 0, [function, data] { function(data); }});
+      return CUDA_SUCCESS;
+    }
+  }
+  function(data);  // at once: the host's work here never waits for a device
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

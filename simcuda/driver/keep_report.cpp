@@ -1,0 +1,115 @@
+#include "keep_report.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "run_record.hpp"
+#include "world.hpp"
+
+namespace gpumem::simcuda {
+namespace {
+
+process_record unseen;  // where nobody asked for a file
+process_record* record = &unseen;
+
+std::uint64_t now_ns(clockid_t clock) {
+  timespec t{};
+  ::clock_gettime(clock, &t);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(t.tv_nsec);
+}
+std::uint64_t since_begin_ns() {
+  const std::uint64_t now = now_ns(CLOCK_REALTIME);
+  return now > record->began_ns ? now - record->began_ns : 0;
+}
+
+card_record* card_of(const gpu& on) { return on.ordinal < report_cards ? &record->card[on.ordinal] : nullptr; }
+
+void note_used(const gpu& on, card_record& card) {
+  const std::uint64_t used = on.sim->used_bytes();
+  if (used <= card.peak_used_bytes) return;
+  card.peak_used_bytes = used;
+  card.peak_used_ns = since_begin_ns();
+}
+
+}  // namespace
+
+void open_report() {
+  if (record->layout == report_layout && record->cards != 0) return;
+  const char* const folder = std::getenv("SIMCUDA_REPORT");
+  if (folder != nullptr && *folder != '\0' && record == &unseen) {
+    const std::string path = std::string{folder} + "/" + std::to_string(::getpid()) + ".simcuda";
+    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file >= 0 && ::ftruncate(file, sizeof(process_record)) == 0) {
+      void* const at = ::mmap(nullptr, sizeof(process_record), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+      if (at != MAP_FAILED) record = static_cast<process_record*>(at);
+    }
+    if (file >= 0) ::close(file);
+  }
+  *record = {};
+  const world& w = the_world();
+  record->pid = static_cast<std::uint64_t>(::getpid());
+  record->began_ns = now_ns(CLOCK_REALTIME);
+  record->cards = static_cast<std::int32_t>(std::min<std::size_t>(w.gpus.size(), report_cards));
+  for (int i = 0; i < record->cards; ++i) record->card[i].bytes = w.config.bytes;
+  record->layout = report_layout;
+}
+
+void note_taken(gpu& on, std::uint64_t bytes) {
+  card_record* const card = card_of(on);
+  if (card == nullptr) return;
+  card->live_bytes += bytes;
+  if (card->live_bytes > card->peak_live_bytes) {
+    card->peak_live_bytes = card->live_bytes;
+    card->peak_live_ns = since_begin_ns();
+  }
+  note_used(on, *card);
+}
+
+void note_given_back(gpu& on, std::uint64_t bytes) {
+  if (card_record* const card = card_of(on); card != nullptr) card->live_bytes -= std::min(bytes, card->live_bytes);
+}
+
+void note_charge(gpu& on, charge what, std::uint64_t bytes) {
+  card_record* const card = card_of(on);
+  if (card == nullptr) return;
+  (what == charge::context  ? card->context_bytes
+   : what == charge::module ? card->modules_bytes
+                            : card->libraries_bytes) += bytes;
+  note_used(on, *card);
+}
+
+void note_refused(gpu& on, std::string_view function, std::uint64_t bytes) {
+  const std::uint64_t index = record->refusals++;
+  if (index >= report_refusals) return;
+  refusal_record& into = record->refusal[index];
+  into = {};
+  into.at_ns = since_begin_ns();
+  into.requested_bytes = bytes;
+  into.used_bytes = on.sim->used_bytes();
+  into.card = on.ordinal;
+  function.copy(into.function, sizeof into.function - 1);
+}
+
+void note_host_read(std::uint64_t bytes) {
+  ++record->host_values_read;
+  record->host_bytes_read += bytes;
+}
+
+void note_kernel() { ++record->kernels; }
+
+void note_foreign_runtime(const void* caller) {
+  open_report();
+  Dl_info where{};
+  record->foreign_runtime = 1;
+  if (::dladdr(caller, &where) == 0 || where.dli_fname == nullptr) return;
+  std::string_view{where.dli_fname}.copy(record->runtime, sizeof record->runtime - 1);
+}
+
+}  // namespace gpumem::simcuda

@@ -1,0 +1,323 @@
+#include "world.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+#include <thread>
+
+#include "gpumem/settings.hpp"
+
+namespace gpumem::simcuda {
+namespace {
+
+int number(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+std::uint64_t size(const char* variable, std::uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  const auto bytes = text != nullptr ? parse_bytes(text, variable) : result<std::uint64_t>{otherwise};
+  return bytes ? *bytes : otherwise;
+}
+
+/// A card by its ordinal or its whole UUID, as CUDA_VISIBLE_DEVICES names it; -1: none of `cards`.
+int named_card(const std::string& name, int cards) {
+  const std::string zeros = "GPU-00000000-0000-0000-0000-0000000000";
+  char* end = nullptr;
+  long which = -1;
+  if (name.starts_with(zeros)) {
+    which = std::strtol(name.c_str() + zeros.size(), &end, 16);
+  } else if (!name.empty()) {
+    which = std::strtol(name.c_str(), &end, 10);
+  }
+  return end != nullptr && *end == '\0' && which >= 0 && which < cards ? static_cast<int>(which) : -1;
+}
+
+/// The plain forms alone: a list that ends where an entry names no card.
+void obey_visible_devices(world_config& c) {
+  const char* const text = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (text == nullptr) return;
+  std::istringstream list{text};
+  for (std::string name; std::getline(list, name, ',');) {
+    const int card = named_card(name, c.devices);
+    if (card < 0) break;
+    c.cards.push_back(card);
+  }
+  c.devices = static_cast<int>(c.cards.size());
+}
+
+/// What a process that cannot call `configure` says by SIMCUDA_*; see README.md.
+world_config from_environment() {
+  world_config c;
+  if (const char* const card = std::getenv("SIMCUDA_CARD"); card != nullptr && find_card(card) != nullptr) {
+    c.profile = find_card(card);
+    c.bytes = c.profile->bytes();
+    c.name = c.profile->name;
+  }
+  c.devices = number("SIMCUDA_DEVICES", c.devices);
+  c.driver_version = number("SIMCUDA_DRIVER_VERSION", c.driver_version);
+  const char* const memory = std::getenv("SIMCUDA_HOST_MEMORY");
+  c.lazy_values = memory != nullptr && std::strcmp(memory, "lazy") == 0;
+  c.host_memory = c.lazy_values || number("SIMCUDA_HOST_MEMORY", 1) != 0;
+  c.referee = number("SIMCUDA_REFEREE", 1) != 0;
+  c.bytes = size("SIMCUDA_BYTES", c.bytes);
+  c.context_bytes = size("SIMCUDA_CONTEXT_BYTES", c.context_bytes);
+  c.library_bytes = size("SIMCUDA_LIBRARY_BYTES", c.library_bytes);
+  c.module_bytes = size("SIMCUDA_MODULE_BYTES", c.module_bytes);
+  c.queue_depth = static_cast<std::uint32_t>(number("SIMCUDA_QUEUE_DEPTH", static_cast<int>(c.queue_depth)));
+  const char* const strict = std::getenv("SIMCUDA_STRICT");
+  c.abort_on_undefined = strict == nullptr || std::strcmp(strict, "report") != 0;
+  obey_visible_devices(c);
+  return c;
+}
+
+/// SIMCUDA_FAIL=cuMemAlloc:3:2,cuEventQuery:1:999,cuLaunchKernel:5:700:sticky
+void plan_failures(world& w) {
+  const char* const text = std::getenv("SIMCUDA_FAIL");
+  if (text == nullptr) return;
+  std::istringstream list{text};
+  for (std::string one; std::getline(list, one, ',');) {
+    std::istringstream parts{one};
+    std::string function;
+    std::string nth;
+    std::string code;
+    std::getline(parts, function, ':');
+    std::getline(parts, nth, ':');
+    std::string kind;
+    std::getline(parts, code, ':');
+    std::getline(parts, kind, ':');
+    w.failures.push_back({function, static_cast<unsigned>(std::atoi(nth.c_str())),
+                          static_cast<CUresult>(std::atoi(code.c_str())), kind == "sticky"});
+    w.any_failure = true;
+  }
+}
+
+void make_gpu(gpu& g, const world_config& config) {
+  g.pool.reset();
+  g.small.reset();
+  // One address space for all devices, as unified addressing has it.
+  constexpr std::uint64_t address_space_bytes = std::uint64_t{1} << 43;
+  const address first_address =
+      sim_config{}.first_address + static_cast<std::uint64_t>(g.ordinal) * address_space_bytes;
+  if (g.sim != nullptr) the_world().reset_devices.push_back(std::move(g.sim));
+  g.sim = std::make_unique<sim_device>(
+      sim_config{.ordinal = g.ordinal,
+                 .name = config.mig ? "simulated GPU MIG 1g.10gb" : std::string{config.name},
+                 .capacity_bytes = config.bytes,
+                 .compute_major = config.profile->compute_major,
+                 .compute_minor = config.profile->compute_minor,
+                 .first_address = first_address,
+                 .address_space_bytes = address_space_bytes,
+                 .host_memory = config.host_memory,
+                 .host_range_capacities = 64,
+                 .queue_depth = config.queue_depth,
+                 .referee = config.referee});
+  g.small = std::make_unique<small_blocks>(*g.sim);
+  g.pool = std::make_unique<async_pool>(*g.sim);
+  g.allocations.clear();
+  g.pinned.clear();
+  g.ranges.clear();
+  g.managed.clear();
+  g.runs.clear();
+  g.run_bytes.clear();
+  g.mapped.clear();
+  g.in_context.clear();
+}
+
+void reset(world& w, const world_config& config) {
+  w.config = config;
+  w.initialised = false;
+  w.failures.clear();
+  w.any_failure = false;
+  forget_calls(w);
+  ++w.generation;
+  // Records that a handle may still point to stay: it is then refused, and not followed into nothing.
+  for (const auto& c : w.contexts) c->alive = false;
+  for (const auto& s : w.streams) s->context = nullptr;
+  for (const auto& e : w.events) e->alive = false;
+  w.undefined.clear();
+  w.spinning_waits = 0;
+  w.spare_streams.clear();
+  w.spare_events.clear();
+  w.gpus.clear();
+  for (int i = 0; i < config.devices; ++i) {
+    w.gpus.push_back(std::make_unique<gpu>());
+    w.gpus.back()->ordinal = i;
+    w.gpus.back()->card = config.cards.empty() ? i : config.cards[static_cast<std::size_t>(i)];
+    make_gpu(*w.gpus.back(), config);
+  }
+}
+
+}  // namespace
+
+std::atomic<world*> made_world;
+thread_local constinit thread_front front{};
+
+world& make_world() {
+  // Never destroyed: programs call the driver from their own static destructors.
+  static auto* const only = [] {
+    auto* const w = new world;
+    reset(*w, from_environment());
+    plan_failures(*w);
+    made_world.store(w, std::memory_order_release);
+    return w;
+  }();
+  return *only;
+}
+
+void configure(const world_config& config) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  reset(w, config);
+  plan_failures(w);  // of the environment, which every world of the process has
+}
+
+void remake(gpu& g) { make_gpu(g, the_world().config); }
+
+sim_device& device(int ordinal) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  return *w.gpus.at(static_cast<std::size_t>(ordinal))->sim;
+}
+
+thread_state& this_thread() {
+  thread_local thread_state state;
+  const std::uint64_t generation = the_world().generation.load(std::memory_order_relaxed);
+  if (state.generation != generation) {
+    state = {};
+    state.generation = generation;
+    front.generation = generation;
+    front.current = nullptr;
+  }
+  return state;
+}
+
+void note_current() {
+  const thread_state& me = this_thread();
+  front.current = me.contexts.empty() ? nullptr : me.contexts.back();
+}
+
+CUresult error_of(const status& s, CUresult otherwise) {
+  switch (s.code()) {
+    case errc::ok:
+      return CUDA_SUCCESS;
+    case errc::out_of_memory:
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    case errc::invalid_argument:
+      return CUDA_ERROR_INVALID_VALUE;
+    case errc::unsupported:
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    default:
+      return otherwise;
+  }
+}
+
+namespace {
+
+using blocks = std::map<CUdeviceptr, std::size_t>;
+bool holds(const blocks& those, CUdeviceptr at) {
+  auto found = those.upper_bound(at);
+  if (found == those.begin()) return false;
+  --found;
+  return at - found->first < found->second;
+}
+
+}  // namespace
+
+gpu* owner_of(CUdeviceptr at) {
+  for (const auto& g : the_world().gpus) {
+    if (holds(g->allocations, at)) return g.get();
+  }
+  return nullptr;
+}
+
+gpu* holder_of(CUdeviceptr at) {
+  for (const auto& g : the_world().gpus) {
+    if (holds(g->allocations, at) || holds(g->ranges, at)) return g.get();
+  }
+  return nullptr;
+}
+
+CUstream new_stream(CUcontext context, unsigned int flags) {
+  world& w = the_world();
+  if (w.spare_streams.empty()) {
+    w.streams.push_back(std::make_unique<CUstream_st>());
+    w.spare_streams.push_back(w.streams.back().get());
+  }
+  CUstream s = w.spare_streams.back();
+  w.spare_streams.pop_back();
+  *s = CUstream_st{};
+  s->context = context;
+  s->flags = flags;
+  s->sim =
+      context->on->sim->create_stream({.blocking = (flags & CU_STREAM_NON_BLOCKING) == 0, .context = context->number});
+  s->id = w.next_id++;
+  return s;
+}
+
+// The legacy stream has a record of its own for each thread, with the device's default stream behind it.
+CUresult find_stream(CUstream handle, CUstream_st** out, gpu** on) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+    CUcontext context = nullptr;
+    if (const CUresult e = current(on, &context); e != CUDA_SUCCESS) return e;
+    if (handle == CU_STREAM_PER_THREAD || (handle == nullptr && this_thread().null_is_per_thread)) {
+      CUstream& mine = this_thread().default_streams[context];
+      if (mine == nullptr) mine = new_stream(context, CU_STREAM_DEFAULT);
+      *out = mine;
+      return CUDA_SUCCESS;
+    }
+    thread_local CUstream_st legacy;
+    legacy = CUstream_st{};
+    legacy.context = context;
+    legacy.legacy = true;
+    legacy.sim = context->legacy;
+    *out = &legacy;
+    return CUDA_SUCCESS;
+  }
+  if (handle != front.last_found) {
+    const auto& all = the_world().streams;
+    if (std::none_of(all.begin(), all.end(), [handle](const auto& s) { return s.get() == handle; })) {
+      return undefined_use("a handle that was never a stream's");
+    }
+    front.last_found = handle;
+  }
+  if (handle->context == nullptr) return undefined_use("a stream that is destroyed");
+  if (!handle->context->alive) return undefined_use("a stream whose context is destroyed");
+  if (const CUresult e = handle->context->broken.load(std::memory_order_relaxed); e != CUDA_SUCCESS) return e;
+  *out = handle;
+  *on = handle->context->on;
+  return CUDA_SUCCESS;
+}
+
+stream_ref stream_of(CUstream handle) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  front.calls = "simcuda::stream_of";
+  if (handle == nullptr || handle == CU_STREAM_LEGACY) {
+    const CUcontext here = current_context();
+    return here != nullptr ? here->legacy : stream_ref{};
+  }
+  // A handle that is no stream's stays what it is, and the sim_device refuses it.
+  const auto known =
+      std::find_if(w.streams.begin(), w.streams.end(), [handle](const auto& s) { return s.get() == handle; });
+  if (handle != CU_STREAM_PER_THREAD && (known == w.streams.end() || handle->context == nullptr)) return {handle};
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  return find_stream(handle, &s, &on) == CUDA_SUCCESS ? s->sim : stream_ref{handle};
+}
+
+void use(CUstream handle, std::uint64_t lag_ns, std::uint64_t at, std::uint64_t bytes) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  CUstream_st* s = nullptr;
+  gpu* on = nullptr;
+  front.calls = "a kernel launch";
+  if (find_stream(handle, &s, &on) != CUDA_SUCCESS || ready_for_work(*s) != CUDA_SUCCESS) return;
+  if (s->context->on != holder_of(at) && reach(s->context, at, true) != CUDA_SUCCESS) return;
+  on->sim->enqueue_use(s->sim, lag_ns, at, bytes);
+  if (s->graph != nullptr) s->graph->uses.push_back({at, bytes, lag_ns});
+}
+
+}  // namespace gpumem::simcuda

@@ -1,0 +1,44 @@
+/// Memory that a library takes of the card for itself: charged through the driver, like the program's.
+///
+/// How much is a setting (`gpumem simulate` fills it in from its table); unset or 0 charges nothing.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdlib>
+
+namespace gpumem::simcuda {
+
+class card_memory {
+ public:
+  card_memory() = default;
+  card_memory(const card_memory&) = delete;
+  card_memory& operator=(const card_memory&) = delete;
+  ~card_memory() {
+    if (give_back_ != nullptr) static_cast<void>(give_back_(at_));
+  }
+
+  /// Takes what the variable says, in bytes, on the current device. False: the card has no room.
+  bool take(const char* variable) {
+    const char* const text = std::getenv(variable);
+    const unsigned long long bytes = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+    if (bytes == 0) return true;
+    void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (driver == nullptr) return true;
+    using take_function = int (*)(std::uint64_t*, std::uint64_t);
+    const auto charge = reinterpret_cast<take_function>(::dlsym(driver, "simcuda_charge_library"));
+    const auto back = reinterpret_cast<int (*)(std::uint64_t)>(::dlsym(driver, "simcuda_discharge_library"));
+    ::dlclose(driver);
+    if (charge == nullptr || back == nullptr) return true;
+    if (charge(&at_, bytes) != 0) return false;
+    give_back_ = back;
+    return true;
+  }
+
+ private:
+  std::uint64_t at_ = 0;
+  int (*give_back_)(std::uint64_t) = nullptr;
+};
+
+}  // namespace gpumem::simcuda

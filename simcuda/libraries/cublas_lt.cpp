@@ -1,0 +1,220 @@
+// cuBLASLt: descriptors that keep their attributes, and a heuristic that knows one algorithm, without workspace of its
+// own choice. The descriptors live in the program's opaque structures, as the real library's do.
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "called.hpp"
+
+struct cublasLtContext {
+  int created = 1;
+};
+
+namespace {
+
+/// Attributes of a descriptor that a program may ask for again: the last `slots` that it set.
+template <typename Opaque>
+struct attributes {
+  static constexpr std::size_t slots = (sizeof(Opaque) - 8) / 12;
+  int count;
+  int reserved;
+  struct slot {
+    int which;
+    unsigned char value[8];
+  } values[slots];
+};
+
+template <typename Opaque>
+auto* of(Opaque* opaque) {
+  return reinterpret_cast<attributes<Opaque>*>(opaque);
+}
+
+/// The first 8 bytes are kept: pointers, enums and counts are no longer.
+template <typename Opaque>
+cublasStatus_t set(Opaque* opaque, int which, const void* value, std::size_t bytes) {
+  if (opaque == nullptr || value == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  auto* const all = of(opaque);
+  auto* at = std::find_if(all->values, all->values + all->count, [which](const auto& s) { return s.which == which; });
+  if (at == all->values + all->count) {
+    if (static_cast<std::size_t>(all->count) == all->slots)
+      return CUBLAS_STATUS_SUCCESS;  // only what is asked for again matters
+    ++all->count;
+  }
+  at->which = which;
+  std::memset(at->value, 0, sizeof at->value);
+  std::memcpy(at->value, value, std::min(bytes, sizeof at->value));
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename Opaque>
+cublasStatus_t get(const Opaque* opaque, int which, void* value, std::size_t bytes, std::size_t* written) {
+  if (opaque == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  const auto* const all = of(const_cast<Opaque*>(opaque));
+  std::memset(value, 0, bytes);
+  if (written != nullptr) *written = bytes;
+  for (int i = 0; i < all->count; ++i) {
+    if (all->values[i].which == which) std::memcpy(value, all->values[i].value, std::min<std::size_t>(bytes, 8));
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename Opaque>
+cublasStatus_t clear(Opaque* opaque, std::size_t bytes) {
+  if (opaque == nullptr || bytes < sizeof(Opaque)) return CUBLAS_STATUS_INVALID_VALUE;
+  std::memset(opaque, 0, sizeof(Opaque));
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename Opaque>
+cublasStatus_t create(Opaque** opaque) {
+  if (opaque == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  *opaque = new Opaque{};
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename Opaque>
+cublasStatus_t destroy(const Opaque* opaque) {
+  delete opaque;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+void* simcuda_stream_of(void*) { return nullptr; }  // a handle has none: each call names its own
+
+extern "C" {
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void*, const void*, cublasLtMatrixLayout_t,
+                              const void*, cublasLtMatrixLayout_t, const void*, const void*, cublasLtMatrixLayout_t,
+                              void*, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t*, void*, size_t,
+                              cudaStream_t stream) {
+  simcuda_launch(stream);
+  simcuda_computed("cublasLtMatmul");
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  if (handle == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
+  *handle = reinterpret_cast<cublasLtHandle_t>(new cublasLtContext);
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete reinterpret_cast<cublasLtContext*>(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+size_t cublasLtGetCudartVersion() { return CUDART_VERSION; }
+const char* cublasLtGetStatusName(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : "CUBLAS_STATUS_NOT_SUPPORTED";
+}
+const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
+
+// --- descriptors ----------------------------------------------------------------------------------------------------
+
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t bytes, cudaDataType type,
+                                                 uint64_t rows, uint64_t columns, int64_t leading) {
+  if (const cublasStatus_t e = clear(layout, bytes); e != CUBLAS_STATUS_SUCCESS) return e;
+  set(layout, CUBLASLT_MATRIX_LAYOUT_TYPE, &type, sizeof type);
+  set(layout, CUBLASLT_MATRIX_LAYOUT_ROWS, &rows, sizeof rows);
+  set(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &columns, sizeof columns);
+  return set(layout, CUBLASLT_MATRIX_LAYOUT_LD, &leading, sizeof leading);
+}
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
+                                          uint64_t columns, int64_t leading) {
+  if (const cublasStatus_t e = create(layout); e != CUBLAS_STATUS_SUCCESS) return e;
+  return cublasLtMatrixLayoutInit_internal(*layout, sizeof **layout, type, rows, columns, leading);
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(const cublasLtMatrixLayout_t layout) { return destroy(layout); }
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t which,
+                                                const void* value, size_t bytes) {
+  return set(layout, which, value, bytes);
+}
+cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t which,
+                                                void* value, size_t bytes, size_t* written) {
+  return get(layout, which, value, bytes, written);
+}
+
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t bytes, cublasComputeType_t,
+                                               cudaDataType_t) {
+  return clear(desc, bytes);
+}
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t, cudaDataType_t) {
+  return create(desc);
+}
+cublasStatus_t cublasLtMatmulDescDestroy(const cublasLtMatmulDesc_t desc) { return destroy(desc); }
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which,
+                                              const void* value, size_t bytes) {
+  return set(desc, which, value, bytes);
+}
+cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t which,
+                                              void* value, size_t bytes, size_t* written) {
+  return get(desc, which, value, bytes, written);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t preference, size_t bytes) {
+  return clear(preference, bytes);
+}
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) { return create(preference); }
+cublasStatus_t cublasLtMatmulPreferenceDestroy(const cublasLtMatmulPreference_t preference) {
+  return destroy(preference);
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t which, const void* value,
+                                                    size_t bytes) {
+  return set(preference, which, value, bytes);
+}
+cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t which, void* value,
+                                                    size_t bytes, size_t* written) {
+  return get(preference, which, value, bytes, written);
+}
+
+cublasStatus_t cublasLtMatrixTransformDescCreate(cublasLtMatrixTransformDesc_t* desc, cudaDataType) {
+  return create(desc);
+}
+cublasStatus_t cublasLtMatrixTransformDescDestroy(const cublasLtMatrixTransformDesc_t desc) { return destroy(desc); }
+cublasStatus_t cublasLtMatrixTransformDescSetAttribute(cublasLtMatrixTransformDesc_t desc,
+                                                       cublasLtMatrixTransformDescAttributes_t which, const void* value,
+                                                       size_t bytes) {
+  return set(desc, which, value, bytes);
+}
+
+// --- algorithms -----------------------------------------------------------------------------------------------------
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int* found) {
+  if (results == nullptr || found == nullptr || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
+  results[0] = {};
+  results[0].state = CUBLAS_STATUS_SUCCESS;
+  results[0].wavesCount = 1.0F;
+  *found = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t, cublasComputeType_t, cudaDataType_t, cudaDataType_t,
+                                      cudaDataType_t, cudaDataType_t, cudaDataType_t, int,
+                                      cublasLtMatmulAlgo_t* algorithm) {
+  *algorithm = {};
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t*, cublasLtMatmulHeuristicResult_t* result) {
+  *result = {};
+  result->state = CUBLAS_STATUS_SUCCESS;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t*, cublasLtMatmulAlgoConfigAttributes_t,
+                                                    void* value, size_t bytes, size_t* written) {
+  std::memset(value, 0, bytes);
+  if (written != nullptr) *written = bytes;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t*, cublasLtMatmulAlgoConfigAttributes_t,
+                                                    const void*, size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,32 @@
+// cuSOLVER: handles; sizes of its workspaces are not known here, so what needs one is not supported.
+#include <cusolverDn.h>
+
+struct cusolverDnContext {
+  cudaStream_t stream = nullptr;
+};
+
+extern "C" {
+
+cusolverStatus_t CUSOLVERAPI cusolverDnCreate(cusolverDnHandle_t* handle) {
+  if (handle == nullptr) return CUSOLVER_STATUS_INVALID_VALUE;
+  *handle = new cusolverDnContext;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t CUSOLVERAPI cusolverDnDestroy(cusolverDnHandle_t handle) {
+  delete handle;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t CUSOLVERAPI cusolverDnSetStream(cusolverDnHandle_t handle, cudaStream_t stream) {
+  handle->stream = stream;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t CUSOLVERAPI cusolverDnGetStream(cusolverDnHandle_t handle, cudaStream_t* stream) {
+  *stream = handle->stream;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+cusolverStatus_t CUSOLVERAPI cusolverGetVersion(int* version) {
+  *version = CUSOLVER_VERSION;
+  return CUSOLVER_STATUS_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,40 @@
+# Writes OUTPUT: one function for each name that HEADERS or NAMES has with the PREFIX and that OBJECTS do not define.
+#
+# A function that computes answers success, 0: its kernels would do nothing here. A function that has to tell the caller
+# something (Get, Query, a size, a handle) answers REFUSAL, so that no program goes on with a figure that nobody gave.
+# A function that computes and whose name matches STREAMED has the library's handle for its first argument.
+
+set(names "")
+foreach(header IN LISTS HEADERS)
+  file(STRINGS ${header} lines REGEX "(^|[^A-Za-z0-9_])${PREFIX}[A-Za-z0-9_]+[ ]*\\(")
+  string(REPLACE ";" " " lines "${lines}")
+  string(REGEX MATCHALL "(^|[^A-Za-z0-9_])${PREFIX}[A-Za-z0-9_]+[ ]*\\(" found "${lines}")
+  foreach(each IN LISTS found)
+    string(REGEX MATCH "${PREFIX}[A-Za-z0-9_]+" each "${each}")
+    list(APPEND names ${each})
+  endforeach()
+endforeach()
+if(NAMES)
+  file(STRINGS ${NAMES} listed REGEX "^[A-Za-z]")
+  list(APPEND names ${listed})
+endif()
+if(OBJECTS)
+  execute_process(COMMAND ${NM} --defined-only ${OBJECTS} OUTPUT_VARIABLE ours COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL " [TW] [A-Za-z0-9_]+" have "${ours}")
+  list(TRANSFORM have REPLACE "^ [TW] " "")
+  list(REMOVE_ITEM names ${have})
+endif()
+list(REMOVE_DUPLICATES names)
+list(SORT names)
+
+set(text "// Generated: functions of ${LIBRARY} that have no meaning for memory.\n#include \"called.hpp\"\n\nextern \"C\" {\n")
+foreach(name IN LISTS names)
+  if(name MATCHES "Get|Find|Query|Size|size|Create|Init|Register|Import|Export|Plan|Version")
+    string(APPEND text "int ${name}() { return simcuda_refused(\"${name}\", ${REFUSAL}); }\n")
+  elseif(STREAMED AND name MATCHES "${STREAMED}" AND NOT name MATCHES "Set|Xt|Logger|Destroy")
+    string(APPEND text "int ${name}(void* handle) { return simcuda_computed_with(\"${name}\", handle); }\n")
+  else()
+    string(APPEND text "int ${name}() { return simcuda_computed(\"${name}\"); }\n")
+  endif()
+endforeach()
+file(WRITE ${OUTPUT} "${text}}\n")

@@ -1,0 +1,33 @@
+"""Runs when Python starts under `gpumem simulate`: asks PyTorch for its own figures when the program ends.
+
+Nothing is imported for it. A program that imports torch gets its record of allocations switched on where
+SIMCUDA_TORCH_HISTORY asks for it. The user's own sitecustomize runs as it would without this one.
+"""
+import sys
+
+
+def _run_the_users_own():
+    import importlib.machinery
+    import importlib.util
+    import os
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    others = [each for each in sys.path if os.path.abspath(each or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def _watch():
+    import os
+
+    if os.environ.get("SIMCUDA_REPORT"):
+        import gpumem_simulated_torch
+
+        gpumem_simulated_torch.watch()
+
+
+_watch()
+_run_the_users_own()

@@ -1,0 +1,52 @@
+/// What a simulated card saw of a program: a record in a file that the driver double keeps up to date.
+///
+/// The file is mapped, so the figures survive a program that crashes or leaves by _exit. One writer, under the driver's
+/// lock; readers look after the program's end. Plain values without pointers; `layout` names their arrangement.
+#pragma once
+
+#include <cstdint>
+
+namespace gpumem::simcuda {
+
+inline constexpr std::uint64_t report_layout = 0x73696d63'00000001;  // "simc", 1
+inline constexpr int report_cards = 16;
+inline constexpr int report_refusals = 32;
+
+struct card_record {
+  std::uint64_t bytes = 0;
+  std::uint64_t peak_used_bytes = 0;  ///< physical memory, of everything
+  std::uint64_t peak_used_ns = 0;     ///< since the driver was initialised
+  std::uint64_t live_bytes = 0;       ///< as the program requested it of the driver
+  std::uint64_t peak_live_bytes = 0;
+  std::uint64_t peak_live_ns = 0;
+  std::uint64_t context_bytes = 0;
+  std::uint64_t modules_bytes = 0;
+  std::uint64_t libraries_bytes = 0;  ///< of cuBLAS, cuDNN and NCCL, for themselves
+};
+
+/// A request that the card had no room for.
+struct refusal_record {
+  std::uint64_t at_ns = 0;
+  std::uint64_t requested_bytes = 0;
+  std::uint64_t used_bytes = 0;
+  std::int32_t card = 0;
+  char function[44] = {};
+};
+
+struct process_record {
+  std::uint64_t layout = 0;  ///< 0: the driver was never initialised
+  std::uint64_t pid = 0;
+  std::uint64_t began_ns = 0;          ///< CLOCK_REALTIME
+  std::uint64_t host_values_read = 0;  ///< copies to the host
+  std::uint64_t host_bytes_read = 0;
+  std::uint64_t kernels = 0;
+  std::uint64_t refusals = 0;  ///< all of them; the first `report_refusals` are kept
+  std::int32_t cards = 0;
+  /// The file that asked for the driver's private tables: a runtime of NVIDIA's own, which does not run here.
+  std::int32_t foreign_runtime = 0;
+  char runtime[512] = {};
+  card_record card[report_cards];
+  refusal_record refusal[report_refusals];
+};
+
+}  // namespace gpumem::simcuda

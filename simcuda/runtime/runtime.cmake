@@ -1,0 +1,43 @@
+# The double of the CUDA runtime, libcudart.so.13 and libcudart_static.a beside the double of the driver. It knows the
+# driver only as the library that it loads at run time, so it links neither the double of it nor gpumem.
+
+# Its functions are those of CUDA 13's headers.
+if(CUDAToolkit_VERSION VERSION_LESS 13)
+  return()
+endif()
+
+set(runtime ${CMAKE_CURRENT_LIST_DIR})
+# Twice, as in the real ones: visible in the shared library, hidden in the archive.
+foreach(kind visible hidden)
+  add_library(simcudart_${kind} OBJECT
+    ${runtime}/runtime.cpp ${runtime}/runtime_device.cpp ${runtime}/runtime_frameworks.cpp ${runtime}/runtime_launch.cpp ${runtime}/runtime_memory.cpp
+    ${runtime}/runtime_streams.cpp)
+  target_link_libraries(simcudart_${kind} PRIVATE gpumem_build_flags CUDA::toolkit)
+  set_target_properties(simcudart_${kind} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
+endforeach()
+set_target_properties(simcudart_hidden PROPERTIES CXX_VISIBILITY_PRESET hidden)
+
+# A stub for each function of the real one that is not among them, so that any program links.
+find_library(GPUMEM_CUDART NAMES libcudart.so.13 PATHS ${CUDAToolkit_LIBRARY_DIR} NO_DEFAULT_PATH)
+mark_as_advanced(GPUMEM_CUDART)
+set(stubs ${simcuda_dir}/runtime_stubs.cpp)
+set(real_runtime $<IF:$<BOOL:${GPUMEM_CUDART}>,${GPUMEM_CUDART},>)
+add_custom_command(OUTPUT ${stubs}
+  COMMAND ${CMAKE_COMMAND} -D NM=${CMAKE_NM} -D REAL=${real_runtime} "-D OBJECTS=$<TARGET_OBJECTS:simcudart_visible>"
+          -D OUTPUT=${stubs} -P ${runtime}/stubs.cmake
+  DEPENDS ${runtime}/stubs.cmake simcudart_visible $<TARGET_OBJECTS:simcudart_visible>
+  COMMENT "Stubs for what the double of the CUDA runtime lacks" VERBATIM)
+
+file(CONFIGURE OUTPUT ${simcuda_dir}/libcudart.map CONTENT "libcudart.so.13 { global: cuda*; __cuda*; local: *; };\n")
+add_library(simcudart_shared SHARED $<TARGET_OBJECTS:simcudart_visible> ${stubs})
+target_link_options(simcudart_shared PRIVATE LINKER:--version-script,${simcuda_dir}/libcudart.map)
+set_target_properties(simcudart_shared PROPERTIES OUTPUT_NAME cudart VERSION 13 SOVERSION 13
+                                                  LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir})
+
+add_library(simcudart_static STATIC $<TARGET_OBJECTS:simcudart_hidden> ${stubs})
+set_target_properties(simcudart_static PROPERTIES OUTPUT_NAME cudart_static CXX_VISIBILITY_PRESET hidden
+                                                  ARCHIVE_OUTPUT_DIRECTORY ${simcuda_dir})
+foreach(library simcudart_shared simcudart_static)
+  target_link_libraries(${library} PRIVATE gpumem_build_flags PUBLIC CUDA::toolkit Threads::Threads ${CMAKE_DL_LIBS})
+  set_target_properties(${library} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
+endforeach()

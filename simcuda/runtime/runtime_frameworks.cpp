@@ -1,0 +1,187 @@
+// The runtime double: what frameworks call beside memory, streams and launches. Each function is the driver's of the
+// same meaning; what the driver refuses is refused with its error.
+#include <cstring>
+
+#include "runtime.hpp"
+
+using namespace gpumem::simcudart;  // NOLINT: the runtime's functions are global
+
+namespace {
+
+CUdeviceptr number_of(const void* p) { return address_of(p); }
+
+CUresult address_into(void** p, CUresult done, CUdeviceptr at) {
+  if (p != nullptr) *p = done == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)) : nullptr;
+  return done;
+}
+
+}  // namespace
+
+extern "C" {
+
+// --- devices --------------------------------------------------------------------------------------------------------
+
+cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
+  return call_without_context([&] { return driver().cuDeviceGetPCIBusId(text, bytes, device); });
+}
+cudaError_t CUDARTAPI cudaDeviceGetByPCIBusId(int* device, const char* text) {
+  return call_without_context([&] { return driver().cuDeviceGetByPCIBusId(device, text); });
+}
+cudaError_t CUDARTAPI cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr which, int from, int to) {
+  return call_without_context(
+      [&] { return driver().cuDeviceGetP2PAttribute(value, static_cast<CUdevice_P2PAttribute>(which), from, to); });
+}
+cudaError_t CUDARTAPI cudaDeviceGetLimit(std::size_t* value, cudaLimit which) {
+  return call([&] { return driver().cuCtxGetLimit(value, static_cast<CUlimit>(which)); });
+}
+cudaError_t CUDARTAPI cudaDeviceSetLimit(cudaLimit which, std::size_t value) {
+  return call([&] { return driver().cuCtxSetLimit(static_cast<CUlimit>(which), value); });
+}
+cudaError_t CUDARTAPI cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType which, void* value) {
+  return call_without_context(
+      [&] { return driver().cuDeviceGetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(which), value); });
+}
+cudaError_t CUDARTAPI cudaDeviceSetGraphMemAttribute(int device, cudaGraphMemAttributeType which, void* value) {
+  return call_without_context(
+      [&] { return driver().cuDeviceSetGraphMemAttribute(device, static_cast<CUgraphMem_attribute>(which), value); });
+}
+cudaError_t CUDARTAPI cudaDeviceGraphMemTrim(int device) {
+  return call_without_context([&] { return driver().cuDeviceGraphMemTrim(device); });
+}
+cudaError_t CUDARTAPI cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
+cudaError_t CUDARTAPI cudaCtxResetPersistingL2Cache() { return cudaSuccess; }
+
+// --- memory of the host, of other processes, of pools ---------------------------------------------------------------
+
+cudaError_t CUDARTAPI cudaHostRegister(void* at, std::size_t bytes, unsigned int flags) {
+  return call([&] { return driver().cuMemHostRegister(at, bytes, flags); });
+}
+cudaError_t CUDARTAPI cudaHostUnregister(void* at) {
+  return call([&] { return driver().cuMemHostUnregister(at); });
+}
+cudaError_t CUDARTAPI cudaHostGetFlags(unsigned int* flags, void* at) {
+  return call([&] { return driver().cuMemHostGetFlags(flags, at); });
+}
+cudaError_t CUDARTAPI cudaIpcOpenMemHandle(void** p, cudaIpcMemHandle_t handle, unsigned int flags) {
+  return call([&] {
+    CUipcMemHandle of_driver;
+    std::memcpy(&of_driver, &handle, sizeof of_driver);
+    CUdeviceptr at = 0;
+    const CUresult done = driver().cuIpcOpenMemHandle(&at, of_driver, flags);
+    return address_into(p, done, at);
+  });
+}
+cudaError_t CUDARTAPI cudaIpcCloseMemHandle(void* p) {
+  return call([&] { return driver().cuIpcCloseMemHandle(number_of(p)); });
+}
+cudaError_t CUDARTAPI cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  return call([&] { return driver().cuIpcGetEventHandle(reinterpret_cast<CUipcEventHandle*>(handle), event); });
+}
+cudaError_t CUDARTAPI cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
+  return call([&] {
+    CUipcEventHandle of_driver;
+    std::memcpy(&of_driver, &handle, sizeof of_driver);
+    return driver().cuIpcOpenEventHandle(event, of_driver);
+  });
+}
+cudaError_t CUDARTAPI cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, std::size_t count) {
+  static_assert(sizeof(cudaMemAccessDesc) == sizeof(CUmemAccessDesc));
+  return call_without_context(
+      [&] { return driver().cuMemPoolSetAccess(pool, reinterpret_cast<const CUmemAccessDesc*>(access), count); });
+}
+cudaError_t CUDARTAPI cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, cudaMemLocation* where) {
+  return call_without_context([&] {
+    return driver().cuMemPoolGetAccess(reinterpret_cast<CUmemAccess_flags*>(flags), pool,
+                                       reinterpret_cast<CUmemLocation*>(where));
+  });
+}
+cudaError_t CUDARTAPI cudaMemAdvise(const void*, std::size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+
+// --- graphs ---------------------------------------------------------------------------------------------------------
+
+cudaError_t CUDARTAPI cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, std::size_t* count) {
+  return call_without_context([&] { return driver().cuGraphGetNodes(graph, nodes, count); });
+}
+
+// --- device variables: zeros, whatever is written to them -----------------------------------------------------------
+
+cudaError_t CUDARTAPI cudaMemcpyToSymbol(const void* symbol, const void*, std::size_t, std::size_t, cudaMemcpyKind) {
+  return remember(symbol == nullptr ? cudaErrorInvalidSymbol : cudaSuccess);
+}
+cudaError_t CUDARTAPI cudaMemcpyToSymbolAsync(const void* symbol, const void*, std::size_t, std::size_t, cudaMemcpyKind,
+                                              cudaStream_t) {
+  return remember(symbol == nullptr ? cudaErrorInvalidSymbol : cudaSuccess);
+}
+cudaError_t CUDARTAPI cudaMemcpyFromSymbol(void* to, const void* symbol, std::size_t bytes, std::size_t,
+                                           cudaMemcpyKind kind) {
+  if (symbol == nullptr) return remember(cudaErrorInvalidSymbol);
+  if (kind == cudaMemcpyDeviceToHost) std::memset(to, 0, bytes);
+  return cudaSuccess;
+}
+
+// --- libraries ------------------------------------------------------------------------------------------------------
+
+cudaError_t CUDARTAPI cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
+                                          unsigned int, cudaLibraryOption*, void**, unsigned int) {
+  return call([&] {
+    return driver().cuLibraryLoadData(reinterpret_cast<CUlibrary*>(library), code, nullptr, nullptr, 0, nullptr,
+                                      nullptr, 0);
+  });
+}
+cudaError_t CUDARTAPI cudaLibraryLoadFromFile(cudaLibrary_t* library, const char* file, cudaJitOption* options,
+                                              void** values, unsigned int count, cudaLibraryOption* library_options,
+                                              void** library_values, unsigned int library_count) {
+  return cudaLibraryLoadData(library, file, options, values, count, library_options, library_values, library_count);
+}
+cudaError_t CUDARTAPI cudaLibraryUnload(cudaLibrary_t library) {
+  return call([&] { return driver().cuLibraryUnload(reinterpret_cast<CUlibrary>(library)); });
+}
+cudaError_t CUDARTAPI cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
+  return call([&] {
+    return driver().cuLibraryGetKernel(reinterpret_cast<CUkernel*>(kernel), reinterpret_cast<CUlibrary>(library), name);
+  });
+}
+cudaError_t CUDARTAPI cudaLibraryGetKernelCount(unsigned int* count, cudaLibrary_t library) {
+  return call([&] { return driver().cuLibraryGetKernelCount(count, reinterpret_cast<CUlibrary>(library)); });
+}
+cudaError_t CUDARTAPI cudaLibraryGetGlobal(void** p, std::size_t* bytes, cudaLibrary_t library, const char* name) {
+  return call([&] {
+    CUdeviceptr at = 0;
+    const CUresult done = driver().cuLibraryGetGlobal(&at, bytes, reinterpret_cast<CUlibrary>(library), name);
+    return address_into(p, done, at);
+  });
+}
+cudaError_t CUDARTAPI cudaLibraryGetManaged(void** p, std::size_t* bytes, cudaLibrary_t library, const char* name) {
+  return call([&] {
+    CUdeviceptr at = 0;
+    const CUresult done = driver().cuLibraryGetManaged(&at, bytes, reinterpret_cast<CUlibrary>(library), name);
+    return address_into(p, done, at);
+  });
+}
+cudaError_t CUDARTAPI cudaKernelSetAttributeForDevice(cudaKernel_t, cudaFuncAttribute, int, int) { return cudaSuccess; }
+cudaError_t CUDARTAPI cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
+  return cudaGetKernel(reinterpret_cast<cudaKernel_t*>(function), symbol);
+}
+
+// --- cooperative launches -------------------------------------------------------------------------------------------
+
+cudaError_t CUDARTAPI cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
+                                                  std::size_t shared_bytes, cudaStream_t stream) {
+  return cudaLaunchKernel(function, grid, block, arguments, shared_bytes, stream);
+}
+
+}  // extern "C"
+
+ON_STREAM(cudaStreamUpdateCaptureDependencies, _ptsz,
+          (cudaStream_t stream, cudaGraphNode_t* nodes, const cudaGraphEdgeData* edges, std::size_t count,
+           unsigned int flags),
+          {
+            return on.cuStreamUpdateCaptureDependencies(stream, nodes, reinterpret_cast<const CUgraphEdgeData*>(edges),
+                                                        count, flags);
+          })
+ON_STREAM(cudaGraphUpload, _ptsz, (cudaGraphExec_t exec, cudaStream_t stream),
+          { return on.cuGraphUpload(exec, stream); })
+ON_STREAM(cudaMemPrefetchAsync, _ptsz,
+          (const void* /*p*/, std::size_t /*bytes*/, cudaMemLocation /*to*/, unsigned int /*flags*/,
+           cudaStream_t stream),
+          { return on.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; })

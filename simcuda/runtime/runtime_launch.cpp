@@ -1,0 +1,211 @@
+// The runtime double: what nvcc's own code calls to register kernels and to launch them.
+//
+// Fat binaries go to the driver as libraries at the first launch from them; no kernel's code ever runs here.
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime.hpp"
+
+using namespace gpumem::simcudart;  // NOLINT: the runtime's functions are global
+
+namespace {
+
+struct fat_binary {
+  const void* image = nullptr;
+  CUlibrary library = nullptr;  ///< null: not loaded yet
+};
+
+struct host_function {
+  fat_binary* from = nullptr;
+  std::string name;
+  CUkernel kernel = nullptr;  ///< null: not asked for yet
+};
+
+struct registry {
+  std::mutex mutex;
+  std::map<const void*, host_function> functions;  ///< by the address of its stub on the host
+};
+
+registry& the_registry() {
+  static auto* const only = new registry;
+  return *only;
+}
+
+struct configuration {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes;
+  cudaStream_t stream;
+};
+thread_local std::vector<configuration> configurations;
+
+cudaError_t kernel_of(const void* function, CUkernel* kernel) {
+  registry& r = the_registry();
+  const std::lock_guard lock{r.mutex};
+  const auto found = r.functions.find(function);
+  if (found == r.functions.end()) return cudaErrorInvalidDeviceFunction;
+  host_function& f = found->second;
+  if (f.kernel == nullptr) {
+    if (const cudaError_t e = initialise(); e != cudaSuccess) return e;
+    if (f.from->library == nullptr) {
+      const CUresult e =
+          driver().cuLibraryLoadData(&f.from->library, f.from->image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+      if (e != CUDA_SUCCESS) return error_of(e);
+    }
+    const CUresult e = driver().cuLibraryGetKernel(&f.kernel, f.from->library, f.name.c_str());
+    if (e != CUDA_SUCCESS) return error_of(e);
+  }
+  *kernel = f.kernel;
+  return cudaSuccess;
+}
+
+cudaError_t launch(bool per_thread, CUkernel kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes,
+                   cudaStream_t stream) {
+  return call([&] {
+    return driver(per_thread)
+        .cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                        static_cast<unsigned int>(shared_bytes), stream, arguments, nullptr);
+  });
+}
+
+cudaError_t launch_function(bool per_thread, const void* function, dim3 grid, dim3 block, void** arguments,
+                            std::size_t shared_bytes, cudaStream_t stream) {
+  CUkernel kernel = nullptr;
+  if (const cudaError_t e = kernel_of(function, &kernel); e != cudaSuccess) return remember(e);
+  return launch(per_thread, kernel, grid, block, arguments, shared_bytes, stream);
+}
+
+cudaError_t launch_with(bool per_thread, const cudaLaunchConfig_t& c, const void* function, void** arguments) {
+  return launch_function(per_thread, function, c.gridDim, c.blockDim, arguments, c.dynamicSmemBytes, c.stream);
+}
+
+/// Of the current device.
+int attribute(CUdevice_attribute which) {
+  CUdevice device = 0;
+  int value = 0;
+  static_cast<void>(driver().cuCtxGetDevice(&device));
+  static_cast<void>(driver().cuDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+}  // namespace
+
+extern "C" {
+
+// --- registration: static initialisers of what nvcc compiled --------------------------------------------------------
+
+void** CUDARTAPI __cudaRegisterFatBinary(void* image) {
+  return reinterpret_cast<void**>(new fat_binary{image, nullptr});
+}
+void CUDARTAPI __cudaRegisterFatBinaryEnd(void** /*handle*/) {}
+
+void CUDARTAPI __cudaUnregisterFatBinary(void** handle) {
+  auto* const gone = reinterpret_cast<fat_binary*>(handle);
+  registry& r = the_registry();
+  {
+    const std::lock_guard lock{r.mutex};
+    for (auto it = r.functions.begin(); it != r.functions.end();) {
+      it = it->second.from == gone ? r.functions.erase(it) : std::next(it);
+    }
+  }
+  delete gone;
+}
+
+void CUDARTAPI __cudaRegisterFunction(void** handle, const char* on_host, char* /*on_device*/, const char* name,
+                                      int /*threads*/, uint3*, uint3*, dim3*, dim3*, int*) {
+  registry& r = the_registry();
+  const std::lock_guard lock{r.mutex};
+  r.functions[on_host] = {reinterpret_cast<fat_binary*>(handle), name, nullptr};
+}
+
+void CUDARTAPI __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
+void CUDARTAPI __cudaRegisterHostVar(void**, const char*, char*, std::size_t) {}
+void CUDARTAPI __cudaRegisterManagedVar(void**, void**, char*, const char*, int, std::size_t, int, int) {}
+char CUDARTAPI __cudaInitModule(void** /*handle*/) { return 1; }
+
+// --- launches -------------------------------------------------------------------------------------------------------
+
+unsigned CUDARTAPI __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared_bytes,
+                                               struct CUstream_st* stream) {
+  configurations.push_back({grid, block, shared_bytes, stream});
+  return 0;
+}
+
+cudaError_t CUDARTAPI __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared_bytes, void* stream) {
+  if (configurations.empty()) return remember(cudaErrorMissingConfiguration);
+  const configuration c = configurations.back();
+  configurations.pop_back();
+  *grid = c.grid;
+  *block = c.block;
+  *shared_bytes = c.shared_bytes;
+  *static_cast<cudaStream_t*>(stream) = c.stream;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  return remember(kernel_of(function, reinterpret_cast<CUkernel*>(kernel)));
+}
+cudaError_t CUDARTAPI cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  return __cudaGetKernel(kernel, function);
+}
+
+cudaError_t CUDARTAPI __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
+                                         std::size_t shared_bytes, cudaStream_t stream) {
+  return launch(false, reinterpret_cast<CUkernel>(kernel), grid, block, arguments, shared_bytes, stream);
+}
+cudaError_t CUDARTAPI __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
+                                              std::size_t shared_bytes, cudaStream_t stream) {
+  return launch(true, reinterpret_cast<CUkernel>(kernel), grid, block, arguments, shared_bytes, stream);
+}
+cudaError_t CUDARTAPI cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments,
+                                       std::size_t shared_bytes, cudaStream_t stream) {
+  return launch_function(false, function, grid, block, arguments, shared_bytes, stream);
+}
+cudaError_t CUDARTAPI cudaLaunchKernel_ptsz(const void* function, dim3 grid, dim3 block, void** arguments,
+                                            std::size_t shared_bytes, cudaStream_t stream) {
+  return launch_function(true, function, grid, block, arguments, shared_bytes, stream);
+}
+cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* function, void** arguments) {
+  return launch_with(false, *c, function, arguments);
+}
+cudaError_t CUDARTAPI cudaLaunchKernelExC_ptsz(const cudaLaunchConfig_t* c, const void* function, void** arguments) {
+  return launch_with(true, *c, function, arguments);
+}
+
+// --- what is known of a kernel: nothing of its code, so plausible figures --------------------------------------------
+
+cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* a, const void* function) {
+  CUkernel kernel = nullptr;
+  if (const cudaError_t e = kernel_of(function, &kernel); e != cudaSuccess) return remember(e);
+  *a = {};
+  a->maxThreadsPerBlock = 1024;
+  a->numRegs = 32;
+  a->binaryVersion = 10 * attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+                     attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  a->ptxVersion = a->binaryVersion;
+  a->maxDynamicSharedSizeBytes = 48 << 10;
+  return cudaSuccess;
+}
+
+cudaError_t CUDARTAPI cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+cudaError_t CUDARTAPI cudaFuncSetCacheConfig(const void*, cudaFuncCache) { return cudaSuccess; }
+
+cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int threads,
+                                                                             std::size_t, unsigned int) {
+  if (threads <= 0) return remember(cudaErrorInvalidValue);
+  return call([&] {
+    *blocks = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) / threads;
+    return CUDA_SUCCESS;
+  });
+}
+cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads,
+                                                                    std::size_t shared_bytes) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
+}
+
+/// What every function of the real runtime that the double lacks comes to; the build generates them.
+int simcudart_not_supported() { return remember(cudaErrorNotSupported); }
+
+}  // extern "C"

@@ -1,0 +1,125 @@
+// The file has one line a process, of fixed length, which the process writes anew each time: whatever ends it, the line
+// says how often it ran out and why at first.
+#include "oom_notes.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <fstream>
+#include <mutex>
+
+#include "gpumem/settings.hpp"
+#include "log.hpp"
+#include "process_settings.hpp"
+#include "serving.hpp"
+#include "text.hpp"
+
+namespace gpumem::preload {
+namespace {
+
+constexpr std::size_t line_bytes = 512;  // with its newline; shorter than what a pipe or a file takes in one piece
+constexpr std::chrono::seconds between_lines{1};
+
+struct notes {
+  std::mutex mutex;
+  std::uint64_t count = 0;
+  std::uint64_t unsaid = 0;
+  std::chrono::steady_clock::time_point latest{};
+  std::string first;
+  int process = 0;
+  off_t place = -1;  ///< of this process's line in the file
+};
+notes& all_notes() {
+  static auto* const only = new notes;
+  return *only;
+}
+
+std::string own_command() {
+  std::ifstream in{"/proc/self/comm"};
+  std::string name;
+  std::getline(in, name);
+  return printable(name, 32);
+}
+
+void write_line(notes& n, const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return;
+  if (n.place < 0) {  // the lines of others are as long, so that every place is a multiple
+    struct flock all {};
+    all.l_type = F_WRLCK;
+    all.l_whence = SEEK_SET;
+    static_cast<void>(::fcntl(file, F_OFD_SETLKW, &all));
+    n.place = ::lseek(file, 0, SEEK_END);
+  }
+  std::string line = fmt::format("{} {} {}: {}", n.count, ::getpid(), own_command(), n.first);
+  line.resize(line_bytes - 1, ' ');
+  line += '\n';
+  static_cast<void>(::pwrite(file, line.data(), line.size(), n.place));
+  ::close(file);
+}
+
+std::string beside_gpumem(const served_device& d) {
+  if (!d.whole_process || !d.account.active()) return "";
+  return fmt::format(
+      "; GPUMEM_LIMIT={} is on the whole process, of which {} are taken or kept for what is not gpumem's",
+      format_bytes(d.limit_bytes), format_bytes(d.account.beside_bytes()));
+}
+
+void note(const std::string& why) {
+  const settings& with = settings_of_process().with;
+  notes& n = all_notes();
+  std::string line;
+  {
+    const std::lock_guard lock{n.mutex};
+    if (n.process != ::getpid()) {  // a fork counts its own
+      n.process = ::getpid();
+      n.count = 0;
+      n.unsaid = 0;
+      n.place = -1;
+    }
+    if (++n.count == 1) n.first = printable(why, 400);
+    if (!with.oom_file_path.empty()) write_line(n, with.oom_file_path);
+    const auto now = std::chrono::steady_clock::now();
+    if (n.count > 1 && now - n.latest < between_lines) {
+      ++n.unsaid;
+    } else {
+      n.latest = now;
+      line = why;
+      if (n.unsaid != 0) line += fmt::format(" ({} more since the last line)", n.unsaid);
+      n.unsaid = 0;
+    }
+  }
+  if (with.oom_log && !line.empty()) log_line(line);
+}
+
+}  // namespace
+
+void note_out_of_memory(const served_device* on, const std::string& why) noexcept {
+  try {
+    note(on != nullptr ? why + beside_gpumem(*on) : why);
+  } catch (const std::exception&) {  // the host has no memory to say it with
+  }
+}
+
+void note_refused_call(int ordinal, std::uint64_t bytes, bool by_account) noexcept {
+  try {
+    const served_device* const d =
+        ordinal >= 0 && ordinal < most_devices ? open_devices[ordinal].load(std::memory_order_acquire) : nullptr;
+    std::string why = fmt::format("out of memory: {} asked of the driver beside gpumem, ", format_bytes(bytes));
+    if (!by_account) {
+      why += "which has none left; gpumem holds nothing idle that it could give back";
+    } else if (d != nullptr && bytes > d->limit_bytes) {
+      why += fmt::format("more than the limit {} in all; ask for less, or raise GPUMEM_LIMIT",
+                         format_bytes(d->limit_bytes));
+    } else {
+      why += "more than the limit leaves; free memory or raise GPUMEM_LIMIT";
+    }
+    note_out_of_memory(by_account ? d : nullptr, why);
+  } catch (const std::exception&) {  // as above
+  }
+}
+
+}  // namespace gpumem::preload

@@ -1,0 +1,64 @@
+#include "job_rank.hpp"
+
+#include <charconv>
+#include <cstdlib>
+
+namespace gpumem {
+namespace {
+
+struct launcher {
+  const char* rank;
+  const char* local_rank;
+};
+// From the inside out: a launcher may itself have been started by one below it.
+constexpr launcher launchers[] = {
+    {"RANK", "LOCAL_RANK"},                                  // torchrun
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},  // OpenMPI
+    {"PMI_RANK", "MPI_LOCALRANKID"},                         // MPICH and Intel MPI
+    {"PMIX_RANK", "PMIX_LOCAL_RANK"},                        // PMIx
+    {"SLURM_PROCID", "SLURM_LOCALID"},                       // Slurm
+};
+
+std::optional<unsigned> whole(const char* text) {
+  if (text == nullptr) return std::nullopt;
+  const std::string_view digits{text};
+  unsigned value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::optional<job_rank> find_job_rank(const std::function<const char*(const char*)>& variable) {
+  for (const launcher& each : launchers) {
+    const auto rank = whole(variable(each.rank));
+    const auto local = whole(variable(each.local_rank));
+    if (rank && local) return job_rank{*rank, *local};
+  }
+  return std::nullopt;
+}
+
+// Never destroyed: messages may come while the process exits.
+const std::optional<job_rank>& this_rank() {
+  static const auto* const found =
+      new std::optional<job_rank>{find_job_rank([](const char* name) -> const char* { return std::getenv(name); })};
+  return *found;
+}
+
+const std::string& rank_prefix() {
+  static const auto* const prefix =
+      new std::string{this_rank() ? "rank " + std::to_string(this_rank()->rank) + ": " : std::string{}};
+  return *prefix;
+}
+
+std::string with_rank(std::string_view text) {
+  std::string out;
+  for (std::size_t at = text.find("%r"); at != std::string_view::npos; at = text.find("%r")) {
+    out.append(text.substr(0, at)).append(std::to_string(this_rank() ? this_rank()->rank : 0));
+    text.remove_prefix(at + 2);
+  }
+  return out.append(text);
+}
+
+}  // namespace gpumem

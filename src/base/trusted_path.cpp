@@ -1,0 +1,28 @@
+#include "trusted_path.hpp"
+
+#include <sys/auxv.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <set>
+
+#include "log.hpp"
+
+namespace gpumem {
+
+bool runs_secure() noexcept { return getauxval(AT_SECURE) != 0; }
+
+std::string trusted_path(const char* variable, bool secure) {
+  const char* const value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return {};
+  if (!secure) return value;
+  static std::mutex mutex;
+  static auto* const told = new std::set<std::string>;  // for the whole process
+  const std::lock_guard lock{mutex};
+  if (told->emplace(variable).second) {
+    log_line(std::string{variable} + " is ignored: this program runs with more rights than its user has");
+  }
+  return {};
+}
+
+}  // namespace gpumem

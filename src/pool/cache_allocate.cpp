@@ -1,0 +1,77 @@
+// An allocation without the pool's lock: a block from the calling thread's cache.
+//
+// What this cannot decide (another thread has stopped the cache, the bin is empty) changes nothing, goes by the lock,
+// and gets its answer there. The free is in cache_free.cpp. Memory orders of both:
+//
+// - `inside_` of the cache, then `gate_`: a store, a fence for the compiler, a load. Whoever stops caches sets `gate_`
+// and
+//   has the kernel run a fence on every processor before it looks at `inside_`, so one of the two sees the other.
+// - `inside_` on leaving: release. Whoever stopped the cache then reads what was done inside.
+// - Owner word, read by `find`: acquire. A later block's word comes with that block's address.
+// - Owner word, from the program's to a cache's: compare-and-swap, acquire-release. One of several frees succeeds.
+// - Owner word, from a cache's to the program's: release store. Nobody else may change a cached block's, and a free on
+// any
+//   thread reads the size with it.
+// - Address of a slot: relaxed. It is read behind the word, or while the block is the reader's.
+#include <algorithm>
+
+#include "bits.hpp"
+#include "pool.hpp"
+
+namespace gpumem {
+
+// Who is told of every free (a trace) is told under the lock, and in order: caches then serve under it, too.
+thread_cache* pool::mine_without_lock() const noexcept { return config_.before_free ? nullptr : caches_.mine(); }
+
+inline address pool::pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept {
+  pointer_slot& c = pointers_[from.pop()];
+  const owner_word w = c.read();
+  // Before the word says that the program has it: from then on a second free of it is taken, and the slot another's.
+  const address at = c.begin.load(std::memory_order_relaxed);
+  c.write(w.handed_out(w.bytes() - requested));
+  cache_figures& f = mine.figures;
+  f.requested_bytes += requested;
+  f.limited_bytes -= bin_places::limited_bytes(w.units());
+  f.handed_bytes += static_cast<std::int64_t>(w.bytes());
+  f.most_handed_bytes = std::max(f.most_handed_bytes, f.handed_bytes);
+  return at;
+}
+
+inline address pool::try_stream_cache(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept {
+  stream_cache::bin* const bin = s.find((requested - 1) / block_granularity + 1);
+  return bin != nullptr && bin->count != 0 ? pop(mine, *bin, requested) : 0;
+}
+
+address pool::pop_under_lock(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept {
+  return pop(mine, from, requested);
+}
+
+address pool::try_cache(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept {
+  if (device_.condition() != device_condition::usable || !mine.enter()) return 0;
+  stream_cache* const s = mine.of_handle(of.handle);
+  const address at = s != nullptr ? try_stream_cache(mine, *s, requested) : 0;
+  mine.leave();
+  return at;
+}
+
+address pool::try_cache_by_key(std::uint64_t key, std::uint64_t requested) noexcept {
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return 0;
+  stream_cache* const s = mine->of_key(key);
+  const address at = s != nullptr ? try_stream_cache(*mine, *s, requested) : 0;
+  mine->leave();
+  return at;
+}
+
+address pool::try_cache_of_any_stream(stream_ref of, std::uint64_t requested) noexcept {
+  if (device_.condition() != device_condition::usable || !streams_.key_is_known(of)) return 0;
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return 0;
+  stream_cache* const s = mine->of_key(streams_.known_key(of));
+  if (s != nullptr) mine->remember(of.handle, *s);
+  const address at = s != nullptr ? try_stream_cache(*mine, *s, requested) : 0;
+  mine->leave();
+  return at;
+}
+
+}  // namespace gpumem

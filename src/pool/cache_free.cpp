@@ -1,0 +1,70 @@
+// A free without the pool's lock: a block into the calling thread's cache.
+//
+// What this cannot decide (another thread has stopped the cache, the bin is full, something about the block needs the
+// lock, a stated size is wrong) changes nothing, goes by the lock, and gets its answer there. cache_allocate.cpp says
+// which memory order each atomic has, and why.
+#include "bits.hpp"
+#include "pool.hpp"
+
+namespace gpumem {
+
+// Requires that the thread is inside its cache. `only`: the cache of the stream that the caller named; null where none
+// was named.
+inline bool pool::free_to_stream_cache(thread_cache& mine, address at, const release* stated,
+                                       const stream_cache* only) noexcept {
+  const pointer_map::lookup seen = pointers_.find(at);
+  const owner_word w = seen.word();
+  if (!w.plainly_live()) return false;
+  stream_cache* const s = mine.of_owner(w.owner());
+  if (s == nullptr || (only != nullptr && only != s)) return false;
+  stream_cache::bin* const bin = s->find(w.units());
+  if (bin == nullptr || bin->count >= bin->most) return false;
+  if (stated != nullptr && stated->bytes && *stated->bytes != w.requested_bytes()) return false;
+  cache_figures& f = mine.figures;
+  const std::uint64_t limited = f.limited_bytes + bin_places::limited_bytes(w.units());
+  if (limited > f.most_limited_bytes && bin_places::is_limited(w.units()) && f.limited_bytes != 0) return false;
+  if (!seen.of->change(w, w.cached())) return false;           // another thread frees it at this moment
+  if (seen.of->begin.load(std::memory_order_relaxed) != at) {  // a second free, of what was here before
+    seen.of->write(w);
+    return false;
+  }
+  bin->push(seen.at);
+  ++f.frees;
+  f.requested_bytes -= w.requested_bytes();
+  f.limited_bytes = limited;
+  f.handed_bytes -= static_cast<std::int64_t>(w.bytes());
+  return true;
+}
+
+bool pool::free_to_cache(thread_cache& mine, address at, const release* stated) noexcept {
+  if (device_.condition() != device_condition::usable || !mine.enter()) return false;
+  const bool of_one = stated != nullptr && stated->stream;
+  const stream_cache* const only = of_one ? mine.of_handle(stated->stream->handle) : nullptr;
+  const bool taken = (!of_one || only != nullptr) && free_to_stream_cache(mine, at, stated, only);
+  mine.leave();
+  return taken;
+}
+
+bool pool::free_to_cache_by_key(address at, std::uint64_t key, const release& stated) noexcept {
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return false;
+  const stream_cache* const only = mine->of_key(key);
+  const bool taken = only != nullptr && free_to_stream_cache(*mine, at, &stated, only);
+  mine->leave();
+  return taken;
+}
+
+bool pool::free_to_cache_of_any_stream(address at, const release& stated) noexcept {
+  if (device_.condition() != device_condition::usable) return false;
+  if (stated.stream) {
+    return streams_.key_is_known(*stated.stream) &&
+           free_to_cache_by_key(at, streams_.known_key(*stated.stream), stated);
+  }
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return false;
+  const bool taken = free_to_stream_cache(*mine, at, &stated, nullptr);
+  mine->leave();
+  return taken;
+}
+
+}  // namespace gpumem

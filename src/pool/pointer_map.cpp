@@ -1,0 +1,57 @@
+#include "pointer_map.hpp"
+
+#include <cassert>
+#include <utility>
+
+namespace gpumem {
+
+pointer_map::pointer_map(std::uint32_t places)
+    : mask_{(places - 1) * 2}, spread_{spread_over(places)}, pointers_{places}, blocks_{places} {}
+
+// A place that was taken out is as good as one that was never used: nothing in it is looked for.
+slot_index pointer_map::insert(address at, block_index block, owner_word w) noexcept {
+  assert(has_room());
+  slot_index i = home_of(at);
+  pointer_map& slots = *this;
+  address begin = slots[i].begin.load(std::memory_order_relaxed);
+  while (begin > taken_out) {
+    i = next(i);
+    begin = slots[i].begin.load(std::memory_order_relaxed);
+  }
+  used_ += begin == 0 ? 1U : 0U;
+  blocks_[i / 2] = block;
+  slots[i].begin.store(at, std::memory_order_relaxed);
+  slots[i].write(w);
+  ++count_;
+  return i;
+}
+
+// A search goes on behind it, but at the end of a run, where nothing is behind it.
+void pointer_map::erase(slot_index i) noexcept {
+  pointer_map& slots = *this;
+  slots[i].write(owner_word{});
+  --count_;
+  if (slots[next(i)].begin.load(std::memory_order_relaxed) != 0) {
+    slots[i].begin.store(taken_out, std::memory_order_relaxed);
+    return;
+  }
+  do {
+    slots[i].begin.store(0, std::memory_order_relaxed);
+    --used_;
+    i = (i - 2) & mask_;
+  } while (slots[i].begin.load(std::memory_order_relaxed) == taken_out);
+}
+
+void pointer_map::grow() {
+  // Else it is full of what was taken out, and once more of the same size has room for a quarter of it.
+  const bool half_held = (count_ + 1) * 2 > places();
+  pointer_map made{half_held ? places() * 2 : places()};
+  for (std::uint32_t place = 0; place < places(); ++place) {
+    const pointer_slot& c = pointers_[place];
+    const owner_word w = c.read();
+    if (w.held_by() != holder::nobody) made.insert(c.begin.load(std::memory_order_relaxed), blocks_[place], w);
+  }
+  *this = std::move(made);
+}
+
+}  // namespace gpumem

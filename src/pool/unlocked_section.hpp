@@ -1,0 +1,89 @@
+// What a pool does while it waits: the lock given up for a driver call, and the one ticket to take memory.
+//
+// All of them end with their scope, on whatever way out of it, so that nothing that throws leaves the lock open or a
+// ticket taken. `lock` is held when one is made, and when it has ended.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+namespace gpumem {
+
+using pool_lock = std::unique_lock<std::mutex>;
+
+/// The lock is free while this lives.
+class unlocked_section {
+ public:
+  explicit unlocked_section(pool_lock& lock) noexcept : lock_{lock} { lock_.unlock(); }
+  ~unlocked_section() { lock_.lock(); }
+  unlocked_section(const unlocked_section&) = delete;
+  unlocked_section& operator=(const unlocked_section&) = delete;
+
+ private:
+  pool_lock& lock_;
+};
+
+/// How many driver calls that no capture survives are under way. The pool's lock guards it.
+class blocking_calls {
+ public:
+  /// A capture waits here before it begins; that it has begun keeps further calls away.
+  void wait_for_none(pool_lock& lock) {
+    none_left_.wait(lock, [this] { return under_way_ == 0; });
+  }
+
+ private:
+  friend class blocking_call;
+  std::uint32_t under_way_ = 0;
+  std::condition_variable none_left_;
+};
+
+/// Such a call: the lock is free while this lives. Requires that nothing captures.
+class blocking_call {
+ public:
+  blocking_call(blocking_calls& all, pool_lock& lock) noexcept : all_{all}, lock_{lock} {
+    ++all_.under_way_;
+    lock_.unlock();
+  }
+  ~blocking_call() {
+    lock_.lock();
+    if (--all_.under_way_ == 0) all_.none_left_.notify_all();
+  }
+  blocking_call(const blocking_call&) = delete;
+  blocking_call& operator=(const blocking_call&) = delete;
+
+ private:
+  blocking_calls& all_;
+  pool_lock& lock_;
+};
+
+/// Who may take memory from the device: one thread at a time. The pool's lock guards it.
+class growth_gate {
+ public:
+  [[nodiscard]] bool taken() const noexcept { return taken_; }
+  void wait_for_ticket(pool_lock& lock) {
+    returned_.wait(lock, [this] { return !taken_; });
+  }
+
+ private:
+  friend class growth_ticket;
+  bool taken_ = false;
+  std::condition_variable returned_;
+};
+
+/// The right to do so. Requires that it is not taken.
+class growth_ticket {
+ public:
+  explicit growth_ticket(growth_gate& at) noexcept : at_{at} { at_.taken_ = true; }
+  ~growth_ticket() {
+    at_.taken_ = false;
+    at_.returned_.notify_all();
+  }
+  growth_ticket(const growth_ticket&) = delete;
+  growth_ticket& operator=(const growth_ticket&) = delete;
+
+ private:
+  growth_gate& at_;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,178 @@
+#include "block_uses.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "gpumem/settings.hpp"
+#include "log.hpp"
+#include "without_exceptions.hpp"
+
+namespace gpumem {
+
+void block_uses::make_room() {
+  if (spare_ == no_block) gpumem::make_room(uses_);
+  if (waiting_.capacity() < uses_.capacity()) waiting_.reserve(uses_.capacity());  // a waiting block has a use
+}
+
+void block_uses::add(block_index i, owner_id user) noexcept {
+  block& b = heap_.at(i);
+  for (std::uint32_t n = b.in_use.uses; n != no_block; n = uses_[n].next) {
+    if (uses_[n].user == user) return;
+  }
+  std::uint32_t n = spare_;
+  if (n == no_block) {
+    n = static_cast<std::uint32_t>(uses_.size());
+    uses_.emplace_back();
+  } else {
+    spare_ = uses_[n].next;
+  }
+  uses_[n] = {.user = user, .behind = no_fence, .next = b.in_use.uses};
+  b.in_use.uses = n;
+  ++streams_[user].references;
+}
+
+void block_uses::drop(block_index i) noexcept {
+  block& b = heap_.at(i);
+  while (b.in_use.uses != no_block) {
+    const std::uint32_t n = b.in_use.uses;
+    b.in_use.uses = uses_[n].next;
+    if (uses_[n].behind != no_fence) streams_.let_go(uses_[n].behind);
+    --streams_[uses_[n].user].references;
+    uses_[n].next = spare_;
+    spare_ = n;
+  }
+}
+
+void block_uses::leak(block_index i, owner_id o, std::string_view why) noexcept {
+  drop(i);
+  --streams_[o].references;
+  heap_.leak(i);
+  const block& b = heap_.at(i);
+  log_if_possible([&] {
+    return fmt::format("pool {}: {} at {:#x} leaked, its fence failed: {}", name_, format_bytes(b.bytes), b.begin, why);
+  });
+}
+
+// `done` where no stream but `o`, which the free is ordered behind, uses it.
+block_uses::wait block_uses::record_fences(block_index i, owner_id o, status* why) noexcept {
+  wait all = wait::done;
+  for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
+    if (uses_[n].user == o) continue;
+    all = wait::pending;
+    if (streams_.fences_may_spoil()) continue;  // nobody has asked for captures here: `ask_fences` records it later
+    const result<fence_index> behind = streams_.record(uses_[n].user);
+    if (behind.ok()) {
+      uses_[n].behind = *behind;
+    } else if (behind.code() != errc::unsupported && behind.code() != errc::host_failure) {
+      *why = behind.why();
+      return wait::failed;
+    }  // else a capture forbids it for now, or the host is short: `ask_fences` records it later
+  }
+  return all;
+}
+
+// The fences come first, and the block is published later: until each use has one that is done, nobody gets it.
+void block_uses::free(block_index i, owner_id o) noexcept {
+  heap_.fence(i);
+  status why;
+  switch (record_fences(i, o, &why)) {
+    case wait::failed:
+      return leak(i, o, why.message());
+    case wait::done:
+      drop(i);
+      return streams_.free_block(i, o);
+    case wait::pending:
+      heap_.at(i).in_use.freed_epoch = streams_[o].epoch;
+      streams_[o].dirty = true;  // whoever takes it from here is ordered behind this free, too
+      waiting_.push_back(i);
+  }
+}
+
+block_uses::wait block_uses::ask_fences(block_index i) noexcept {
+  wait all = wait::done;
+  for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
+    if (uses_[n].user == heap_.at(i).owner) continue;
+    if (uses_[n].behind == no_fence) {
+      if (const result<fence_index> behind = streams_.record(uses_[n].user)) uses_[n].behind = *behind;
+      all = wait::pending;
+      continue;
+    }
+    const tracked_fence::state seen = streams_.ask(uses_[n].behind);
+    if (seen == tracked_fence::state::failed) return wait::failed;
+    if (seen == tracked_fence::state::pending) all = wait::pending;
+  }
+  return all;
+}
+
+// True when the block does not wait any more: it is free for its stream or for all, or leaked because a fence failed.
+bool block_uses::try_to_free(block_index i) noexcept {
+  const block& b = heap_.at(i);
+  switch (ask_fences(i)) {
+    case wait::pending:
+      return false;
+    case wait::failed:
+      leak(i, b.owner, "its query reported an error");
+      return true;
+    case wait::done:
+      break;
+  }
+  drop(i);
+  if (b.in_use.freed_epoch <= streams_[b.owner].done) {
+    --streams_[b.owner].references;
+    heap_.release(i, idle_owner, 0, false);
+  } else {
+    streams_.free_block(i, b.owner);
+  }
+  return true;
+}
+
+void block_uses::poll() noexcept {
+  std::erase_if(waiting_, [this](block_index i) { return try_to_free(i); });
+}
+
+bool block_uses::order_behind_uses(owner_id waiter, block_index i) noexcept {
+  const block& b = heap_.at(i);
+  if (!streams_.serves_others(b.owner)) return false;
+  if (b.owner != waiter && !streams_.order_behind(waiter, b.owner)) return false;
+  for (std::uint32_t n = b.in_use.uses; n != no_block; n = uses_[n].next) {
+    if (uses_[n].user == waiter || uses_[n].user == b.owner) continue;
+    if (uses_[n].behind == no_fence || !streams_.order_behind_fence(waiter, uses_[n].behind)) return false;
+  }
+  drop(i);
+  --streams_[b.owner].references;
+  streams_[waiter].dirty = true;
+  heap_.release(i, waiter, streams_[waiter].epoch, true);
+  return true;
+}
+
+bool block_uses::take_over(owner_id waiter, block_index i) noexcept {
+  if (!order_behind_uses(waiter, i)) return false;
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), i));
+  return true;
+}
+
+bool block_uses::take_over_all(owner_id waiter, owner_id of) noexcept {
+  return std::erase_if(waiting_, [&](block_index i) {
+           return (of == idle_owner || heap_.at(i).owner == of) && order_behind_uses(waiter, i);
+         }) != 0;
+}
+
+void block_uses::hold_fences(held_fences* held) {
+  for (const block_index i : waiting_) {
+    held->add_cover_of(heap_.at(i).owner);
+    for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
+      if (uses_[n].user == heap_.at(i).owner) continue;
+      if (uses_[n].behind == no_fence) {
+        if (const result<fence_index> f = streams_.record(uses_[n].user)) uses_[n].behind = *f;
+      }
+      if (uses_[n].behind != no_fence) held->add(uses_[n].behind);
+    }
+  }
+}
+
+void block_uses::count_references(block_index i, std::vector<std::uint32_t>* references) const noexcept {
+  for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) ++(*references)[uses_[n].user];
+}
+
+}  // namespace gpumem

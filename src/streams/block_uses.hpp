@@ -1,0 +1,81 @@
+// Blocks that other streams than their own use: who uses each, and those that are freed but wait for these uses.
+//
+// A use is noted while the block is live. When it is freed, a fence is recorded on each stream that uses it, before the
+// block becomes `fenced`; it becomes free when all of them are done. While a capture forbids fences, or the host has no
+// memory for one, the block waits without and `poll` records it later. The pool's lock guards all of it; nothing here
+// waits or throws, but for `make_room` and `hold_fences`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "heap.hpp"
+#include "stream_holds.hpp"
+#include "stream_order.hpp"
+
+namespace gpumem {
+
+class block_uses {
+ public:
+  /// `name` is the pool's, for the log.
+  block_uses(heap& of, stream_order& streams, std::string name)
+      : heap_{of}, streams_{streams}, name_{std::move(name)} {}
+  block_uses(const block_uses&) = delete;
+  block_uses& operator=(const block_uses&) = delete;
+
+  /// Host memory for one `add`, and for the free of its block later.
+  void make_room();
+  /// Work on `user` uses the live block, too. Requires room.
+  void add(block_index i, owner_id user) noexcept;
+  [[nodiscard]] bool any(block_index i) const noexcept { return heap_.at(i).in_use.uses != no_block; }
+
+  /// Frees a live block with uses in the order of `o`, whose slot its reference names: at once where no other stream's
+  /// use is left to wait for, else when their fences are done. A fence that fails leaks the block.
+  void free(block_index i, owner_id o) noexcept;
+  /// Asks the fences of the blocks that wait, and frees those whose uses are all done.
+  void poll() noexcept;
+  /// The blocks that wait, in no order.
+  [[nodiscard]] const std::vector<block_index>& waiting() const noexcept { return waiting_; }
+
+  /// Orders `waiter` behind every use of a block that waits, and frees the block for it. False where that cannot be
+  /// done.
+  bool take_over(owner_id waiter, block_index i) noexcept;
+  /// The same for each block that waits, of owner `of` only where that is not `idle_owner`; true where any was taken.
+  bool take_over_all(owner_id waiter, owner_id of) noexcept;
+  /// Holds every fence that a waiting block still needs, recording those that are missing. Throws std::bad_alloc.
+  void hold_fences(held_fences* held);
+
+  /// Adds to `references`, by owner, the uses of a live or waiting block; for a check.
+  void count_references(block_index i, std::vector<std::uint32_t>* references) const noexcept;
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
+    return uses_.capacity() * sizeof(use) + waiting_.capacity() * sizeof(block_index);
+  }
+
+ private:
+  /// Of a waiting block, with the fence behind it.
+  struct use {
+    owner_id user = idle_owner;
+    fence_index behind = no_fence;
+    std::uint32_t next = no_block;
+  };
+  enum class wait : std::uint8_t { done, pending, failed };
+
+  [[nodiscard]] wait record_fences(block_index i, owner_id o, status* why) noexcept;
+  [[nodiscard]] wait ask_fences(block_index i) noexcept;
+  [[nodiscard]] bool try_to_free(block_index i) noexcept;
+  [[nodiscard]] bool order_behind_uses(owner_id waiter, block_index i) noexcept;
+  void drop(block_index i) noexcept;
+  void leak(block_index i, owner_id o, std::string_view why) noexcept;
+
+  heap& heap_;
+  stream_order& streams_;
+  const std::string name_;
+  std::vector<use> uses_;  // of all blocks, each block's a list
+  std::uint32_t spare_ = no_block;
+  std::vector<block_index> waiting_;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,316 @@
+#include "stream_order.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+
+#include "without_exceptions.hpp"
+
+namespace gpumem {
+namespace {
+
+/// The legacy default stream (null, or the driver's name 1 for it) lives as long as its context.
+bool never_ends(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>(s.handle) <= 1; }
+
+/// The per-thread default stream: one handle, but a stream of its own in every thread.
+bool is_per_thread(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>(s.handle) == 2; }
+
+}  // namespace
+
+stream_order::stream_order(device& on, heap& of, stream_id_mode ids) : device_{on}, heap_{of}, ids_{ids} {
+  slots_.emplace_back();
+}
+
+stream_order::~stream_order() {
+  for (const tracked_fence& f : fences_) {
+    if (f.holders != 0) device_.drop(f.device_fence);
+  }
+}
+
+owner_id stream_order::find_or_add_slot(stream_ref s, std::uint64_t key) {
+  const owner_id found = by_key_.find(key);
+  last_slot_ = found != flat_map::none ? found : add_slot(s, key);
+  last_key_ = key;
+  return last_slot_;
+}
+
+std::optional<owner_id> stream_order::find(std::uint64_t key) const {
+  const owner_id found = by_key_.find(key);
+  if (found == flat_map::none) return std::nullopt;
+  return found;
+}
+
+// An owner of the heap and its slot. Throws with nothing changed.
+owner_id stream_order::take_slot() {
+  make_room(slots_);
+  const owner_id o = heap_.add_owner();  // one more than there are slots at most
+  if (o >= slots_.size()) slots_.resize(o + 1);
+  slots_[o] = stream_slot{};
+  return o;
+}
+
+[[gnu::cold]] owner_id stream_order::add_slot(stream_ref s, std::uint64_t key) {
+  by_key_.make_room();
+  const owner_id o = take_slot();
+  slots_[o].in_use = true;
+  slots_[o].stream = s;
+  slots_[o].key = key;
+  if (const result<std::uint64_t> context = device_.foreign_context(s)) slots_[o].foreign = *context;
+  by_key_.insert(key, o);
+  ++seen_;
+  return o;
+}
+
+std::uint64_t stream_order::in_use() const noexcept {
+  std::uint64_t n = 0;
+  for (const stream_slot& s : slots_) n += s.in_use && !s.is_graph ? 1U : 0U;
+  return n;
+}
+
+bool stream_order::record_on_stream(const stream_slot& s) const noexcept {
+  // Under `query` a handle may have died without a word since it was last seen, so only the default stream is named. A
+  // per-thread one can be named only by its own thread.
+  if (s.gone || s.is_graph || is_per_thread(s.stream)) return false;
+  return ids_ == stream_id_mode::notify || never_ends(s.stream);
+}
+
+result<fence_index> stream_order::record(owner_id o) noexcept {
+  return without_exceptions([&] { return record_or_throw(o); });
+}
+
+result<fence_index> stream_order::record_or_throw(owner_id o) {
+  const stream_slot& slot = slots_[o];
+  const bool on_stream = o == told_alive_ || record_on_stream(slot);
+  // The default stream waits for all others, so no capture survives a record on it either.
+  if (on_stream && !never_ends(slot.stream) ? slot.capturing : captures_ > 0) {
+    return status{errc::unsupported, "no fence can be recorded while a capture is under way"};
+  }
+  if (spare_fences_.empty()) {
+    make_room(fences_);
+    spare_fences_.reserve(fences_.capacity());  // so that let_go need not allocate
+    spare_fences_.push_back(static_cast<fence_index>(fences_.size()));
+    fences_.emplace_back();
+  }
+  // A fence on this device is behind nothing that another context's stream was given.
+  result<fence> made = slot.foreign != 0 ? device_.record_foreign(slot.foreign)
+                       : on_stream       ? device_.record(slot.stream)
+                                         : device_.record_context();
+  if (!made) return made.why();
+  ++recorded_;
+  const fence_index f = spare_fences_.back();
+  spare_fences_.pop_back();
+  fences_[f] = {.device_fence = *made, .holders = 1, .seen = tracked_fence::state::pending};
+  return f;
+}
+
+result<fence_index> stream_order::cover(owner_id o) noexcept {
+  return without_exceptions([&] { return cover_or_throw(o); });
+}
+
+result<fence_index> stream_order::cover_or_throw(owner_id o) {
+  stream_slot& slot = slots_[o];
+  if (slot.is_graph && !slot.gone)
+    return status{errc::unsupported, "what a graph owns stays with it until it is released"};
+  if (slot.dirty) {
+    make_room(slot.fences);
+    result<fence_index> made = record(o);
+    if (!made) return made;
+    slot.fences.push_back({slot.epoch, *made});
+    ++slot.epoch;
+    slot.dirty = false;
+  }
+  if (slot.fences.empty()) return no_fence;
+  const fence_index f = slot.fences.back().behind;
+  hold(f);
+  return f;
+}
+
+void stream_order::let_go(fence_index f) noexcept {
+  if (--fences_[f].holders != 0) return;
+  device_.drop(fences_[f].device_fence);
+  fences_[f].device_fence = {};
+  spare_fences_.push_back(f);
+}
+
+tracked_fence::state stream_order::ask(fence_index f) noexcept {
+  tracked_fence& t = fences_[f];
+  if (t.seen == tracked_fence::state::pending && captures_ == 0) {
+    const result<bool> done = device_.query(t.device_fence);
+    if (!done) {
+      if (done.code() != errc::host_failure) t.seen = tracked_fence::state::failed;
+    } else if (*done) {
+      t.seen = tracked_fence::state::done;
+    }
+  }
+  return t.seen;
+}
+
+void stream_order::poll() noexcept {
+  for (owner_id o = 1; o < end(); ++o) {
+    stream_slot& slot = slots_[o];
+    if (!slot.in_use) continue;
+    std::size_t settled = 0;
+    for (; settled < slot.fences.size(); ++settled) {
+      const auto [epoch, behind] = slot.fences[settled];
+      const tracked_fence::state seen = ask(behind);
+      if (seen == tracked_fence::state::pending) break;
+      if (seen == tracked_fence::state::done) {
+        slot.done = epoch;
+        heap_.settle(o, epoch);
+      } else if (slot.gone) {
+        heap_.settle(o, epoch, true);  // nothing will ever say when this memory is free: leaked
+      } else {
+        slot.dirty = true;  // still good for its own stream; another fence may be tried for the others
+      }
+      let_go(behind);
+    }
+    slot.fences.erase(slot.fences.begin(), slot.fences.begin() + static_cast<std::ptrdiff_t>(settled));
+    retire(o);
+  }
+}
+
+status stream_order::order_behind(owner_id waiter, owner_id o) noexcept {
+  return without_exceptions([&] { return order_behind_or_throw(waiter, o); });
+}
+
+status stream_order::order_behind_or_throw(owner_id waiter, owner_id o) {
+  std::vector<std::uint32_t>& waited = slots_[waiter].waited;
+  if (waited.size() < slots_.size()) waited.resize(slots_.size());
+  if (!slots_[o].dirty && waited[o] + 1 == slots_[o].epoch) return {};
+  result<fence_index> behind = cover(o);
+  if (!behind) return behind.why();
+  if (*behind != no_fence) {
+    status ok = order_behind_fence(waiter, *behind);
+    let_go(*behind);
+    if (!ok) return ok;
+  }
+  waited[o] = slots_[o].epoch - 1;
+  return {};
+}
+
+status stream_order::order_behind_fence(owner_id waiter, fence_index f) noexcept {
+  if (fences_[f].seen == tracked_fence::state::done) return {};
+  if (fences_[f].seen == tracked_fence::state::failed) {
+    return without_exceptions([] { return status{errc::device_error, "the fence has failed"}; });
+  }
+  status ok = device_.wait_stream(slots_[waiter].stream, fences_[f].device_fence);
+  if (ok) ++device_waits_;
+  return ok;
+}
+
+void stream_order::stream_gone(owner_id o) noexcept {
+  stream_slot& slot = slots_[o];
+  slot.gone = true;
+  by_key_.erase(slot.key);
+  if (last_slot_ == o) last_slot_ = idle_owner;
+  // The program tells while the handle lives. A fence on the stream itself spoils no other one's capture.
+  if (fences_may_spoil() && slot.dirty && slot.foreign == 0 && !slot.capturing && has_lasting_handle(slot.stream)) {
+    const result<std::uint64_t> capture = device_.capture_id(slot.stream);
+    if (capture && *capture == 0) told_alive_ = o;
+  }
+  if (!fences_may_spoil() || told_alive_ == o) {
+    if (result<fence_index> covered = cover(o); covered && *covered != no_fence) let_go(*covered);
+  }
+  told_alive_ = idle_owner;
+  retire(o);
+}
+
+std::optional<std::uint64_t> stream_order::key_of_handle(stream_ref s) const noexcept {
+  std::optional<std::uint64_t> latest;  // ids grow
+  for (const stream_slot& slot : slots_) {
+    if (slot.in_use && !slot.is_graph && slot.stream == s && slot.key > latest.value_or(0)) latest = slot.key;
+  }
+  return latest;
+}
+
+void stream_order::retire(owner_id o) noexcept {
+  stream_slot& slot = slots_[o];
+  if (!slot.gone || slot.references != 0 || !heap_.owns_nothing(o)) return;
+  for (const stream_slot::pending& p : slot.fences) let_go(p.behind);
+  if (slot.is_graph) graphs_.erase(slot.key);
+  slot = stream_slot{};
+  for (stream_slot& other : slots_) {
+    if (o < other.waited.size()) other.waited[o] = 0;
+  }
+  heap_.remove_owner(o);
+}
+
+owner_id stream_order::add_graph(stream_ref s, std::uint64_t origin_key) {
+  graphs_.make_room();
+  const owner_id g = take_slot();
+  slots_[g].in_use = true;
+  slots_[g].is_graph = true;
+  slots_[g].key = next_graph_++;
+  slots_[g].stream = s;
+  slots_[g].origin_key = origin_key;
+  graphs_.insert(slots_[g].key, g);
+  return g;
+}
+
+owner_id stream_order::graph_owner_of_free(owner_id graph, std::uint64_t key) {
+  if (key == slots_[graph].origin_key || slots_[graph].gone) return graph;
+  if (slots_[graph].aside == idle_owner) {
+    const owner_id aside = add_graph(slots_[graph].stream, slots_[graph].origin_key);
+    slots_[graph].aside = aside;
+  }
+  return slots_[graph].aside;
+}
+
+result<owner_id> stream_order::capture_begin(owner_id o) {
+  if (slots_[o].capturing) return status{errc::invalid_argument, "the stream is capturing already"};
+  const owner_id g = add_graph(slots_[o].stream, slots_[o].key);
+  slots_[o].capturing = true;
+  slots_[o].graph = g;
+  ++slots_[g].references;  // by the capture
+  ++captures_;
+  ++seen_;
+  return g;
+}
+
+result<std::uint64_t> stream_order::capture_end(owner_id o) {
+  stream_slot& slot = slots_[o];
+  if (!slot.capturing) return status{errc::invalid_argument, "the stream is not capturing"};
+  const owner_id g = slot.graph;
+  slot.capturing = false;
+  slot.graph = idle_owner;
+  --slots_[g].references;
+  --captures_;
+  return slots_[g].key;
+}
+
+status stream_order::graph_gone(std::uint64_t graph) {
+  const owner_id g = graphs_.find(graph);
+  if (g == flat_map::none || slots_[g].gone) {
+    return {errc::invalid_argument, fmt::format("graph {} is unknown or was released already", graph)};
+  }
+  if (slots_[g].references != 0) {
+    for (const stream_slot& s : slots_) {
+      if (s.capturing && s.graph == g)
+        return {errc::invalid_argument, fmt::format("graph {} is still being captured", graph)};
+    }
+  }
+  const owner_id aside = slots_[g].aside;
+  gone_graph(g);
+  if (aside != idle_owner) gone_graph(aside);
+  return {};
+}
+
+void stream_order::gone_graph(owner_id g) {
+  slots_[g].gone = true;
+  slots_[g].dirty = true;  // its latest run may be in flight on any stream
+  if (!fences_may_spoil()) {
+    if (result<fence_index> covered = cover(g); covered && *covered != no_fence) let_go(*covered);
+  }
+  retire(g);
+}
+
+std::uint64_t stream_order::metadata_bytes() const noexcept {
+  std::uint64_t bytes = slots_.capacity() * sizeof(stream_slot) + fences_.capacity() * sizeof(tracked_fence) +
+                        by_key_.bytes() + graphs_.bytes();
+  for (const stream_slot& s : slots_) {
+    bytes += s.fences.capacity() * sizeof(stream_slot::pending) + s.waited.capacity() * sizeof(std::uint32_t);
+  }
+  return bytes;
+}
+
+}  // namespace gpumem

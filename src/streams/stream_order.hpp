@@ -1,0 +1,180 @@
+// Stream order: who may use a free block when, and the fences that widen that circle.
+//
+// Every stream that allocates or frees has a slot, and the slot is the owner of what the stream freed. Time on a slot
+// is counted in epochs: a free stamps its block with the slot's epoch, a fence covers every epoch so far and begins the
+// next. When a fence is done, all blocks up to its epoch become idle; so one fence serves any number of frees, and none
+// is recorded until another stream wants the memory. A slot whose stream may be gone is fenced by an event on the whole
+// context, never on the handle. The pool's lock guards all of it; no function here waits.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "flat_map.hpp"
+#include "gpumem/device.hpp"
+#include "gpumem/settings.hpp"
+#include "heap.hpp"
+
+namespace gpumem {
+
+/// A recorded fence that several slots and blocks may wait for. Index into `stream_order::fences`.
+using fence_index = std::uint32_t;
+inline constexpr fence_index no_fence = 0xffff'ffff;
+
+struct tracked_fence {
+  enum class state : std::uint8_t { pending, done, failed };
+  fence device_fence;
+  std::uint32_t holders = 0;
+  state seen = state::pending;
+};
+
+struct stream_slot {
+  struct pending {
+    std::uint32_t epoch;
+    fence_index behind;
+  };
+
+  bool in_use = false;
+  bool gone = false;  ///< the stream ended, or the graph was released
+  bool capturing = false;
+  bool is_graph = false;  ///< owns what a capture allocated; nobody else may touch it
+  bool dirty = false;     ///< something was freed since the last fence
+  stream_ref stream;
+  std::uint64_t key = 0;         ///< of the stream, or the graph's number
+  std::uint64_t foreign = 0;     ///< the context of a stream that is not of the device's own; 0: it is
+  std::uint64_t origin_key = 0;  ///< of a graph: the stream whose capture it is
+  owner_id aside = idle_owner;   ///< of a graph: owns what other streams of its capture freed; nobody gets that
+  owner_id graph = idle_owner;   ///< while capturing, the graph's slot
+  std::uint32_t epoch = 1;
+  std::uint32_t done = 0;             ///< everything freed up to this epoch is known to be done
+  std::uint32_t references = 0;       ///< blocks, uses and requests that name this slot
+  std::vector<pending> fences;        ///< oldest first
+  std::vector<std::uint32_t> waited;  ///< by slot: the epoch up to which this stream is ordered behind that one
+};
+
+class stream_order {
+ public:
+  stream_order(device& on, heap& of, stream_id_mode ids);
+  ~stream_order();
+  stream_order(const stream_order&) = delete;
+  stream_order& operator=(const stream_order&) = delete;
+
+  /// True where the key costs no call: the default stream, or any but a per-thread one where the program tells its end.
+  [[nodiscard]] bool key_is_known(stream_ref s) const noexcept {
+    const auto handle = reinterpret_cast<std::uintptr_t>(s.handle);
+    return handle <= 1 || (ids_ == stream_id_mode::notify && handle != 2);
+  }
+  /// Requires `key_is_known`.
+  [[nodiscard]] static std::uint64_t known_key(stream_ref s) noexcept {
+    const auto handle = reinterpret_cast<std::uintptr_t>(s.handle);
+    return handle <= 1 ? 0 : static_cast<std::uint64_t>(handle);
+  }
+  /// The key that stands for the stream; under `query` this asks the device. No lock needed.
+  [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const {
+    if (key_is_known(s)) return known_key(s);
+    return device_.stream_id(s);
+  }
+  /// True for a created stream whose handle may have died without a word.
+  [[nodiscard]] bool has_lasting_handle(stream_ref s) const noexcept {
+    return ids_ == stream_id_mode::query && reinterpret_cast<std::uintptr_t>(s.handle) > 2;
+  }
+  /// The key of the latest stream with that handle, dead or not; the driver is not asked.
+  [[nodiscard]] std::optional<std::uint64_t> key_of_handle(stream_ref s) const noexcept;
+  /// The stream's slot, made where it has none; throws std::bad_alloc, and is as it was then.
+  owner_id slot_of(stream_ref s, std::uint64_t key) { return was_latest(key) ? last_slot_ : find_or_add_slot(s, key); }
+  /// True where the latest `slot_of` was for that stream.
+  [[nodiscard]] bool was_latest(std::uint64_t key) const noexcept {
+    return key == last_key_ && last_slot_ != idle_owner;
+  }
+  /// The same, or nothing.
+  [[nodiscard]] std::optional<owner_id> find(std::uint64_t key) const;
+  [[nodiscard]] stream_slot& operator[](owner_id o) noexcept { return slots_[o]; }
+  [[nodiscard]] const stream_slot& operator[](owner_id o) const noexcept { return slots_[o]; }
+  [[nodiscard]] owner_id end() const noexcept { return static_cast<owner_id>(slots_.size()); }
+
+  /// True while only one stream has ever been seen: then idle memory may as well be its own.
+  [[nodiscard]] bool single() const noexcept { return seen_ <= 1; }
+  [[nodiscard]] unsigned captures() const noexcept { return captures_; }
+  /// What that owner freed may go to others, behind a fence: not while a graph that may run again owns it.
+  [[nodiscard]] bool serves_others(owner_id o) const noexcept {
+    const stream_slot& slot = slots_[o];
+    return slot.in_use && (!slot.is_graph || slot.gone);
+  }
+  /// True where a capture may be under way that nobody has noticed: a fence on the whole context is then recorded only
+  /// when memory is wanted, by a request whose stream was asked.
+  [[nodiscard]] bool fences_may_spoil() const noexcept {
+    return ids_ == stream_id_mode::query && device_.info().reports_captures;
+  }
+  void forbid_fences(bool yes) noexcept { yes ? ++captures_ : --captures_; }
+  [[nodiscard]] std::uint64_t in_use() const noexcept;
+
+  /// Frees a live or fenced block for its owner, who may have it again at once. The block's reference to the slot ends.
+  void free_block(block_index i, owner_id o) noexcept {
+    stream_slot& slot = slots_[o];
+    --slot.references;
+    slot.dirty = true;
+    heap_.release(i, o, slot.epoch, single());
+  }
+
+  // --- fences ---------------------------------------------------------------------------------------------
+  /// A fence behind everything freed on the slot so far; the caller holds it. `no_fence` when all of that is done.
+  /// `unsupported` while a capture forbids it.
+  result<fence_index> cover(owner_id o) noexcept;
+  /// A new fence behind everything the slot's stream was given so far, whether or not it freed anything.
+  result<fence_index> record(owner_id o) noexcept;
+  void hold(fence_index f) noexcept { ++fences_[f].holders; }
+  void let_go(fence_index f) noexcept;
+  [[nodiscard]] tracked_fence& tracked(fence_index f) noexcept { return fences_[f]; }
+  /// Asks the device where that is allowed and nothing is known yet.
+  tracked_fence::state ask(fence_index f) noexcept;
+  /// Settles every slot up to the fences that are done, and forgets streams that left nothing behind.
+  void poll() noexcept;
+  /// Makes `waiter` wait on the device for what `o` freed up to now.
+  status order_behind(owner_id waiter, owner_id o) noexcept;
+  status order_behind_fence(owner_id waiter, fence_index f) noexcept;
+
+  // --- life -----------------------------------------------------------------------------------------------
+  void stream_gone(owner_id o) noexcept;
+  result<owner_id> capture_begin(owner_id o);
+  result<std::uint64_t> capture_end(owner_id o);  ///< the graph's number
+  status graph_gone(std::uint64_t graph);
+  /// Who owns a block of the graph that the stream with this key has freed: the graph, whose capturing stream may have
+  /// it again at once, or, where another stream of the capture freed it, nobody until the graph is gone.
+  owner_id graph_owner_of_free(owner_id graph, std::uint64_t key);
+
+  [[nodiscard]] std::uint64_t fences_recorded() const noexcept { return recorded_; }
+  [[nodiscard]] std::uint64_t device_waits() const noexcept { return device_waits_; }
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
+
+ private:
+  owner_id find_or_add_slot(stream_ref s, std::uint64_t key);
+  owner_id take_slot();
+  owner_id add_slot(stream_ref s, std::uint64_t key);
+  result<fence_index> record_or_throw(owner_id o);
+  result<fence_index> cover_or_throw(owner_id o);
+  status order_behind_or_throw(owner_id waiter, owner_id o);
+  [[nodiscard]] bool record_on_stream(const stream_slot& s) const noexcept;
+  void retire(owner_id o) noexcept;
+  owner_id add_graph(stream_ref s, std::uint64_t origin_key);
+  void gone_graph(owner_id g);
+
+  device& device_;
+  heap& heap_;
+  stream_id_mode ids_;
+  std::vector<stream_slot> slots_;  // by owner; slot 0 stands for idle memory
+  flat_map by_key_;
+  flat_map graphs_;
+  std::vector<tracked_fence> fences_;
+  std::vector<fence_index> spare_fences_;
+  std::uint64_t last_key_ = 0;  // the stream of the latest call, which most calls repeat
+  owner_id last_slot_ = idle_owner;
+  owner_id told_alive_ = idle_owner;  // whose fence may be recorded on the handle, though it is gone in a moment
+  std::uint64_t next_graph_ = 1;
+  std::uint64_t recorded_ = 0;
+  std::uint64_t device_waits_ = 0;
+  unsigned captures_ = 0;
+  unsigned seen_ = 0;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,169 @@
+// A4, A9, A10, A12, B1: what gpumem asks of the driver, and what it must not.
+#include <gmock/gmock.h>
+
+#include "world.hpp"
+
+extern "C" CUresult CUDAAPI cuCtxCreate_v2(CUcontext*, unsigned int, CUdevice);
+
+namespace gpumem::reality {
+namespace {
+
+using DriverRules = Reality;
+
+// A stated free often comes when its stream is gone already: the driver leaves it undefined to ask a dead handle for
+// its id, and a double that is as harsh aborts.
+TEST_F(DriverRules, A10AFreeThatStatesADeadStreamAsksTheDriverNothing) {
+  open();
+  CUstream const s = stream();
+  void* const p = take(mib, s);
+  use(s, p, mib);
+  ASSERT_EQ(cuStreamSynchronize(s), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamDestroy(s), CUDA_SUCCESS);
+  give(p, {.stream = stream_ref{s}});
+}
+
+// A use on a stream of another device is behind no fence of this one: while it runs, nobody else may have the block.
+class OtherContexts : public Reality, public testing::WithParamInterface<const char*> {
+ protected:
+  /// The block of 6 MiB that the pool of 8 has; null where nobody may have it.
+  void* try_take(CUstream s) {
+    const auto got = allocator_->try_allocate({.bytes = 6 * mib, .stream = {s}});
+    return got ? *got : nullptr;
+  }
+  /// Now, or at the next attempt, which sees the fence that this one has recorded.
+  void* take_soon(CUstream s) {
+    void* const first = try_take(s);
+    return first != nullptr ? first : try_take(s);
+  }
+};
+
+TEST_P(OtherContexts, A4AUseOnAnotherDevicesStreamKeepsTheBlock) {
+  open({{"limit", "8MiB"}, {"stream_ids", GetParam()}});
+  CUstream const s = stream();
+  CUcontext peer = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&peer, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxPushCurrent(peer), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxEnablePeerAccess(context_, 0), CUDA_SUCCESS);
+  CUstream const far = stream();
+  ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+  void* const p = take(6 * mib, s);
+  ASSERT_TRUE(allocator_->record_use(p, {far}).ok());
+  simcuda::device(1).enqueue(simcuda::stream_of(far), 5'000'000'000);  // work of the other device on the block
+  give(p);
+  void* const again = take_soon(s);
+  EXPECT_EQ(again, p);
+  EXPECT_GE(simcuda::device(1).now_ns(), 5'000'000'000U) << "it was in use on device 1 still";
+  if (again != nullptr) {
+    EXPECT_TRUE(allocator_->try_deallocate(again).ok());
+  }
+}
+
+TEST_P(OtherContexts, A4AUseOnAStreamOfAnotherContextKeepsTheBlock) {
+  open({{"limit", "8MiB"}, {"stream_ids", GetParam()}});
+  CUstream const s = stream();
+  CUcontext second = nullptr;
+  ASSERT_EQ(cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
+  CUstream const far = stream();
+  ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+  void* const p = take(6 * mib, s);
+  ASSERT_TRUE(allocator_->record_use(p, {far}).ok());
+  use(far, p, 6 * mib, 50'000'000);
+  give(p);
+  void* const again = take_soon(s);
+  EXPECT_EQ(again, p);
+  EXPECT_GE(simcuda::device(0).now_ns(), 50'000'000U) << "it was in use in the other context still";
+  if (again != nullptr) {
+    EXPECT_TRUE(allocator_->try_deallocate(again).ok());
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Ids, OtherContexts, testing::Values("query", "notify"),
+                         [](const auto& i) { return std::string{i.param}; });
+
+// The legacy stream is one for good.
+TEST_F(DriverRules, A12TheLegacyStreamCostsNoCallToLearnWhichItIs) {
+  open();
+  give(take(mib, nullptr));
+  const std::uint64_t before = simcuda::calls("cuStreamGetId") + simcuda::calls("cuStreamGetCaptureInfo") +
+                               simcuda::calls("cuCtxGetId") + simcuda::calls("cuCtxGetCurrent") +
+                               simcuda::calls("cuThreadExchangeStreamCaptureMode");
+  for (int i = 0; i < 10; ++i) {
+    void* const p = take(300 * 1024, nullptr);
+    give(p);
+  }
+  const std::uint64_t after = simcuda::calls("cuStreamGetId") + simcuda::calls("cuStreamGetCaptureInfo") +
+                              simcuda::calls("cuCtxGetId") + simcuda::calls("cuCtxGetCurrent") +
+                              simcuda::calls("cuThreadExchangeStreamCaptureMode");
+  EXPECT_EQ(after - before, 0U);
+}
+
+// Its identity and its capture: at most two calls.
+TEST_F(DriverRules, A12APerThreadStreamCostsTwoCallsAtMost) {
+  open();
+  const auto of_driver = [] {
+    std::uint64_t all = 0;
+    for (const char* name : {"cuStreamGetId", "cuStreamGetCaptureInfo", "cuCtxGetId", "cuCtxGetCurrent",
+                             "cuCtxPushCurrent", "cuCtxPopCurrent", "cuThreadExchangeStreamCaptureMode"}) {
+      all += simcuda::calls(name);
+    }
+    return all;
+  };
+  give(take(300 * 1024, CU_STREAM_PER_THREAD));
+  const std::uint64_t before = of_driver();
+  void* const p = take(300 * 1024, CU_STREAM_PER_THREAD);
+  EXPECT_LE(of_driver() - before, 2U);
+  give(p);
+}
+
+// A container or a virtual GPU refuses pages that can be exported, each time: it is asked once.
+TEST_F(DriverRules, A12ARefusedPropertyOfPagesIsRemembered) {
+  open({{"policy", "expandable"}}, {.bytes = 2048 * mib, .exportable = false});
+  std::vector<void*> blocks{take(64 * mib, nullptr)};
+  const std::uint64_t calls = simcuda::calls("cuMemCreate");
+  const std::uint64_t runs = device_->calls()[static_cast<std::size_t>(device_call::create)];
+  for (int i = 0; i < 4; ++i) blocks.push_back(take(64 * mib, nullptr));
+  EXPECT_EQ(simcuda::calls("cuMemCreate") - calls,
+            device_->calls()[static_cast<std::size_t>(device_call::create)] - runs);
+  for (void* p : blocks) give(p);
+}
+
+TEST_F(DriverRules, A12ASliceOfACardIsKnownAsNvmlKnowsIt) {
+  open({}, {.bytes = 2048 * mib, .mig = true});
+  EXPECT_TRUE(device_->info().uuid.starts_with("MIG-")) << device_->info().uuid;
+}
+
+// B6: waiting for a fence must not keep a core busy.
+TEST_F(DriverRules, B6FencesLetTheHostSleep) {
+  open({{"limit", "8MiB"}, {"stream_reuse", "host"}});
+  CUstream const a = stream();
+  void* const p = take(6 * mib, a);
+  use(a, p, 6 * mib, 1'000'000);
+  give(p);
+  void* const q = take(6 * mib, stream());
+  EXPECT_EQ(q, p);
+  EXPECT_GT(simcuda::calls("cuEventSynchronize"), 0U);
+  EXPECT_EQ(simcuda::spinning_waits(), 0U);
+  give(q);
+}
+
+// B1: no stream is made to wait for another one unless the program asks for that: here the first one's work waits for a
+// signal that the second one sends.
+TEST_F(DriverRules, B1NoStreamWaitsForAnotherUnlessItIsAskedTo) {
+  open({{"limit", "1GiB"}});
+  CUstream const a = stream();
+  CUstream const b = stream();
+  void* const p = take(256 * mib, a);
+  use(a, p, 256 * mib, 3'600'000'000'000);  // until b has sent its signal
+  give(p);
+  void* const q = take(256 * mib, b);
+  use(b, q, 256 * mib);
+  EXPECT_EQ(simcuda::calls("cuStreamWaitEvent"), 0U);
+  CUevent e = nullptr;
+  ASSERT_EQ(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(e, b), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventSynchronize(e), CUDA_SUCCESS);
+  EXPECT_LT(simcuda::device(0).now_ns(), 3'600'000'000'000U) << "b waits for a, and a for b";
+  give(q);
+}
+
+}  // namespace
+}  // namespace gpumem::reality

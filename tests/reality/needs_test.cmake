@@ -1,0 +1,11 @@
+# What a preloaded library needs comes first in its program, before a conda environment's own: READELF, FILE.
+execute_process(COMMAND ${READELF} -d ${FILE} OUTPUT_VARIABLE dynamic RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "${READELF} cannot read ${FILE}")
+endif()
+string(REGEX MATCHALL "\\(NEEDED\\)[^\n]*" needed "${dynamic}")
+foreach(line IN LISTS needed)
+  if(NOT line MATCHES "\\[(libc\\.so\\.6|libm\\.so\\.6|libdl\\.so\\.2|libpthread\\.so\\.0|ld-linux-x86-64\\.so\\.2)\\]")
+    message(SEND_ERROR "${FILE} needs more than glibc: ${line}")
+  endif()
+endforeach()

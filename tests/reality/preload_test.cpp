@@ -1,0 +1,133 @@
+// A5, A6, A9: a program behind libgpumem_preload.so. Every case runs in a process of its own, which ctest preloads.
+#include <cuda_runtime.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string_view>
+
+#include "preload/world.hpp"
+
+namespace gpumem::preload_test {
+namespace {
+
+constexpr std::size_t mib = std::size_t{1} << 20;
+
+class RealityPreload : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(preloaded()) << "run by ctest, which sets LD_PRELOAD and GPUMEM_CUDA_DRIVER";
+    setenv("SIMCUDA_BYTES", "1GiB", 1);
+    setenv("SIMCUDA_HOST_MEMORY", "0", 1);
+  }
+  static void* malloc_of(std::size_t bytes) {
+    void* p = nullptr;
+    EXPECT_EQ(cudaMalloc(&p, bytes), cudaSuccess) << bytes;
+    return p;
+  }
+  static cudaStream_t new_stream() {
+    cudaStream_t s = nullptr;
+    EXPECT_EQ(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaSuccess);
+    return s;
+  }
+  static std::uint64_t in_calls_ns() { return of_double<std::uint64_t()>("simcuda_in_calls_ns")(); }
+};
+
+constexpr std::uint64_t five_seconds_ns = 5'000'000'000;
+
+// What was enqueued after the cudaFree has nothing to do with the block.
+TEST_F(RealityPreload, A5AMallocDoesNotWaitForWorkThatCameAfterTheFree) {
+  setenv("GPUMEM_LIMIT", "256MiB", 1);
+  setenv("GPUMEM_LIMIT_SCOPE", "pool", 1);
+  void* const other = malloc_of(mib);
+  void* const p = malloc_of(40 * mib);
+  ASSERT_EQ(cudaFree(p), cudaSuccess);
+  use(new_stream(), five_seconds_ns, other, mib);
+  EXPECT_EQ(malloc_of(40 * mib), p) << "nothing used it when it was freed";
+  EXPECT_LT(in_calls_ns(), five_seconds_ns);
+}
+
+TEST_F(RealityPreload, A5NorWhereTheLimitHasNoRoomForAnother) {
+  setenv("GPUMEM_LIMIT", "64MiB", 1);
+  setenv("GPUMEM_LIMIT_SCOPE", "pool", 1);
+  void* const other = malloc_of(mib);
+  void* const p = malloc_of(40 * mib);
+  ASSERT_EQ(cudaFree(p), cudaSuccess);
+  use(new_stream(), five_seconds_ns, other, mib);
+  EXPECT_EQ(malloc_of(40 * mib), p);
+  EXPECT_LT(in_calls_ns(), five_seconds_ns);
+}
+
+TEST_F(RealityPreload, A5MemoryIsTakenBeforeAnythingIsWaitedFor) {
+  setenv("GPUMEM_LIMIT", "256MiB", 1);
+  setenv("GPUMEM_LIMIT_SCOPE", "pool", 1);
+  void* const p = malloc_of(40 * mib);
+  use(new_stream(), five_seconds_ns, p, 40 * mib);
+  ASSERT_EQ(cudaFree(p), cudaSuccess);
+  EXPECT_NE(malloc_of(40 * mib), p) << "in use, and there is room for another";
+  EXPECT_LT(in_calls_ns(), five_seconds_ns);
+}
+
+// A kernel that never ends: out of memory is an answer, waiting for ever is none.
+TEST_F(RealityPreload, A5TheWaitForAFreedBlockHasAnEnd) {
+  setenv("GPUMEM_LIMIT", "64MiB", 1);
+  setenv("GPUMEM_LIMIT_SCOPE", "pool", 1);
+  setenv("GPUMEM_FREE_WAIT", "50", 1);
+  void* const p = malloc_of(40 * mib);
+  use(new_stream(), 3'600 * std::uint64_t{1'000'000'000}, p, 40 * mib);
+  ASSERT_EQ(cudaFree(p), cudaSuccess);
+  void* q = nullptr;
+  EXPECT_EQ(cudaMalloc(&q, 40 * mib), cudaErrorMemoryAllocation);
+}
+
+// glibc knows a loaded library by its SONAME alone.
+TEST_F(RealityPreload, A6TheDriverByEitherNameIsTheShim) {
+  void* const shim = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  EXPECT_EQ(dlopen("libcuda.so", RTLD_NOW | RTLD_LOCAL), shim);
+  EXPECT_EQ(dlopen("libcuda.so", RTLD_LAZY | RTLD_NOLOAD), shim);
+}
+
+TEST_F(RealityPreload, A6AndInANamespaceOfItsOwn) {
+  for (const char* name : {"libcuda.so", "libcuda.so.1"}) {
+    void* const apart = dlmopen(LM_ID_NEWLM, name, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(apart, nullptr) << dlerror();
+    void* const allocate = dlsym(apart, "cuMemAlloc_v2");
+    ASSERT_NE(allocate, nullptr);
+    Dl_info info{};
+    ASSERT_NE(dladdr(allocate, &info), 0);
+    EXPECT_NE(std::string_view{info.dli_fname}.find("gpumem_preload"), std::string_view::npos) << info.dli_fname;
+  }
+}
+
+TEST_F(RealityPreload, A6ANameThatIsNewerThanTheShimIsTheDrivers) {
+  auto* const newer = of_driver<int()>("cuSimulatedNewerFunction");
+  ASSERT_NE(newer, nullptr);
+  EXPECT_EQ(newer(), 42);
+  EXPECT_EQ(of_driver<int()>("cuNoFunctionAtAll"), nullptr);
+  EXPECT_NE(dlerror(), nullptr);
+}
+
+// cudaDeviceEnablePeerAccess does not reach mapped pages: gpumem sets their access for the peer.
+class RealityPeers : public RealityPreload, public testing::WithParamInterface<bool> {};
+
+TEST_P(RealityPeers, A9APeerReachesExpandableMemory) {
+  const bool enabled_first = GetParam();
+  setenv("SIMCUDA_DEVICES", "2", 1);
+  setenv("GPUMEM_POLICY", "expandable", 1);
+  void* p = nullptr;
+  const auto enable = [] {
+    ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+    ASSERT_EQ(cudaDeviceEnablePeerAccess(0, 0), cudaSuccess);
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  };
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  if (enabled_first) enable();
+  p = malloc_of(40 * mib);
+  if (!enabled_first) enable();
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  EXPECT_EQ(cudaMemsetAsync(p, 0, mib, new_stream()), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess) << "the pages are not accessible to device 1";
+}
+INSTANTIATE_TEST_SUITE_P(Order, RealityPeers, testing::Bool());
+
+}  // namespace
+}  // namespace gpumem::preload_test

@@ -1,0 +1,208 @@
+// `gpumem simulate` from outside: the program's status, the figures, the refusals, and what cannot be simulated.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace gpumem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+
+struct outcome {
+  int exit_status = -1;
+  std::string out;
+  std::string err;
+  nlohmann::json figures;
+};
+
+class Simulate : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "simulate_test_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string content(const std::string& name) const {
+    std::ifstream file{folder_ + "/" + name};
+    return {std::istreambuf_iterator<char>{file}, {}};
+  }
+
+  /// `words` are for the shell, behind `simulate --json`.
+  outcome simulate(const std::string& words, const std::string& environment = "") const {
+    const std::string command = "cd " + folder_ + " && env -i PATH=\"$PATH\" HOME=/ TMPDIR=" + folder_ + " " +
+                                environment + " timeout 60 " GPUMEM_PROGRAM " simulate --json figures.json " + words +
+                                " > out 2> err";
+    const int status = std::system(command.c_str());
+    outcome got{WEXITSTATUS(status), content("out"), content("err"),
+                nlohmann::json::parse(content("figures.json"), nullptr, false)};
+    return got;
+  }
+  outcome program(const std::string& words, const std::string& options = "") const {
+    return simulate(options + " -- " GPUMEM_TEST_PROGRAM " " + words);
+  }
+
+  std::string folder_;
+};
+
+TEST_F(Simulate, TellsThePeakAndPassesTheStatusOn) {
+  const outcome got = program("take=100 take=200 free take=50 exit=42", "--card 24GiB --context 300MiB");
+  EXPECT_EQ(got.exit_status, 42) << got.err;
+  const auto& card = got.figures["cards"][0];
+  EXPECT_EQ(card["bytes"], 24 * 1024 * mib);
+  EXPECT_EQ(card["peak_live_bytes"], 300 * mib);
+  EXPECT_EQ(card["peak_reserved_bytes"], 300 * mib);
+  EXPECT_EQ(card["context_bytes"], 300 * mib);
+  EXPECT_EQ(card["modules_bytes"], 0);
+  EXPECT_EQ(got.figures["schema"], 1);
+  EXPECT_EQ(got.figures["exit_status"], 42);
+  EXPECT_TRUE(got.figures["oom"].empty());
+  EXPECT_TRUE(got.figures["warnings"].empty()) << got.figures["warnings"];
+  EXPECT_THAT(got.err, HasSubstr("peak live         300.00 MiB"));
+  EXPECT_EQ(got.out, "");
+}
+
+TEST_F(Simulate, TellsWhatDidNotFitAndWhy) {
+  const outcome got = program("until_full=100", "--card 1GiB --context 0");
+  EXPECT_EQ(got.exit_status, 0);
+  EXPECT_THAT(got.out, HasSubstr("10 blocks"));
+  ASSERT_EQ(got.figures["oom"].size(), 1U);
+  const auto& row = got.figures["oom"][0];
+  EXPECT_EQ(row["requested_bytes"], 100 * mib);
+  EXPECT_EQ(row["used_bytes"], 1000 * mib);
+  EXPECT_EQ(row["free_bytes"], 24 * mib);
+  EXPECT_EQ(row["function"], "cuMemAlloc");
+  EXPECT_EQ(row["why"], "more than is free");
+  EXPECT_THAT(got.err, HasSubstr("out of memory at "));
+}
+
+TEST_F(Simulate, ShowsTheProgramTheCardThatWasNamed) {
+  EXPECT_EQ(program("attributes", "--card a100-40gb").out, "NVIDIA A100-SXM4-40GB|40339|8.0|108|2048|166912|40960\n");
+  EXPECT_EQ(program("attributes", "--card rtx4090").out, "NVIDIA GeForce RTX 4090|24080|8.9|128|1536|101376|73728\n");
+  EXPECT_EQ(program("attributes", "--card 3GiB").out, "NVIDIA H100 80GB HBM3|3072|9.0|132|2048|232448|51200\n");
+}
+
+TEST_F(Simulate, CountsEachCardForItself) {
+  const outcome got = program("take=100 card=1 take=30 card=0 take=10", "--cards 2 --context 0");
+  EXPECT_EQ(got.exit_status, 0) << got.out;
+  ASSERT_EQ(got.figures["cards"].size(), 2U);
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 110 * mib);
+  EXPECT_EQ(got.figures["cards"][1]["peak_live_bytes"], 30 * mib);
+}
+
+TEST_F(Simulate, KeepsTheFiguresOfAProgramThatIsKilled) {
+  const outcome got = program("take=100 kill");
+  EXPECT_EQ(got.exit_status, 128 + 9);
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 100 * mib);
+  EXPECT_TRUE(fs::is_empty(folder_) || !content("figures.json").empty());
+  for (const auto& entry : fs::directory_iterator{folder_}) {
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(StartsWith("gpumem-simulate-")));
+  }
+}
+
+TEST_F(Simulate, CountsTheValuesThatTheHostReadAndWarns) {
+  const outcome got = program("read read read");
+  EXPECT_THAT(got.out, HasSubstr("read 42"));  // small copies keep what was written
+  EXPECT_EQ(got.figures["host_values_read"], 3);
+  ASSERT_EQ(got.figures["warnings"].size(), 1U);
+  EXPECT_THAT(got.err, HasSubstr("sizes that depend on values"));
+}
+
+TEST_F(Simulate, ServesTheProgramByAPolicy) {
+  const outcome got = program("take=3 take=3 free take=3", "--policy growth --context 0");
+  EXPECT_EQ(got.exit_status, 0) << got.out << got.err;
+  const auto& card = got.figures["cards"][0];
+  EXPECT_GE(card["peak_reserved_bytes"], 6 * mib);
+  EXPECT_EQ(card["peak_reserved_bytes"], card["peak_live_bytes"]);  // what the policy asked the driver for
+  const outcome limited = program("until_full=10", "--policy growth --limit 100MiB");
+  EXPECT_THAT(limited.out, HasSubstr("blocks")) << limited.err;
+  EXPECT_LE(limited.figures["cards"][0]["peak_reserved_bytes"], 100 * mib);
+}
+
+TEST_F(Simulate, TracesWhatAPolicyServed) {
+  const outcome got = program("take=3 take=5 free", "--policy growth --trace t.csv");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(content("t.csv"), HasSubstr("allocate"));
+  const outcome none = program("take=3", "--trace none.csv");
+  EXPECT_EQ(none.exit_status, 1);
+  EXPECT_THAT(none.err, HasSubstr("PyTorch is not in the program; with --policy gpumem serves it and records"));
+}
+
+TEST_F(Simulate, StandsInForTheLibraries) {
+  for (const char* each :
+       {"libcublas.so.13:cublasCreate_v2", "libcublasLt.so.13:cublasLtCreate", "libcudnn.so.9:cudnnCreate",
+        "libcusolver.so.12:cusolverDnCreate", "libcusparse.so.12:cusparseCreate", "libcufft.so.12:cufftCreate",
+        "libnvidia-ml.so.1:nvmlDeviceGetCount_v2", "libcupti.so.13:cuptiGetVersion",
+        "libcublas.so.13:cublasSgemm_v2"}) {
+    if (std::string_view{each}.ends_with("cublasSgemm_v2")) continue;  // takes a handle, not a place for one
+    EXPECT_EQ(program(std::string{"library="} + each).out, std::string{each} + " = 0\n");
+  }
+  EXPECT_EQ(program("library=libcusolver.so.12:cusolverDnSgetrf_bufferSize").out,
+            "libcusolver.so.12:cusolverDnSgetrf_bufferSize = 9\n");  // not supported
+  const outcome logged =
+      simulate("-- " GPUMEM_TEST_PROGRAM " library=libnccl.so.2:ncclGroupStart library=libnccl.so.2:ncclGroupStart",
+               "SIMCUDA_LOG=1");
+  EXPECT_EQ(logged.err.find("ncclGroupStart"), logged.err.rfind("ncclGroupStart")) << "once: " << logged.err;
+  EXPECT_THAT(logged.err, HasSubstr("simcuda: ncclGroupStart: success, nothing computed"));
+}
+
+TEST_F(Simulate, SaysThatAProgramHasNoCuda) {
+  const outcome got = simulate("-- sh -c 'exit 3'");
+  EXPECT_EQ(got.exit_status, 3);
+  ASSERT_EQ(got.figures["warnings"].size(), 1U);
+  EXPECT_THAT(got.err, HasSubstr("never initialised CUDA: nothing was simulated"));
+}
+
+#ifdef GPUMEM_TEST_STATIC_PROGRAM
+TEST_F(Simulate, SaysThatNvidiasOwnRuntimeDoesNotRunOnIt) {
+  const outcome got = simulate("-- " GPUMEM_TEST_STATIC_PROGRAM " take=10");
+  EXPECT_EQ(got.exit_status, 9);
+  EXPECT_THAT(got.err, HasSubstr("static_program: a CUDA runtime of NVIDIA's own is in it"));
+  EXPECT_THAT(got.err, HasSubstr("nvcc -cudart shared"));
+}
+#endif
+
+TEST_F(Simulate, RefusesWordsThatMeanNothing) {
+  const struct {
+    const char* words;
+    const char* reason;
+  } cases[] = {{"--card h1000 -- true", "expected a card's name (--card list prints them)"},
+               {"--card 1MiB -- true", "or its memory from 64MiB on"},
+               {"--cards 0 -- true", "--cards 0: expected from 1 to 16"},
+               {"--cards 17 -- true", "expected from 1 to 16"},
+               {"--context much -- true", "--context"},
+               {"--policy none_such -- true", "none_such"},
+               {"", "no command; expected gpumem simulate [OPTIONS] -- COMMAND..."}};
+  for (const auto& each : cases) {
+    const outcome got = simulate(each.words);
+    EXPECT_EQ(got.exit_status, 2) << each.words;
+    EXPECT_THAT(got.err, HasSubstr(each.reason)) << each.words;
+  }
+  EXPECT_EQ(simulate("-- /no/such/program").exit_status, 127);
+  EXPECT_THAT(simulate("--card list").out, HasSubstr("NVIDIA H200"));
+}
+
+TEST_F(Simulate, RunsTheUsersOwnSitecustomizeOfPython) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/sitecustomize.py"} << "print('the user\\'s own')\n";
+  const outcome got = simulate("-- python3 -c 'print(1)'", "PYTHONPATH=" + folder_);
+  EXPECT_EQ(got.exit_status, 0);
+  EXPECT_EQ(got.out, "the user's own\n1\n") << got.err;
+}
+
+}  // namespace
+}  // namespace gpumem::cli

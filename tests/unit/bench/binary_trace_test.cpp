@@ -1,0 +1,157 @@
+/// Compact traces: what is written is read again to the last field, and nothing damaged is.
+#include "binary_trace.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "generate.hpp"
+#include "inputs.hpp"
+#include "test_files.hpp"
+#include "workload.hpp"
+
+namespace gpumem::bench {
+namespace {
+
+void expect_same(const trace& a, const trace& b) {
+  EXPECT_EQ(a.slots, b.slots);
+  EXPECT_EQ(a.streams, b.streams);
+  EXPECT_EQ(a.skipped_rows, b.skipped_rows);
+  EXPECT_EQ(a.peak_live_bytes, b.peak_live_bytes);
+  ASSERT_EQ(a.ops.size(), b.ops.size());
+  for (std::size_t i = 0; i < a.ops.size(); ++i) {
+    const trace_op& x = a.ops[i];
+    const trace_op& y = b.ops[i];
+    ASSERT_TRUE(x.time_ns == y.time_ns && x.bytes == y.bytes && x.slot == y.slot && x.stream == y.stream &&
+                x.kind == y.kind)
+        << "operation " << i;
+  }
+}
+
+trace recorded(const char* name) {
+  auto t = load_trace(bundled_traces_folder() + "/" + name + ".csv.gz");
+  EXPECT_TRUE(t) << t.why().message();
+  return *std::move(t);
+}
+
+TEST(binary_trace, keeps_every_operation_both_ways) {
+  const test_folder folder;
+  const trace original = recorded("serve");
+  ASSERT_TRUE(write_trace(folder.path("t.gmtrace"), original));
+  const auto compact = load_trace(folder.path("t.gmtrace"));
+  ASSERT_TRUE(compact) << compact.why().message();
+  EXPECT_EQ(compact->name, "t");
+  expect_same(*compact, original);
+  ASSERT_TRUE(write_trace(folder.path("back.csv.gz"), *compact));
+  const auto back = load_trace(folder.path("back.csv.gz"));
+  ASSERT_TRUE(back) << back.why().message();
+  expect_same(*back, original);
+}
+
+TEST(binary_trace, keeps_streams_of_every_workload) {
+  const test_folder folder;
+  for (const char* text : {"pipeline,ops=2000,streams=7", "tenants,ops=2000", "robson,ops=1000"}) {
+    const auto made = make_workload(text, 3);
+    ASSERT_TRUE(made) << made.why().message();
+    ASSERT_TRUE(write_trace(folder.path("t.gmtrace"), *made));
+    const auto read = load_trace(folder.path("t.gmtrace"));
+    ASSERT_TRUE(read) << read.why().message();
+    expect_same(*read, *made);
+  }
+}
+
+TEST(binary_trace, says_what_is_damaged) {
+  const test_folder folder;
+  const trace small = trace_of(
+      "1,00:00:00:000000,allocate,a0,1000,0\n1,00:00:00:000007,allocate,b0,512,3\n1,00:00:00:000009,free,a0,1000,0\n");
+  const std::string path = folder.path("t.gmtrace");
+  ASSERT_TRUE(write_trace(path, small));
+  const std::string good = content_of(path);
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 0x10);
+    folder.write("t.gmtrace", bad);
+    const auto read = load_trace(path);
+    if (read.ok()) {  // a byte of zstd's own that says nothing of the content
+      expect_same(*read, small);
+    } else {
+      EXPECT_EQ(read.code(), errc::corrupt) << at;
+      EXPECT_THAT(read.why().message(), testing::StartsWith(path)) << at;
+    }
+  }
+  for (std::size_t kept = 8; kept < good.size(); ++kept) {
+    folder.write("t.gmtrace", good.substr(0, kept));
+    EXPECT_EQ(load_trace(path).code(), errc::corrupt) << kept;
+  }
+  std::string later = good;
+  later[7] = 2;
+  folder.write("t.gmtrace", later);
+  EXPECT_THAT(load_trace(path).why().message(), testing::HasSubstr("a .gmtrace of version 2, expected version 1"));
+}
+
+TEST(binary_trace, is_refused_another_ending_or_a_full_disk) {
+  const test_folder folder;
+  const trace small = trace_of("1,00:00:00:000000,allocate,a0,1000,0\n");
+  EXPECT_THAT(write_trace(folder.path("t.txt"), small).message(),
+              testing::HasSubstr("ends in .gmtrace, .csv or .csv.gz"));
+  for (const char* name : {"t.gmtrace", "t.csv", "t.csv.gz"}) {
+    std::filesystem::create_symlink("/dev/full", folder.path(std::string{name} + ".new"));
+    EXPECT_THAT(write_trace(folder.path(name), small).message(), testing::HasSubstr("cannot be written"));
+    EXPECT_FALSE(std::filesystem::exists(folder.path(name))) << name;
+  }
+}
+
+/// A loose floor for one run of one build; docs/traces.md has the measured figures.
+TEST(binary_trace, is_far_smaller_and_read_far_faster_than_compressed_csv) {
+  const test_folder folder;
+  const std::string csv_path = bundled_traces_folder() + "/gpt2_varlen.csv.gz";
+  ASSERT_TRUE(write_trace(folder.path("t.gmtrace"), recorded("gpt2_varlen")));
+  EXPECT_GT(std::filesystem::file_size(csv_path), 5 * std::filesystem::file_size(folder.path("t.gmtrace")));
+  const auto best_of = [](const std::string& path) {
+    double best = 1e9;
+    for (int k = 0; k < 3; ++k) {
+      const auto began = std::chrono::steady_clock::now();
+      EXPECT_TRUE(load_trace(path).ok());
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    }
+    return best;
+  };
+  EXPECT_GT(best_of(csv_path), 4 * best_of(folder.path("t.gmtrace")));
+}
+
+TEST(generate, depends_on_the_seed_and_the_number_alone) {
+  const std::vector<trace> from{recorded("serve")};
+  std::vector<std::string> names;
+  for (std::uint64_t number = 1; number <= 40; ++number) {
+    const trace once = generate_trace(7, number, 500, from);
+    expect_same(once, generate_trace(7, number, 500, from));
+    EXPECT_GT(once.ops.size(), 100U) << once.name;
+    EXPECT_LE(once.peak_live_bytes, std::uint64_t{80} << 30) << once.name;
+    names.push_back(once.name.substr(0, once.name.find('-')));
+  }
+  for (const char* kind : {"transformer", "moe", "conv", "recurrent", "recorded", "serving"}) {
+    EXPECT_NE(std::count(names.begin(), names.end(), kind), 0) << kind;
+  }
+  EXPECT_NE(generate_trace(7, 1, 500, from).name + generate_trace(7, 2, 500, from).name,
+            generate_trace(8, 1, 500, from).name + generate_trace(8, 2, 500, from).name);
+}
+
+TEST(generate, writes_traces_that_every_command_reads) {
+  const test_folder folder;
+  generate_options with;
+  with.folder = folder.path("traces");
+  with.count = 6;
+  with.ops = 300;
+  with.quiet = true;
+  ASSERT_TRUE(generate(with));
+  const auto all = traces_in(with.folder);
+  ASSERT_TRUE(all) << all.why().message();
+  EXPECT_EQ(all->size(), 6U);
+  for (const std::string& each : *all) EXPECT_TRUE(load_trace(each).ok()) << each;
+}
+
+}  // namespace
+}  // namespace gpumem::bench

@@ -1,0 +1,91 @@
+// `gpumem run` while its command runs: signals, the status of a command that a signal ends, waiting for a card, and
+// what it says of memory that ran out.
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "program.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Supervise : public Program {
+ protected:
+  /// What a shell script that is given the program and the folder says.
+  std::string script(const std::string& text, const std::string& environment = "") {
+    write("script", text);
+    const std::string command = "env -i PATH=\"$PATH\" GPUMEM_SHARED_FOLDER='" + path("shared") + "' " + environment +
+                                " sh '" + path("script") + "' '" + path("bin/gpumem") + "' '" + folder_ + "' >'" +
+                                path("out") + "' 2>'" + path("err") + "'";
+    static_cast<void>(std::system(command.c_str()));
+    return content_of(path("out"));
+  }
+};
+
+TEST_F(Supervise, ASignalThatEndsTheCommandEndsIt) {
+  EXPECT_EQ(script("\"$1\" run -- sh -c 'kill -TERM $$'\necho $?\n"), "143\n");
+  EXPECT_EQ(script("\"$1\" run -- sh -c 'kill -SEGV $$'\necho $?\n"), "139\n");
+}
+
+TEST_F(Supervise, SignalsArePassedOn) {
+  const std::string told = script(
+      "\"$1\" run -- sh -c 'trap \"echo got it; exit 7\" TERM; echo >\"$0/up\"; while :; do sleep 0.05; done' \"$2\" "
+      "&\n"
+      "while [ ! -e \"$2/up\" ]; do sleep 0.02; done\n"
+      "kill -TERM $!\nwait $!\necho $?\n");
+  EXPECT_EQ(told, "got it\n7\n");
+}
+
+TEST_F(Supervise, TheCommandDoesNotOutliveIt) {
+  const std::string told = script(
+      "\"$1\" run -- sh -c 'echo $$ >\"$0/pid\"; exec sleep 60' \"$2\" &\n"
+      "while [ ! -s \"$2/pid\" ]; do sleep 0.02; done\n"
+      "kill -KILL $!\nwait $!\n"
+      "alive() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' /proc/$(cat \"$1/pid\")/status; }\n"
+      "for try in $(seq 100); do alive \"$2\" || break; sleep 0.02; done\n"
+      "alive \"$2\" && echo alive || echo gone\n");
+  EXPECT_EQ(told, "gone\n");
+}
+
+TEST_F(Supervise, AtTheEndItSaysWhatRanOut) {
+  const std::string write_line =
+      "run -- sh -c 'printf \"12 77 train: out of memory on pool 0: 3.00 GiB asked   \\n\" "
+      ">>\"$GPUMEM_OOM_FILE\"; exit 5'";
+  const outcome got = run(write_line);
+  EXPECT_EQ(got.exit_status, 5);
+  EXPECT_THAT(got.err,
+              HasSubstr("gpumem: process 77 had 12 requests refused; the first: train: out of memory on pool 0: "
+                        "3.00 GiB asked\n"));
+  EXPECT_THAT(got.err, HasSubstr("gpumem advise run.csv.gz"));
+  EXPECT_EQ(run("run -- sh -c 'ls \"$GPUMEM_SHARED_FOLDER\"'").err, "") << "nothing ran out";
+  EXPECT_EQ(run("run -- sh -c 'ls \"$GPUMEM_SHARED_FOLDER\"'").out, "")
+      << "and the file is there only when it is needed";
+  write("mine", "3 1 of-an-earlier-run: x\n");
+  const outcome named = run(write_line, "GPUMEM_OOM_FILE='" + path("mine") + "'");
+  EXPECT_THAT(named.err, Not(HasSubstr("of-an-earlier-run")));
+  EXPECT_THAT(content_of(path("mine")), HasSubstr("12 77 train")) << "the user's own file stays";
+}
+
+TEST_F(Supervise, WaitsForACardWithRoom) {
+  const std::string full = four_cards + " FAKENVML_USED=0=20480,1=20480,2=16384,3=20480 FAKENVML_PIDS=0=1,1=1,2=1,3=1";
+  const outcome fits = run("run --wait 5s --limit 6GiB -- sh -c 'echo $CUDA_VISIBLE_DEVICES'", full);
+  EXPECT_EQ(fits.out, uuid(2) + "\n") << fits.err;
+  EXPECT_EQ(fits.err, "") << "there was no need to wait";
+  const outcome never = run("run --wait 0.3 --limit 50% -- true", full);
+  EXPECT_EQ(never.exit_status, 1);
+  EXPECT_THAT(never.err,
+              HasSubstr("gpumem: waiting for a card with 50% free: " + uuid(0) + " has 4.00 GiB free and 1 processes"));
+  EXPECT_THAT(never.err, HasSubstr("gpumem: --wait: after 0 s there is not a card with 50% free: "));
+  EXPECT_EQ(run("run --wait 0s -- true", full).exit_status, 1) << "nobody may use it";
+  EXPECT_EQ(run("run --wait -- sh -c 'echo $CUDA_VISIBLE_DEVICES'", four_cards + " FAKENVML_PIDS=0=1,1=1,3=1").out,
+            uuid(2) + "\n");
+  EXPECT_EQ(run("run --wait 0 --devices 2 --limit 6GiB -- true", full).exit_status, 0) << "a card by name";
+  EXPECT_EQ(run("run --wait 0 --devices 1 --limit 6GiB -- true", full).exit_status, 1);
+  expect_refused("run --wait soon -- true", 2, "--wait soon: expected a time such as 30s, 10m or 2h");
+}
+
+}  // namespace
+}  // namespace gpumem::cli

@@ -1,0 +1,167 @@
+#include "block_uses.hpp"
+
+#include <gmock/gmock.h>
+
+#include "log.hpp"
+#include "ordered_heap.hpp"
+
+namespace gpumem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+/// A block of one stream, which a second one uses as well: its work is done after 1 ms.
+class BlockUses : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    former_ = set_log_sink([this](std::string_view line) { said_ += std::string{line}; });
+  }
+  void TearDown() override { static_cast<void>(set_log_sink(former_)); }
+  void use(block_index i, stream_ref s) {
+    t_.device.enqueue(s, 1'000'000);
+    uses_.make_room();
+    uses_.add(i, t_.slot(s));
+  }
+  [[nodiscard]] std::uint32_t references(owner_id o) const { return t_.streams[o].references; }
+
+  ordered_heap t_;
+  block_uses uses_{t_.blocks, t_.streams, "0"};
+  stream_ref first_ = t_.device.create_stream();
+  stream_ref second_ = t_.device.create_stream();
+  owner_id mine_ = t_.slot(first_);
+  owner_id user_ = t_.slot(second_);
+  block_index shared_ = t_.take(mine_);
+  log_sink former_;
+  std::string said_;
+};
+
+TEST_F(BlockUses, AreNotedOnceForEachStreamAndHoldItsSlot) {
+  EXPECT_FALSE(uses_.any(shared_));
+  use(shared_, second_);
+  use(shared_, second_);
+  EXPECT_TRUE(uses_.any(shared_));
+  EXPECT_EQ(references(user_), 1U);
+  std::vector<std::uint32_t> counted(t_.streams.end());
+  uses_.count_references(shared_, &counted);
+  EXPECT_EQ(counted[user_], 1U);
+  EXPECT_GT(uses_.metadata_bytes(), 0U);
+}
+
+TEST_F(BlockUses, KeepAFreedBlockBackUntilTheirFencesAreDone) {
+  use(shared_, second_);
+  uses_.free(shared_, mine_);
+  EXPECT_THAT(uses_.waiting(), ElementsAre(shared_));
+  EXPECT_EQ(t_.blocks.totals().fenced_bytes, 512U);
+  EXPECT_EQ(t_.streams.fences_recorded(), 1U) << "before the block is published";
+  uses_.poll();
+  EXPECT_THAT(uses_.waiting(), ElementsAre(shared_)) << "the work is not done";
+  t_.device.advance_by(2'000'000);
+  uses_.poll();
+  EXPECT_THAT(uses_.waiting(), IsEmpty());
+  EXPECT_EQ(t_.blocks.totals().cached_bytes, 512U) << "free for its own stream";
+  EXPECT_EQ(references(mine_) + references(user_), 0U);
+}
+
+TEST_F(BlockUses, LetABlockGoToEverybodyWhereItsOwnStreamIsKnownToBeDoneToo) {
+  use(shared_, second_);
+  uses_.free(shared_, mine_);
+  const result<fence_index> own = t_.streams.cover(mine_);
+  ASSERT_TRUE(own.ok());
+  t_.let_time_pass();
+  uses_.poll();
+  EXPECT_EQ(t_.blocks.totals().idle_bytes, mib);
+  t_.streams.let_go(*own);
+}
+
+TEST_F(BlockUses, ByTheStreamThatFreesItWaitForNothing) {
+  use(shared_, second_);
+  t_.blocks.at(shared_).owner = user_;
+  --t_.streams[mine_].references;
+  ++t_.streams[user_].references;
+  uses_.free(shared_, user_);
+  EXPECT_THAT(uses_.waiting(), IsEmpty());
+  EXPECT_EQ(t_.streams.fences_recorded(), 0U);
+  EXPECT_EQ(t_.blocks.totals().cached_bytes, 512U);
+}
+
+TEST_F(BlockUses, LeakABlockWhoseFenceCannotBeRecordedAndSayWhy) {
+  use(shared_, second_);
+  t_.device.fail_nth(device_call::record, 1);
+  uses_.free(shared_, mine_);
+  EXPECT_EQ(t_.blocks.totals().leaked_bytes, 512U);
+  EXPECT_EQ(references(mine_) + references(user_), 0U);
+  EXPECT_THAT(said_, ::testing::HasSubstr("pool 0: 512 B at 0x10000000 leaked, its fence failed: "));
+}
+
+TEST_F(BlockUses, LeakABlockWhoseFenceFailsLater) {
+  use(shared_, second_);
+  uses_.free(shared_, mine_);
+  t_.device.fail_nth(device_call::query, 1);
+  uses_.poll();
+  EXPECT_THAT(uses_.waiting(), IsEmpty());
+  EXPECT_EQ(t_.blocks.totals().leaked_bytes, 512U);
+}
+
+TEST_F(BlockUses, AreFencedLaterWhereACaptureForbidsItOrTheHostIsShort) {
+  for (const errc why : {errc::unsupported, errc::host_failure}) {
+    const block_index i = t_.take(mine_);
+    use(i, second_);
+    t_.device.fail_nth(device_call::record, 1, why);
+    uses_.free(i, mine_);
+    EXPECT_THAT(uses_.waiting(), ElementsAre(i));
+    uses_.poll();
+    EXPECT_THAT(uses_.waiting(), ElementsAre(i)) << "the fence is recorded now";
+    t_.device.advance_by(2'000'000);
+    uses_.poll();
+    EXPECT_THAT(uses_.waiting(), IsEmpty());
+  }
+}
+
+TEST_F(BlockUses, GoToAStreamThatIsOrderedBehindAllOfThem) {
+  const stream_ref third = t_.device.create_stream();
+  const owner_id waiter = t_.slot(third);
+  use(shared_, second_);
+  uses_.free(shared_, mine_);
+  EXPECT_TRUE(uses_.take_over(waiter, shared_));
+  EXPECT_EQ(t_.streams.device_waits(), 2U) << "behind its own stream and the user";
+  EXPECT_FALSE(t_.blocks.owns_nothing(waiter));
+  EXPECT_EQ(references(mine_) + references(user_), 0U);
+}
+
+TEST_F(BlockUses, StayWhereAStreamCannotBeOrderedBehindThem) {
+  const owner_id waiter = t_.slot(t_.device.create_stream());
+  use(shared_, second_);
+  t_.device.fail_nth(device_call::record, 1, errc::unsupported);
+  uses_.free(shared_, mine_);
+  EXPECT_FALSE(uses_.take_over(waiter, shared_)) << "a fence is missing";
+  t_.streams[mine_].is_graph = true;
+  EXPECT_FALSE(uses_.take_over_all(waiter, idle_owner)) << "a graph's memory is nobody else's";
+  t_.streams[mine_].is_graph = false;
+  EXPECT_THAT(uses_.waiting(), ElementsAre(shared_));
+}
+
+TEST_F(BlockUses, AreTakenOverByOwner) {
+  const owner_id waiter = t_.slot(t_.device.create_stream());
+  const block_index other = t_.take(user_);
+  use(shared_, second_);
+  use(other, first_);
+  uses_.free(shared_, mine_);
+  uses_.free(other, user_);
+  EXPECT_TRUE(uses_.take_over_all(mine_, mine_)) << "its own, behind the user only";
+  EXPECT_THAT(uses_.waiting(), ElementsAre(other));
+  EXPECT_TRUE(uses_.take_over_all(waiter, idle_owner));
+  EXPECT_FALSE(uses_.take_over_all(waiter, idle_owner)) << "none is left";
+}
+
+TEST_F(BlockUses, HoldEveryFenceThatIsStillNeeded) {
+  use(shared_, second_);
+  t_.device.fail_nth(device_call::record, 1, errc::unsupported);
+  uses_.free(shared_, mine_);
+  held_fences held{t_.streams};
+  uses_.hold_fences(&held);
+  EXPECT_EQ(held.all().size(), 2U) << "the free's, and the use's, which was missing";
+}
+
+}  // namespace
+}  // namespace gpumem

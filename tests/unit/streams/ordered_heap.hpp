@@ -1,0 +1,47 @@
+/// A heap whose blocks belong to streams of a simulated device: what the tests of this layer stand on.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "bits.hpp"
+#include "gpumem/sim_device.hpp"
+#include "stream_order.hpp"
+
+namespace gpumem {
+
+struct ordered_heap {
+  sim_device device;
+  heap blocks{1};
+  stream_order streams;
+  explicit ordered_heap(stream_id_mode ids = stream_id_mode::notify) : streams{device, blocks, ids} {
+    blocks.add_segment(0x1000'0000, mib, 0);
+  }
+  ~ordered_heap() { EXPECT_TRUE(blocks.validate().ok()) << blocks.validate().message(); }
+  ordered_heap(const ordered_heap&) = delete;
+  ordered_heap& operator=(const ordered_heap&) = delete;
+
+  owner_id slot(stream_ref s) { return streams.slot_of(s, *streams.key_of(s)); }
+  /// A live block of 512 B, of the owner's.
+  block_index take(owner_id o) {
+    const block_index i = blocks.carve(blocks.best_fit(0, o, true, 512, 512), 512, 512);
+    blocks.at(i).owner = o;
+    ++streams[o].references;
+    return i;
+  }
+  /// Allocates and frees 512 B on the stream, whose work lags by 1 ms.
+  void free_on(stream_ref s) {
+    const owner_id o = slot(s);
+    device.enqueue(s, 1'000'000);
+    const block_index i = take(o);
+    --streams[o].references;
+    blocks.release(i, o, streams[o].epoch, false);
+    streams[o].dirty = true;
+  }
+  /// All work so far is done, and its fences are seen to be.
+  void let_time_pass() {
+    device.advance_by(2'000'000);
+    streams.poll();
+  }
+};
+
+}  // namespace gpumem

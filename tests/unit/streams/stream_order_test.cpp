@@ -1,0 +1,225 @@
+#include "stream_order.hpp"
+
+#include "ordered_heap.hpp"
+
+namespace gpumem {
+namespace {
+
+using table = ordered_heap;
+
+TEST(streams, a_handle_that_is_used_again_is_another_stream) {
+  for (const stream_id_mode ids : {stream_id_mode::query, stream_id_mode::notify}) {
+    table t{ids};
+    const stream_ref first = t.device.create_stream();
+    t.free_on(first);
+    const owner_id before = t.slot(first);
+    t.streams.stream_gone(before);
+    ASSERT_TRUE(t.device.destroy_stream(first).ok());
+    const stream_ref second = t.device.create_stream();
+    ASSERT_EQ(second, first) << "the simulated driver reuses handles";
+    EXPECT_NE(t.slot(second), before);
+  }
+}
+
+TEST(streams, query_asks_the_device_and_notify_does_not) {
+  table q{stream_id_mode::query};
+  table n{stream_id_mode::notify};
+  const auto asked = [](const table& t) { return t.device.calls()[static_cast<std::size_t>(device_call::stream_id)]; };
+  static_cast<void>(q.streams.key_of(q.device.create_stream()));
+  static_cast<void>(n.streams.key_of(n.device.create_stream()));
+  static_cast<void>(q.streams.key_of({}));
+  EXPECT_EQ(asked(q), 1U) << "the default stream never ends";
+  EXPECT_EQ(asked(n), 0U);
+}
+
+TEST(streams, one_fence_covers_everything_freed_so_far) {
+  table t{stream_id_mode::notify};
+  const stream_ref s = t.device.create_stream();
+  for (int i = 0; i < 10; ++i) t.free_on(s);
+  const result<fence_index> first = t.streams.cover(t.slot(s));
+  const result<fence_index> again = t.streams.cover(t.slot(s));
+  ASSERT_TRUE(first.ok() && again.ok());
+  EXPECT_EQ(*first, *again);
+  EXPECT_EQ(t.streams.fences_recorded(), 1U);
+  t.streams.poll();
+  EXPECT_GT(t.blocks.totals().cached_bytes, 0U) << "the work is not done";
+  t.device.advance_by(2'000'000);
+  t.streams.poll();
+  EXPECT_EQ(t.blocks.totals().cached_bytes, 0U);
+  t.streams.let_go(*first);
+  t.streams.let_go(*again);
+}
+
+TEST(streams, a_handle_that_may_be_dead_is_never_recorded_on) {
+  const auto calls = [](const table& t, device_call c) { return t.device.calls()[static_cast<std::size_t>(c)]; };
+  table q{stream_id_mode::query};
+  const stream_ref s = q.device.create_stream();
+  q.free_on(s);
+  ASSERT_TRUE(q.device.destroy_stream(s).ok());
+  ASSERT_TRUE(q.streams.cover(1).ok());
+  EXPECT_EQ(calls(q, device_call::record), 0U);
+  EXPECT_EQ(calls(q, device_call::record_context), 1U);
+
+  table n{stream_id_mode::notify};
+  const stream_ref r = n.device.create_stream();
+  n.free_on(r);
+  n.streams.stream_gone(n.slot(r));
+  EXPECT_EQ(calls(n, device_call::record), 0U);
+  EXPECT_EQ(calls(n, device_call::record_context), 1U);
+}
+
+TEST(streams, a_stream_that_left_nothing_behind_is_forgotten) {
+  table t{stream_id_mode::notify};
+  const stream_ref s = t.device.create_stream();
+  t.free_on(s);
+  t.streams.stream_gone(t.slot(s));
+  EXPECT_EQ(t.streams.in_use(), 1U);
+  t.device.advance_by(2'000'000);
+  t.streams.poll();
+  EXPECT_EQ(t.streams.in_use(), 0U);
+  for (int i = 0; i < 1'000; ++i) {
+    const stream_ref next = t.device.create_stream();
+    t.free_on(next);
+    t.streams.stream_gone(t.slot(next));
+    ASSERT_TRUE(t.device.destroy_stream(next).ok());
+    t.device.advance_by(2'000'000);
+    t.streams.poll();
+  }
+  EXPECT_LE(t.streams.end(), 4U) << "slots are used again";
+}
+
+TEST(streams, ordering_behind_another_stream_waits_once_for_what_is_covered) {
+  table t{stream_id_mode::notify};
+  const stream_ref a = t.device.create_stream();
+  const stream_ref b = t.device.create_stream();
+  t.free_on(a);
+  const owner_id from = t.slot(a);
+  const owner_id to = t.slot(b);
+  ASSERT_TRUE(t.streams.order_behind(to, from).ok());
+  ASSERT_TRUE(t.streams.order_behind(to, from).ok());
+  EXPECT_EQ(t.streams.device_waits(), 1U);
+  t.free_on(a);
+  ASSERT_TRUE(t.streams.order_behind(to, from).ok());
+  EXPECT_EQ(t.streams.device_waits(), 2U);
+}
+
+TEST(streams, a_failed_fence_leaks_what_a_gone_stream_left_and_nothing_of_a_living_one) {
+  table t{stream_id_mode::notify};
+  const stream_ref living = t.device.create_stream();
+  const stream_ref ended = t.device.create_stream();
+  t.free_on(living);
+  t.free_on(ended);
+  const result<fence_index> f = t.streams.cover(t.slot(living));
+  ASSERT_TRUE(f.ok());
+  t.streams.stream_gone(t.slot(ended));
+  t.device.fail_nth(device_call::query, 1);
+  t.device.fail_nth(device_call::query, 2);
+  t.streams.poll();
+  t.streams.let_go(*f);
+  EXPECT_EQ(t.blocks.totals().leaked_bytes, 512U);
+  EXPECT_EQ(t.blocks.totals().cached_bytes, 512U);
+  EXPECT_TRUE(t.streams[t.slot(living)].dirty) << "another fence may be tried";
+}
+
+TEST(streams, a_graph_keeps_its_blocks_until_it_is_released) {
+  table t{stream_id_mode::notify};
+  const stream_ref s = t.device.create_stream();
+  const result<owner_id> g = t.streams.capture_begin(t.slot(s));
+  ASSERT_TRUE(g.ok());
+  const block_index i = t.blocks.carve(t.blocks.best_fit(0, *g, true, 512, 512), 512, 512);
+  t.blocks.release(i, *g, t.streams[*g].epoch, false);
+  t.streams[*g].dirty = true;
+  const result<std::uint64_t> graph = t.streams.capture_end(t.slot(s));
+  ASSERT_TRUE(graph.ok());
+  EXPECT_EQ(t.streams.cover(*g).code(), errc::unsupported);
+  EXPECT_EQ(t.streams.graph_gone(*graph + 1).code(), errc::invalid_argument);
+  ASSERT_TRUE(t.streams.graph_gone(*graph).ok());
+  EXPECT_EQ(t.streams.graph_gone(*graph).code(), errc::invalid_argument);
+  t.streams.poll();
+  EXPECT_EQ(t.blocks.totals().cached_bytes, 0U);
+}
+
+TEST(streams, no_fence_is_recorded_or_asked_while_a_stream_captures) {
+  table t;
+  const stream_ref a = t.device.create_stream();
+  t.free_on(a);
+  const owner_id o = t.slot(a);
+  const result<fence_index> before = t.streams.cover(o);
+  ASSERT_TRUE(before.ok());
+  ASSERT_TRUE(t.streams.capture_begin(o).ok());
+  EXPECT_EQ(t.streams.capture_begin(o).code(), errc::invalid_argument) << "it captures already";
+  EXPECT_EQ(t.streams.captures(), 1U);
+  EXPECT_EQ(t.streams.record(o).code(), errc::unsupported);
+  t.device.advance_by(2'000'000);
+  EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::pending) << "even a query would spoil it";
+  const result<std::uint64_t> graph = t.streams.capture_end(o);
+  ASSERT_TRUE(graph.ok());
+  EXPECT_EQ(t.streams.capture_end(o).code(), errc::invalid_argument);
+  EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::done);
+  EXPECT_TRUE(t.streams.order_behind_fence(o, *before).ok()) << "nobody waits for what is done";
+  EXPECT_EQ(t.streams.device_waits(), 0U);
+  t.streams.let_go(*before);
+  ASSERT_TRUE(t.streams.graph_gone(*graph).ok());
+}
+
+TEST(streams, a_graph_that_is_still_captured_cannot_be_released) {
+  table t;
+  const owner_id o = t.slot(t.device.create_stream());
+  ASSERT_TRUE(t.streams.capture_begin(o).ok());
+  EXPECT_EQ(t.streams.graph_gone(1).code(), errc::invalid_argument);
+  const owner_id g = t.streams[o].graph;
+  EXPECT_FALSE(t.streams.serves_others(g));
+  ASSERT_TRUE(t.streams.capture_end(o).ok());
+  ++t.streams[g].references;
+  ASSERT_TRUE(t.streams.graph_gone(1).ok());
+  EXPECT_TRUE(t.streams.serves_others(g));
+  --t.streams[g].references;
+}
+
+TEST(streams, a_fence_that_failed_orders_nobody) {
+  table t;
+  const owner_id a = t.slot(t.device.create_stream());
+  const owner_id b = t.slot(t.device.create_stream());
+  const result<fence_index> f = t.streams.record(a);
+  ASSERT_TRUE(f.ok());
+  t.device.fail_nth(device_call::query, 1);
+  EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::failed);
+  EXPECT_EQ(t.streams.order_behind_fence(b, *f).code(), errc::device_error);
+  t.streams.let_go(*f);
+  t.device.fail_nth(device_call::record, 1);
+  EXPECT_EQ(t.streams.record(a).code(), errc::device_error);
+  t.free_on(t.streams[a].stream);
+  t.device.fail_nth(device_call::record, 1);
+  EXPECT_EQ(t.streams.order_behind(b, a).code(), errc::device_error);
+  t.device.fail_nth(device_call::wait_stream, 1);
+  EXPECT_EQ(t.streams.order_behind(b, a).code(), errc::device_error);
+  EXPECT_TRUE(t.streams.order_behind(b, a).ok()) << "the fence is there still";
+}
+
+TEST(streams, a_query_that_the_host_had_no_memory_for_is_asked_again) {
+  table t;
+  const owner_id a = t.slot(t.device.create_stream());
+  const result<fence_index> f = t.streams.record(a);
+  ASSERT_TRUE(f.ok());
+  t.device.fail_nth(device_call::query, 1, errc::host_failure);
+  EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::pending);
+  EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
+  t.streams.let_go(*f);
+}
+
+TEST(streams, what_a_slot_frees_is_its_own_at_once_and_the_reference_ends) {
+  table t;
+  const stream_ref s = t.device.create_stream();
+  const owner_id o = t.slot(s);
+  EXPECT_EQ(t.streams.find(*t.streams.key_of(s)), o);
+  EXPECT_EQ(t.streams.find(12345), std::nullopt);
+  const block_index i = t.take(o);
+  t.streams.free_block(i, o);
+  EXPECT_EQ(t.streams[o].references, 0U);
+  EXPECT_TRUE(t.streams[o].dirty);
+  EXPECT_EQ(t.blocks.totals().cached_bytes, mib) << "with one stream, idle neighbours are its own";
+  EXPECT_GT(t.streams.metadata_bytes(), 0U);
+}
+
+}  // namespace
+}  // namespace gpumem
