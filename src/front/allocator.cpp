@@ -76,7 +76,7 @@ class pooled_allocator final : public allocator {
       if (status ok = fits_device(r, p.config().total_bytes); !ok) return ok;
     }
     if (r.alignment == block_granularity) {  // a hit after all, by another pool or stream than the last
-      if (const address at = p.try_cache_of_any_stream(r.stream, r.bytes); at != 0) return to_pointer(at);
+      if (const address at = p.try_cache(r.stream, r.bytes); at != 0) return to_pointer(at);
     }
     const bool asks = asks_for_captures(p.config(), on);
     if (asks || captures_.busy()) {
@@ -109,7 +109,7 @@ class pooled_allocator final : public allocator {
     }
     if (pools_.size() > 1) {
       for (const placed_pool& candidate : pools_) {
-        if (candidate.it->free_to_cache_of_any_stream(at, stated)) return {};
+        if (candidate.it->free_to_cache(at, stated)) return {};
       }
     }
     // What the loop below comes to where there is one pool, as there mostly is.

@@ -12,13 +12,13 @@ namespace gpumem {
 void* allocator::try_cache(std::size_t bytes, stream_ref stream, int device) noexcept {
   const latest_cache& latest = latest_cache_of_thread;
   if (latest.allocator != number_ || latest.device != device) return nullptr;
-  return to_pointer(latest.of->try_cache(*latest.cache, stream, bytes));
+  return to_pointer(latest.of->allocate(*latest.cache, stream, bytes));
 }
 
 bool allocator::free_to_cache(void* p, const release* stated) noexcept {
   const latest_cache& latest = latest_cache_of_thread;
   if (latest.allocator != number_ || (stated != nullptr && stated->device)) return false;
-  return latest.of->free_to_cache(*latest.cache, to_address(p), stated);
+  return latest.of->free(*latest.cache, to_address(p), stated);
 }
 
 void* allocator::allocate_or_throw(const request& r) {

@@ -9,16 +9,10 @@
 #include <cassert>
 #include <cstdint>
 
+#include "block_ids.hpp"
 #include "host_range.hpp"
 
 namespace gpumem {
-
-using block_index = std::uint32_t;
-inline constexpr block_index no_block = 0xffff'ffff;
-
-/// Whose free blocks an index holds: 0 is everybody's (idle), any other number the pool's name for a stream.
-using owner_id = std::uint32_t;
-inline constexpr owner_id idle_owner = 0;
 
 using segment_index = std::uint32_t;
 

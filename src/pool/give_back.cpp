@@ -102,7 +102,7 @@ trim_result pool::trim(std::uint64_t bytes) {
   guard lock = enter();
   trim_result out;
   poll();
-  flush_caches();
+  cache_.reclaim_all();
   const bool allowed = policy_.gives_back(give_back::trim, view());
   if (allowed) {
     out.returned_bytes = return_idle(lock, bytes);
@@ -124,7 +124,7 @@ limit_result pool::set_limit(std::uint64_t limit_bytes) {
   out.limit_bytes = limit_bytes;
   out.reserved_bytes = budget_.reserved();
   out.over_bytes = out.reserved_bytes > limit_bytes ? out.reserved_bytes - limit_bytes : 0;
-  const thread_caches::stop_caches all{caches_};
+  const auto stopped = cache_.stop();
   out.live_bytes = stats_of_stopped().live_bytes;
   return out;
 }

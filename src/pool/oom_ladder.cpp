@@ -32,9 +32,9 @@ block_index pool::climb(guard& lock, want& w) {
     if (w.bytes <= std::max(budget_.limit(), budget_.reserved())) {
       poll();
       if (const block_index i = search(w); i != no_block) return i;
-      if (flush_caches()) {
+      if (cache_.reclaim_all()) {
         if (const block_index i = search(w); i != no_block) {
-          note_pressure();
+          cache_.pressure();
           return i;
         }
       }
@@ -42,7 +42,7 @@ block_index pool::climb(guard& lock, want& w) {
         if (const block_index i = search(w); i != no_block) return i;
       }
       if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
-      note_pressure();
+      cache_.pressure();
       const growth grown = grow(lock, w);
       if (w.placed != no_block) return w.placed;
       if (const block_index i = search(w); i != no_block) return i;
@@ -57,7 +57,7 @@ block_index pool::climb(guard& lock, want& w) {
         if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
       }
       // What other threads freed while the lock was given up may be in their caches.
-      if (flush_caches()) {
+      if (cache_.reclaim_all()) {
         heap_.absorb_idle(w.owner);
         if (const block_index i = search(w); i != no_block) return i;
         if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
@@ -239,7 +239,7 @@ void pool::fill_report(guard& lock, const request& r, const want& w, oom_report*
   report->requested_bytes = r.bytes;
   report->rounded_bytes = w.bytes;
   {
-    const thread_caches::stop_caches all{caches_};
+    const auto stopped = cache_.stop();
     report->pool_statistics = stats_of_stopped();
   }
   report->driver_message = w.driver_error.message();

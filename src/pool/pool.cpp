@@ -14,15 +14,19 @@ namespace gpumem {
 pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
     : config_{std::move(config)},
       device_{on},
+      cache_{on,
+             *this,
+             {.on = config_.thread_cache,
+              // Who is told of every free (a trace) is told under the lock, and in order.
+              .without_lock = !config_.before_free,
+              .place = {config_.before_free ? 0 : config_.allocator_number, config_.ordinal}},
+             [this](thread_cache& c) { thread_ends(c); }},
       policy_{std::move(decides), config_.policy_name},
       budget_{config_.limit_bytes, config_.group},
       heap_{policy_.segment_classes()},
       streams_{on, heap_, config_.stream_ids},
       uses_{heap_, streams_, config_.name},
-      follower_{config_.plan != nullptr ? std::make_unique<plan::follower>(config_.plan) : nullptr},
-      caches_{*this, {config_.before_free ? 0 : config_.allocator_number, config_.ordinal}, [this](thread_cache& c) {
-                thread_ends(c);
-              }} {
+      follower_{config_.plan != nullptr ? std::make_unique<plan::follower>(config_.plan) : nullptr} {
   if (on.info().page_bytes != 0) page_rules_ = policy_.pages(view());
   no_report_ = {errc::out_of_memory, fmt::format("out of memory on pool {} ({}); the host has no memory for the report",
                                                  config_.name, config_.policy_name)};
@@ -31,7 +35,7 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
 }
 
 pool::~pool() {
-  caches_.close();
+  cache_.close();
   if (device_.condition() != device_condition::usable) return;  // the memory went with the device, or is the parent's
   return_everything_paged();
   for (const backed_segment& s : backed_) {
@@ -45,6 +49,47 @@ pool::~pool() {
   }
 }
 
+pool::guard pool::enter() {
+  guard lock{mutex_};
+  ++counts_.locks;
+  return lock;
+}
+
+bool pool::free_to_cache(address at, const release& stated) noexcept {
+  if (device_.condition() != device_condition::usable) return false;
+  if (!stated.stream) return cache_.free_of_any_stream(at, stated);
+  return streams_.key_is_known(*stated.stream) && cache_.free_by_key(at, streams_.known_key(*stated.stream), stated);
+}
+
+void pool::take_back(block_index i, owner_id o) noexcept {
+  if (lookahead_.is_large(heap_.at(i).bytes)) [[unlikely]]
+    lookahead_.freed(heap_.at(i).begin);
+  streams_.free_block(i, o);
+}
+
+class_room pool::room_of(unsigned klass) const noexcept {
+  return {.bytes = heap_.segment_bytes(klass),
+          .free_bytes = heap_.free_bytes(klass),
+          .segment_bytes = heap_.totals().segment_bytes,
+          .only_class = policy_.segment_classes() == 1,
+          .paged = paged()};
+}
+
+void pool::thread_ends(thread_cache& c) {
+  if (device_.condition() == device_condition::forked) return;
+  const guard lock = enter();
+  cache_.end(c, &counts_.allocations, &counts_.frees, &counts_.requested_bytes);
+}
+
+bool pool::plain_of(owner_id o, const stream_slot& slot, std::uint64_t bytes) noexcept {
+  return o <= owner_word::most_owner && !slot.is_graph && bytes <= bin_places::most_units * block_granularity;
+}
+
+bool pool::cacheable(owner_id o, std::uint64_t bytes) const noexcept {
+  const stream_slot& slot = streams_[o];
+  return plain_of(o, slot, bytes) && streams_.captures() == 0 && !slot.gone;
+}
+
 status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_slot* refusal) {
   const bool aligned = r.alignment <= block_granularity;
   std::uint64_t key = 0;
@@ -54,10 +99,10 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
     const result<std::uint64_t> asked = streams_.key_of(r.stream);
     if (!asked) return asked.why();
     key = *asked;
-    if (aligned && (*at = try_cache_by_key(key, r.bytes)) != 0) return {};
+    if (aligned && (*at = cache_.allocate_by_key(key, r.bytes)) != 0) return {};
   }
   guard lock = enter();
-  thread_cache* const mine = fold_mine();
+  thread_cache* const mine = cache_.mine();
   const owner_id stream = streams_.slot_of(r.stream, key);
   const stream_slot& asks = streams_[stream];
   want w;
@@ -70,17 +115,17 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
   w.plain = plain_of(w.owner, owner, rounded);
   if (mine != nullptr) {
     if (aligned && w.plain && streams_.captures() == 0 && !owner.gone) {
-      *at = refill(*mine, w.owner, rounded, r.bytes);
+      *at = cache_.refill(*mine, {w.owner, owner.key}, rounded, r.bytes);
       if (*at != 0) return {};
     }
-    age(*mine);
+    cache_.age(*mine);
   }
   return serve(lock, r, w, key, at, refusal);
 }
 
 // By the heap, or by what the driver and everybody else can be made to give.
 status pool::serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_slot* refusal) {
-  note_calm(w.bytes);
+  cache_.served_below(w.bytes);
   slot_reference kept{streams_, w.owner};  // while the lock is given up; then it stands for the block
   block_index i = follower_ != nullptr ? place_planned(lock, w, key) : no_block;
   if (i == no_block && opened_) i = lookahead_.is_large(w.bytes) ? search_large(lock, w) : search(w);
@@ -127,14 +172,19 @@ block_index pool::search_of(const want& w, owner_id other) {
 address pool::hand_out(block_index i, owner_id o, bool plain, std::uint64_t requested_bytes) {
   block& b = heap_.at(i);
   b.owner = o;
-  if (!pointers_.has_room()) make_room_for_slot_of(i);
-  pointers_.insert(
-      b.begin, i,
-      plain ? owner_word::plain(b.bytes, requested_bytes, o) : owner_word::needs_lock(b.bytes - requested_bytes));
+  const owner_word word =
+      plain ? owner_word::plain(b.bytes, requested_bytes, o) : owner_word::needs_lock(b.bytes - requested_bytes);
+  try {
+    cache_.insert(b.begin, i, word);
+  } catch (const std::bad_alloc&) {  // nobody ever had the block
+    if (follower_ != nullptr) follower_->gone(i);
+    streams_.free_block(i, o);
+    throw;
+  }
   ++counts_.allocations;
   counts_.requested_bytes += requested_bytes;
   const heap_totals& now = heap_.totals();
-  note_live();
+  cache_.note_live();
   counts_.peak_blocks = std::max(counts_.peak_blocks, now.live_blocks + now.free_blocks);
   return b.begin;
 }
@@ -155,7 +205,7 @@ status pool::why_not_live(address at, block_index i) const {
 
 // The slot of any block that the heap knows; nobody's where the heap has it.
 owner_word pool::held_as(block_index i) const noexcept {
-  return i != no_block && heap_.at(i).state == block_state::live ? pointers_.find(heap_.at(i).begin).word()
+  return i != no_block && heap_.at(i).state == block_state::live ? cache_.pointers().find(heap_.at(i).begin).word()
                                                                  : owner_word{};
 }
 
@@ -165,9 +215,9 @@ owner_word pool::held_as(block_index i) const noexcept {
 result<std::uint64_t> pool::key_of_stated(address at, stream_ref s) {
   if (streams_.has_lasting_handle(s)) {
     const guard lock{mutex_};
-    const pointer_map::lookup seen = pointers_.find(at);
+    const pointer_map::lookup seen = cache_.pointers().find(at);
     if (seen.word().held_by() == holder::program) {
-      const stream_slot& own = streams_[heap_.at(pointers_.block_of(seen.at)).owner];
+      const stream_slot& own = streams_[heap_.at(cache_.pointers().block_of(seen.at)).owner];
       if (!own.is_graph && own.stream == s) return own.key;
     }
     if (const std::optional<std::uint64_t> known = streams_.key_of_handle(s)) return *known;
@@ -181,17 +231,17 @@ status pool::release_block(address at, const release& stated) {
     const result<std::uint64_t> k = key_of_stated(at, *stated.stream);
     if (!k) return k.why();
     key = *k;
-    if (!streams_.key_is_known(*stated.stream) && free_to_cache_by_key(at, key, stated)) return {};
+    if (!streams_.key_is_known(*stated.stream) && cache_.free_by_key(at, key, stated)) return {};
   }
   const guard lock = enter();
-  const pointer_map::lookup seen = pointers_.find(at);
+  const pointer_map::lookup seen = cache_.pointers().find(at);
   const owner_word held = seen.word();
   if (held.held_by() != holder::program) {
-    status why = why_not_live(at, held.held_by() == holder::cache ? pointers_.block_of(seen.at) : no_block);
+    status why = why_not_live(at, held.held_by() == holder::cache ? cache_.pointers().block_of(seen.at) : no_block);
     if (why.code() == errc::double_free) ++counts_.misuses;
     return why;
   }
-  const block_index i = pointers_.block_of(seen.at);
+  const block_index i = cache_.pointers().block_of(seen.at);
   block& b = heap_.at(i);
   const std::uint64_t requested = b.bytes - held.slack_bytes();
   if (stated.bytes && *stated.bytes != requested) {
@@ -199,8 +249,8 @@ status pool::release_block(address at, const release& stated) {
     return {errc::wrong_size,
             fmt::format("{:#x} was allocated with {} bytes and is freed with {}", at, requested, *stated.bytes)};
   }
-  thread_cache* const mine = fold_mine();  // not before: a refused free changes nothing
-  if (mine != nullptr) age(*mine);
+  thread_cache* const mine = cache_.mine();  // not before: a refused free changes nothing
+  if (mine != nullptr) cache_.age(*mine);
   // What a capture allocated stays with its graph, whoever frees it. A stream that is seen for the first time takes
   // host memory: where there is none, the block is still live.
   const owner_id o = !stated.stream               ? b.owner
@@ -221,12 +271,13 @@ status pool::release_block(address at, const release& stated) {
     b.owner = o;
   }
   if (uses_.any(i)) {
-    pointers_.erase(seen.at);
+    cache_.pointers().erase(seen.at);
     if (lookahead_.is_large(b.bytes)) lookahead_.freed(b.begin);
     uses_.free(i, o);
   } else {
-    if (mine != nullptr && cacheable(o, b.bytes) && keep(*mine, seen.at, o)) return {};
-    to_heap(seen.at, o);
+    const bool kept =
+        mine != nullptr && cacheable(o, b.bytes) && cache_.keep(*mine, seen.at, {o, streams_[o].key}, b.bytes, b.klass);
+    if (!kept) cache_.return_block(seen.at, o);
   }
   return {};
 }
@@ -242,13 +293,13 @@ status pool::record_use(address at, stream_ref s) {
   const result<std::uint64_t> key = streams_.key_of(s);
   if (!key) return key.why();
   const guard lock = enter();
-  pointer_map::lookup seen = pointers_.find(at);
+  pointer_map::lookup seen = cache_.pointers().find(at);
   if (seen.word().held_by() == holder::nobody) {  // inside a block, maybe
     const block_index around = heap_.containing(at);
-    if (around != no_block) seen = pointers_.find(heap_.at(around).begin);
+    if (around != no_block) seen = cache_.pointers().find(heap_.at(around).begin);
   }
   owner_word held = seen.word();
-  const block_index i = pointers_.block_of(seen.at);
+  const block_index i = cache_.pointers().block_of(seen.at);
   const owner_id user = held.held_by() == holder::program ? streams_.slot_of(s, *key) : idle_owner;
   if (user != idle_owner && user == heap_.at(i).owner) return {};
   if (user != idle_owner) uses_.make_room();  // a use that is refused changes nothing
@@ -268,15 +319,15 @@ status pool::stream_release(std::uint64_t key) {
   if (streams_[*o].capturing) {
     return {errc::invalid_argument, "a stream that is capturing cannot be released; end the capture first"};
   }
-  forget_caches(*o);
+  cache_.reclaim(*o);
   streams_.stream_gone(*o);
   return {};
 }
 
 status pool::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
   guard lock = enter();
-  forget_caches(idle_owner);  // what is freed from here on is looked at under the lock
-  if (!has_begun) poll();     // the last chance to learn of fences before the capture forbids asking
+  cache_.reclaim(idle_owner);  // what is freed from here on is looked at under the lock
+  if (!has_begun) poll();      // the last chance to learn of fences before the capture forbids asking
   status begun = streams_.capture_begin(streams_.slot_of(s, key)).why();
   // From here on no call begins that would spoil it; those under way are waited for.
   if (begun) calls_.wait_for_none(lock);

@@ -1,12 +1,10 @@
 // The pool: one heap, its policy, its budget and its stream order behind one lock. A logical device is one pool.
 //
-// Files: cache_allocate.cpp and cache_free.cpp (the paths without the lock), pool.cpp (those under it without a driver
-// call), pool_caches.cpp (what threads' caches and the pool hand each other), cache_limits.cpp (how much they keep),
+// Threads' caches stand before it (src/cache). Files: pool.cpp (the paths under the lock without a driver call),
 // oom_ladder.cpp (what happens when nothing fits), give_back.cpp (trim, limit), pool_check.cpp (statistics,
 // invariants). The lock is never held across a driver call that can block; whoever grows holds the growth ticket
 // instead, and frees go on meanwhile. Invariant: reserved = live + thread-cached + cached + fenced + idle + leaked,
-// with `budget.reserved()` never above the limit but by lowering it. To the heap, what a cache holds is live: it is
-// out, and its slot says whose it is.
+// with `budget.reserved()` never above the limit but by lowering it. To the heap, what a cache holds is live.
 #pragma once
 
 #include <array>
@@ -19,9 +17,9 @@
 
 #include "backing.hpp"
 #include "best_fit.hpp"
+#include "block_cache.hpp"
 #include "block_uses.hpp"
 #include "budget.hpp"
-#include "depot.hpp"
 #include "follower.hpp"
 #include "gpumem/policy.hpp"
 #include "gpumem/request.hpp"
@@ -34,11 +32,8 @@
 #include "page_map.hpp"
 #include "page_place.hpp"
 #include "page_step.hpp"
-#include "pointer_map.hpp"
-#include "returning_sizes.hpp"
 #include "stream_holds.hpp"
 #include "stream_order.hpp"
-#include "thread_caches.hpp"
 #include "unlocked_section.hpp"
 
 namespace gpumem {
@@ -61,7 +56,7 @@ struct pool_config {
   std::function<void(address at, std::uint64_t requested_bytes, stream_ref order)> before_free;
 };
 
-class pool {
+class pool final : private arena_below {
  public:
   /// `on` must outlive the pool. Takes nothing from the device yet.
   pool(device& on, pool_config config, std::unique_ptr<policy> decides);
@@ -70,15 +65,12 @@ class pool {
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
 
-  /// A block of exactly this size (rounded up to 512) from this thread's cache, which `mine` is, for the stream that it
-  /// served last, or 0. `requested` may be anything. No lock, no call.
-  [[nodiscard]] address try_cache(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept;
-  /// The same for any stream whose key costs no call, once the thread has a cache.
-  [[nodiscard]] address try_cache_of_any_stream(stream_ref of, std::uint64_t requested) noexcept;
-  /// True where the thread's cache, which `mine` is, took the block for its own stream; false where it did not, for
-  /// whatever reason, and nothing changed. `stated` may be null; its device is the caller's to look at.
-  [[nodiscard]] bool free_to_cache(thread_cache& mine, address at, const release* stated) noexcept;
-  [[nodiscard]] bool free_to_cache_of_any_stream(address at, const release& stated) noexcept;
+  /// Without the lock: a block from this thread's cache, or 0 (block_cache.hpp). `requested` may be anything.
+  [[nodiscard]] address try_cache(stream_ref of, std::uint64_t requested) noexcept {
+    return streams_.key_is_known(of) ? cache_.allocate_and_remember(of, streams_.known_key(of), requested) : 0;
+  }
+  /// Without the lock: true where this thread's cache took the block.
+  [[nodiscard]] bool free_to_cache(address at, const release& stated) noexcept;
 
   /// What the policy takes ahead of demand, taken now; nothing where the pool is open already. The driver's error,
   /// where it is not that memory is short; a later request tries again.
@@ -132,51 +124,18 @@ class pool {
   enum class growth : std::uint8_t { grew, waited, refused };
   enum class page_plan : std::uint8_t { ready, wait_first, give_back_first, impossible };
 
-  // cache_allocate.cpp, cache_free.cpp
-  [[nodiscard]] thread_cache* mine_without_lock() const noexcept;
-  [[nodiscard]] address try_cache_by_key(std::uint64_t key, std::uint64_t requested) noexcept;
-  [[nodiscard]] result<std::uint64_t> key_of_stated(address at, stream_ref s);
-  [[nodiscard]] address try_stream_cache(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
-  address pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
-  address pop_under_lock(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
-  [[nodiscard]] bool free_to_cache_by_key(address at, std::uint64_t key, const release& stated) noexcept;
-  [[nodiscard]] bool free_to_stream_cache(thread_cache& mine, address at, const release* stated,
-                                          const stream_cache* only) noexcept;
-
-  // pool_caches.cpp
-  [[nodiscard]] guard enter();
-  [[nodiscard]] thread_cache* fold_mine();
-  void fold(thread_cache& c) noexcept;
-  void note_live() noexcept;
-  [[nodiscard]] static bool plain_of(owner_id o, const stream_slot& slot, std::uint64_t bytes) noexcept;
-  [[nodiscard]] bool cacheable(owner_id o, std::uint64_t bytes) const noexcept;
-  void count_cached(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
-  address refill(thread_cache& mine, owner_id o, std::uint64_t bytes, std::uint64_t requested);
-  bool keep(thread_cache& mine, slot_index place, owner_id o);
-  void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, slot_index i, std::uint64_t most);
-  stream_cache* stream_cache_for(thread_cache& mine, owner_id o) noexcept;
-  stream_cache* new_stream_cache(thread_cache& mine, owner_id o) noexcept;
-  stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units);
-  bool hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most);
-  void empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0);
-  void empty(thread_cache& c, owner_id o);
-  void empty_depot(owner_id o);
-  void to_heap(slot_index i, owner_id o);
-  bool flush_caches();
-  void flush_stopped();
-  void make_room_for_slot_of(block_index i);
-  void forget_caches(owner_id o);
-  void thread_ends(thread_cache& c);
-
-  // cache_limits.cpp
-  void note_calm(std::uint64_t bytes) noexcept;
-  void note_pressure() noexcept;
-  [[nodiscard]] std::uint64_t may_keep(std::uint64_t bytes, unsigned klass) const noexcept;
-  [[nodiscard]] static stream_cache* next_bin(thread_cache& mine, std::uint32_t* place) noexcept;
-  void age(thread_cache& mine);
-  void shed(thread_cache& mine, std::uint64_t left);
+  // What the caches ask of what lies below them.
+  void take_back(block_index i, owner_id o) noexcept override;
+  [[nodiscard]] std::uint64_t out_bytes() const noexcept override { return heap_.totals().live_bytes; }
+  [[nodiscard]] class_room room_of(unsigned klass) const noexcept override;
 
   // pool.cpp
+  [[nodiscard]] guard enter();
+  void thread_ends(thread_cache& c);
+  [[nodiscard]] result<std::uint64_t> key_of_stated(address at, stream_ref s);
+  /// True where all that is known of a block fits into its owner word, so that a cache may have it.
+  [[nodiscard]] static bool plain_of(owner_id o, const stream_slot& slot, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool cacheable(owner_id o, std::uint64_t bytes) const noexcept;
   [[nodiscard]] static placement_request placement_of(const want& w) noexcept {
     return {.owner = w.owner, .klass = w.klass, .bytes = w.bytes, .alignment = w.alignment};
   }
@@ -288,46 +247,34 @@ class pool {
   [[nodiscard]] status check_stopped() const;
   [[nodiscard]] status check_caches() const;
   [[nodiscard]] pool_view view() const;
-  [[nodiscard]] std::uint64_t live_out() const noexcept;
   [[nodiscard]] bool nothing_behind(segment_index s) const;
 
   pool_config config_;
-  // What hits read without the lock. Nothing else lies in these lines, so that nobody's miss takes them away.
-  alignas(64) device& device_;
-  pointer_map pointers_;
+  device& device_;
+  block_cache cache_;
 
   guarded_policy policy_;
   budget budget_;
 
   mutable std::mutex mutex_;
   heap heap_;
-  depot depot_;
-  returning_sizes returning_;
   stream_order streams_;
   block_uses uses_;
   std::vector<backed_segment> backed_;  // by segment_index
   page_rules page_rules_;
-  /// Of a paged pool, larger blocks are not kept in caches; see cache_limits.cpp.
-  static constexpr std::uint32_t freely_kept_units = 64;
   page_map pages_;
   best_fit best_fit_;
   lookahead lookahead_;  ///< of a paged pool whose policy asks for it
   std::vector<oom_callback> callbacks_;
   growth_gate growth_;
   blocking_calls calls_;
-  bool calm_ = false;                ///< large blocks may be kept; see cache_limits.cpp
-  std::uint64_t calm_peak_ = 0;      ///< of live bytes, as it was when the count began anew
-  std::uint64_t calm_requests_ = 0;  ///< since then
-  std::uint64_t calm_bytes_ = 0;     ///< handed out by the heap since then
   bool opened_ = false;
   statistics counts_;                         // the counters; the bytes are filled in from the heap when asked
   status no_report_;                          // of a request that fails where the host has no memory for a report
   std::uint64_t lost_bytes_ = 0;              // segments that the driver failed to take back: leaked
-  std::uint64_t in_caches_bytes_ = 0;         // as counted when each thread was here last
   std::unique_ptr<plan::follower> follower_;  // null: no plan
   segment_index plan_segment_ = 0;
   address plan_begin_ = 0;  // 0: the plan's memory could not be had
-  thread_caches caches_;
 };
 
 }  // namespace gpumem

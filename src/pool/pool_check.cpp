@@ -12,15 +12,9 @@ pool_view pool::view() const {
           .free_at_start_bytes = config_.free_at_start_bytes,
           .limit_bytes = budget_.limit(),
           .reserved_bytes = budget_.reserved(),
-          .live_bytes = live_out(),
-          .peak_live_bytes = counts_.peak_live_bytes,
+          .live_bytes = cache_.live_bytes(),
+          .peak_live_bytes = cache_.peak_live_bytes(),
           .granularity_bytes = device_.info().granularity_bytes};
-}
-
-// What the program holds, without what caches do, as counted when each thread was here last.
-std::uint64_t pool::live_out() const noexcept {
-  const std::uint64_t cached = in_caches_bytes_ + depot_.bytes();
-  return heap_.totals().live_bytes > cached ? heap_.totals().live_bytes - cached : 0;
 }
 
 // A range of addresses without memory stands for no segment.
@@ -31,7 +25,7 @@ bool pool::nothing_behind(segment_index s) const {
 
 statistics pool::stats() {
   const guard lock{mutex_};
-  const thread_caches::stop_caches all{caches_};
+  const auto stopped = cache_.stop();
   return stats_of_stopped();
 }
 
@@ -40,21 +34,13 @@ statistics pool::stats_of_stopped() const {
   statistics s = counts_;
   const heap_totals& t = heap_.totals();
   s.reserved_bytes = t.segment_bytes + lost_bytes_;
-  s.thread_cached_bytes = depot_.bytes();
-  std::uint64_t cached_blocks = depot_.held_blocks();
-  std::uint64_t most_out = t.live_bytes - depot_.bytes();
-  for (const auto& c : caches_.all()) {
-    const cache_figures& f = c->figures;
-    s.thread_cached_bytes += f.held_bytes - static_cast<std::uint64_t>(f.handed_bytes);
-    most_out -= f.held_bytes - static_cast<std::uint64_t>(f.most_handed_bytes);
-    cached_blocks += c->blocks();
-    s.allocations += c->allocations();
-    s.frees += f.frees;
-    s.requested_bytes += f.requested_bytes;
-    s.metadata_bytes += c->metadata_bytes();
-  }
+  const block_cache::sums cached = cache_.add_up();
+  s.thread_cached_bytes = cached.held_bytes;
+  s.allocations += cached.allocations;
+  s.frees += cached.frees;
+  s.requested_bytes += cached.requested_bytes;
   s.live_bytes = t.live_bytes - s.thread_cached_bytes;
-  s.peak_live_bytes = std::max(s.peak_live_bytes, most_out);
+  s.peak_live_bytes = cached.peak_live_bytes;
   s.cached_bytes = t.cached_bytes;
   s.fenced_bytes = t.fenced_bytes;
   s.idle_bytes = t.idle_bytes;
@@ -62,11 +48,11 @@ statistics pool::stats_of_stopped() const {
   s.limit_bytes = budget_.limit();
   s.largest_free_bytes = heap_.largest_free();
   for (const block_index i : uses_.waiting()) s.largest_free_bytes = std::max(s.largest_free_bytes, heap_.at(i).bytes);
-  s.metadata_bytes += caches_.spare_bytes() + depot_.metadata_bytes() + heap_.metadata_bytes() + pointers_.bytes() +
-                      streams_.metadata_bytes() + uses_.metadata_bytes() + backed_.capacity() * sizeof(backed_segment) +
-                      pages_.metadata_bytes() + lookahead_.metadata_bytes();
+  s.metadata_bytes += cached.metadata_bytes + heap_.metadata_bytes() + streams_.metadata_bytes() +
+                      uses_.metadata_bytes() + backed_.capacity() * sizeof(backed_segment) + pages_.metadata_bytes() +
+                      lookahead_.metadata_bytes();
   if (follower_ != nullptr) s.metadata_bytes += follower_->metadata_bytes();
-  s.live_blocks = t.live_blocks - cached_blocks;
+  s.live_blocks = t.live_blocks - cached.held_blocks;
   s.free_blocks = t.free_blocks + uses_.waiting().size();
   for (segment_index i = 0; i < backed_.size(); ++i)
     s.segments += backed_[i].bytes != 0 && !nothing_behind(i) ? 1U : 0U;
@@ -78,7 +64,7 @@ statistics pool::stats_of_stopped() const {
 
 status pool::check() const {
   const guard lock{mutex_};
-  const thread_caches::stop_caches all{caches_};
+  const auto stopped = cache_.stop();
   return check_stopped();
 }
 
@@ -95,8 +81,9 @@ status pool::check_stopped() const {
   if (growth_.taken() ? budget_.reserved() < s.reserved_bytes : budget_.reserved() != s.reserved_bytes) {
     return broken("budget and reserved bytes differ", budget_.reserved(), s.reserved_bytes);
   }
-  if (pointers_.size() != heap_.totals().live_blocks)
-    return broken("pointer slots and blocks out of the heap differ", pointers_.size(), heap_.totals().live_blocks);
+  if (cache_.pointers().size() != heap_.totals().live_blocks)
+    return broken("pointer slots and blocks out of the heap differ", cache_.pointers().size(),
+                  heap_.totals().live_blocks);
   if (s.requested_bytes > s.live_bytes) return broken("more requested than live", s.requested_bytes, s.live_bytes);
   std::uint64_t requested = 0;
   std::uint64_t cached = 0;
@@ -111,9 +98,9 @@ status pool::check_stopped() const {
       const block& b = heap_.at(i);
       if (b.state != block_state::live && b.state != block_state::fenced) continue;
       if (b.state == block_state::live) {
-        const pointer_map::lookup seen = pointers_.find(b.begin);
+        const pointer_map::lookup seen = cache_.pointers().find(b.begin);
         const owner_word held = seen.word();
-        if (held.held_by() == holder::nobody || pointers_.block_of(seen.at) != i)
+        if (held.held_by() == holder::nobody || cache_.pointers().block_of(seen.at) != i)
           return broken("a live block that its address does not find", b.begin, i);
         const bool sized = held.plainly_live() || held.held_by() == holder::cache;
         if (sized && held.bytes() != b.bytes)
@@ -127,10 +114,8 @@ status pool::check_stopped() const {
       uses_.count_references(i, &references);
     }
   }
-  if (requested != s.requested_bytes)
-    return broken("requested bytes and their sum differ", s.requested_bytes, requested);
-  if (cached != s.thread_cached_bytes)
-    return broken("cached bytes and their sum differ", s.thread_cached_bytes, cached);
+  if (requested != s.requested_bytes) return broken("requested bytes and their sum", s.requested_bytes, requested);
+  if (cached != s.thread_cached_bytes) return broken("cached bytes and their sum", s.thread_cached_bytes, cached);
   if (status ok = check_caches(); !ok) return ok;
   if (status ok = check_pages(); !ok) return ok;
   for (owner_id o = 1; o < streams_.end(); ++o) {
@@ -146,28 +131,13 @@ status pool::check_stopped() const {
 // Every block in a bin or in the depot is a cache's, has the bin's size and the stream's owner.
 status pool::check_caches() const {
   status first;
-  const auto look = [&](owner_id o, std::uint32_t units, const slot_index* held, std::uint32_t count) {
-    for (std::uint32_t k = 0; k < count && first.ok(); ++k) {
-      const owner_word w = pointers_[held[k]].read();
-      const block& b = heap_.at(pointers_.block_of(held[k]));
-      if (w.held_by() == holder::cache && w.units() == units && w.owner() == o && b.owner == o) continue;
-      first = {errc::corrupt,
-               fmt::format("pool {}: a cache holds {:#x}, which is not its own: owner word {:#x}, owner {}",
-                           config_.name, b.begin, w.bits(), o)};
-    }
-  };
-  for (const auto& c : caches_.all()) {
-    for (owner_id o = 0; o < c->owners(); ++o) {
-      if (stream_cache* const s = c->of_owner(o)) {
-        for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
-          const stream_cache::bin& bin = s->at(at);
-          look(o, bin.units, bin.held.data(), bin.count);
-        }
-      }
-    }
-  }
-  depot_.for_each([&look](owner_id o, std::uint32_t units, const depot::blocks& b) {
-    look(o, units, b.data(), static_cast<std::uint32_t>(b.size()));
+  cache_.for_each_held([&](slot_index held, std::uint32_t units, owner_id o) {
+    const owner_word w = cache_.pointers()[held].read();
+    const block& b = heap_.at(cache_.pointers().block_of(held));
+    if (!first.ok() || (w.held_by() == holder::cache && w.units() == units && w.owner() == o && b.owner == o)) return;
+    first = {errc::corrupt,
+             fmt::format("pool {}: a cache holds {:#x}, which is not its own: owner word {:#x}, owner {}", config_.name,
+                         b.begin, w.bits(), o)};
   });
   return first;
 }

@@ -54,7 +54,7 @@ class cached_program : public ::testing::Test {
     if (calm_) calm(*allocator_);
   }
   /// Turns a peak that hardly a test reaches over so often that caches keep blocks of every size, as
-  /// src/pool/cache_limits.cpp says. In a thread that then ends, so that its cache holds nothing.
+  /// src/cache/retention.cpp says. In a thread that then ends, so that its cache holds nothing.
   static void calm(allocator& of) {
     std::thread{[&of] {
       for (const logical_device& d : of.devices()) {

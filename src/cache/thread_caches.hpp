@@ -13,7 +13,7 @@
 
 namespace gpumem {
 
-class pool;
+class block_cache;
 
 /// Whose caches they are: numbers that no later allocator or pool of the process repeats. 0 is nobody's.
 struct cache_place {
@@ -27,7 +27,7 @@ struct latest_cache {
   std::uint64_t pool_number;
   int device;
   thread_cache* cache;
-  pool* of;
+  block_cache* of;
 };
 // The model keeps the access one instruction in a shared library, too; these bytes fit what the loader keeps free.
 [[gnu::tls_model("initial-exec")]] inline constinit thread_local latest_cache latest_cache_of_thread{
@@ -40,7 +40,7 @@ class thread_caches {
  public:
   /// `ends` is called, by a thread that ends, with its cache, which then is not that thread's any more; it takes the
   /// pool's lock and calls `remove`.
-  thread_caches(pool& of, cache_place at, std::function<void(thread_cache&)> ends);
+  thread_caches(block_cache& of, cache_place at, std::function<void(thread_cache&)> ends);
   ~thread_caches() { close(); }
   /// Without the pool's lock: `ends` is not called any more, and no call of it is under way.
   void close() noexcept;
@@ -82,7 +82,7 @@ class thread_caches {
   [[nodiscard]] thread_cache* look_up() const noexcept;
   void note_latest(thread_cache* c) const noexcept;
 
-  pool& of_;
+  block_cache& of_;
   cache_place place_;
   std::uint64_t number_;
   std::shared_ptr<open_pool> self_;

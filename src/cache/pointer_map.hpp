@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "block.hpp"
+#include "block_ids.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/request.hpp"
 #include "host_array.hpp"

@@ -5,6 +5,7 @@
 // slots (pointer_map.hpp) say `cache`. What it keeps of each stream is in stream_cache.hpp.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "asymmetric_fence.hpp"
-#include "block.hpp"
+#include "block_ids.hpp"
 #include "pointer_map.hpp"
 #include "stream_cache.hpp"
 
@@ -108,6 +109,19 @@ class alignas(64) thread_cache {
     } while (!by_owner_[going_]);
     return going_;
   }
+  /// The next bin in use behind the hand, over all streams in a ring, of blocks that count against the limit; null
+  /// where the ring is through.
+  [[nodiscard]] stream_cache* next_limited_bin(std::uint32_t* place) noexcept {
+    for (owner_id o = hand_ / bin_places::all; o < owners(); o = hand_ / bin_places::all) {
+      stream_cache* const s = of_owner(o);
+      const std::uint32_t from = std::max(hand_ % bin_places::all, bin_places::small_bins);
+      *place = s != nullptr ? s->next_in_use(from) : stream_cache::no_bin;
+      hand_ = o * bin_places::all + std::min(*place + 1, bin_places::all);
+      if (*place != stream_cache::no_bin) return s;
+    }
+    hand_ = 0;
+    return nullptr;
+  }
   [[nodiscard]] owner_id owners() const noexcept { return static_cast<owner_id>(by_owner_.size()); }
   [[nodiscard]] std::uint64_t blocks() const noexcept {
     std::uint64_t sum = 0;
@@ -147,12 +161,12 @@ class alignas(64) thread_cache {
 
  public:
   cache_figures figures;
-  std::uint32_t hand = 0;    ///< the bin behind the one looked at last, over all streams
   std::uint32_t misses = 0;  ///< while large blocks were held
 
  private:
   std::vector<std::unique_ptr<stream_cache>> by_owner_;
   std::uint32_t streams_ = 0;
+  std::uint32_t hand_ = 0;  // the bin behind the one looked at last
   owner_id going_ = 0;
 };
 

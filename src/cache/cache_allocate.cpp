@@ -15,15 +15,11 @@
 // - Address of a slot: relaxed. It is read behind the word, or while the block is the reader's.
 #include <algorithm>
 
-#include "bits.hpp"
-#include "pool.hpp"
+#include "block_cache.hpp"
 
 namespace gpumem {
 
-// Who is told of every free (a trace) is told under the lock, and in order: caches then serve under it, too.
-thread_cache* pool::mine_without_lock() const noexcept { return config_.before_free ? nullptr : caches_.mine(); }
-
-inline address pool::pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept {
+address block_cache::pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept {
   pointer_slot& c = pointers_[from.pop()];
   const owner_word w = c.read();
   // Before the word says that the program has it: from then on a second free of it is taken, and the slot another's.
@@ -37,39 +33,35 @@ inline address pool::pop(thread_cache& mine, stream_cache::bin& from, std::uint6
   return at;
 }
 
-inline address pool::try_stream_cache(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept {
+inline address block_cache::try_stream(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept {
   stream_cache::bin* const bin = s.find((requested - 1) / block_granularity + 1);
   return bin != nullptr && bin->count != 0 ? pop(mine, *bin, requested) : 0;
 }
 
-address pool::pop_under_lock(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept {
-  return pop(mine, from, requested);
-}
-
-address pool::try_cache(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept {
+address block_cache::allocate(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return 0;
   stream_cache* const s = mine.of_handle(of.handle);
-  const address at = s != nullptr ? try_stream_cache(mine, *s, requested) : 0;
+  const address at = s != nullptr ? try_stream(mine, *s, requested) : 0;
   mine.leave();
   return at;
 }
 
-address pool::try_cache_by_key(std::uint64_t key, std::uint64_t requested) noexcept {
+address block_cache::allocate_by_key(std::uint64_t key, std::uint64_t requested) noexcept {
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return 0;
   stream_cache* const s = mine->of_key(key);
-  const address at = s != nullptr ? try_stream_cache(*mine, *s, requested) : 0;
+  const address at = s != nullptr ? try_stream(*mine, *s, requested) : 0;
   mine->leave();
   return at;
 }
 
-address pool::try_cache_of_any_stream(stream_ref of, std::uint64_t requested) noexcept {
-  if (device_.condition() != device_condition::usable || !streams_.key_is_known(of)) return 0;
+address block_cache::allocate_and_remember(stream_ref of, std::uint64_t key, std::uint64_t requested) noexcept {
+  if (device_.condition() != device_condition::usable) return 0;
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return 0;
-  stream_cache* const s = mine->of_key(streams_.known_key(of));
+  stream_cache* const s = mine->of_key(key);
   if (s != nullptr) mine->remember(of.handle, *s);
-  const address at = s != nullptr ? try_stream_cache(*mine, *s, requested) : 0;
+  const address at = s != nullptr ? try_stream(*mine, *s, requested) : 0;
   mine->leave();
   return at;
 }

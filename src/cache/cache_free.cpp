@@ -3,15 +3,14 @@
 // What this cannot decide (another thread has stopped the cache, the bin is full, something about the block needs the
 // lock, a stated size is wrong) changes nothing, goes by the lock, and gets its answer there. cache_allocate.cpp says
 // which memory order each atomic has, and why.
-#include "bits.hpp"
-#include "pool.hpp"
+#include "block_cache.hpp"
 
 namespace gpumem {
 
 // Requires that the thread is inside its cache. `only`: the cache of the stream that the caller named; null where none
 // was named.
-inline bool pool::free_to_stream_cache(thread_cache& mine, address at, const release* stated,
-                                       const stream_cache* only) noexcept {
+inline bool block_cache::free_to_stream(thread_cache& mine, address at, const release* stated,
+                                        const stream_cache* only) noexcept {
   const pointer_map::lookup seen = pointers_.find(at);
   const owner_word w = seen.word();
   if (!w.plainly_live()) return false;
@@ -36,33 +35,29 @@ inline bool pool::free_to_stream_cache(thread_cache& mine, address at, const rel
   return true;
 }
 
-bool pool::free_to_cache(thread_cache& mine, address at, const release* stated) noexcept {
+bool block_cache::free(thread_cache& mine, address at, const release* stated) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return false;
   const bool of_one = stated != nullptr && stated->stream;
   const stream_cache* const only = of_one ? mine.of_handle(stated->stream->handle) : nullptr;
-  const bool taken = (!of_one || only != nullptr) && free_to_stream_cache(mine, at, stated, only);
+  const bool taken = (!of_one || only != nullptr) && free_to_stream(mine, at, stated, only);
   mine.leave();
   return taken;
 }
 
-bool pool::free_to_cache_by_key(address at, std::uint64_t key, const release& stated) noexcept {
+bool block_cache::free_by_key(address at, std::uint64_t key, const release& stated) noexcept {
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;
   const stream_cache* const only = mine->of_key(key);
-  const bool taken = only != nullptr && free_to_stream_cache(*mine, at, &stated, only);
+  const bool taken = only != nullptr && free_to_stream(*mine, at, &stated, only);
   mine->leave();
   return taken;
 }
 
-bool pool::free_to_cache_of_any_stream(address at, const release& stated) noexcept {
+bool block_cache::free_of_any_stream(address at, const release& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
-  if (stated.stream) {
-    return streams_.key_is_known(*stated.stream) &&
-           free_to_cache_by_key(at, streams_.known_key(*stated.stream), stated);
-  }
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;
-  const bool taken = free_to_stream_cache(*mine, at, &stated, nullptr);
+  const bool taken = free_to_stream(*mine, at, &stated, nullptr);
   mine->leave();
   return taken;
 }

@@ -11,31 +11,17 @@
 #include <thread>
 #include <vector>
 
-#include "bits.hpp"
-#include "gpumem/sim_device.hpp"
-#include "pool.hpp"
+#include "fake_arena.hpp"
 
 namespace gpumem {
 namespace {
 
-/// A pool to stand behind the caches; nothing is asked of it.
-struct some_pool {
-  sim_device device;
-  pool it{device, config(), *make_policy("growth", {.total_bytes = gib})};
-  static pool_config config() {
-    pool_config c;
-    c.name = "0";
-    c.limit_bytes = c.total_bytes = gib;
-    return c;
-  }
-};
-
 struct tested_caches {
-  some_pool behind;
+  fake_arena behind;
   std::vector<thread_cache*> ended;
   thread_caches it;
   explicit tested_caches(cache_place at = {.allocator = 1'000'001, .device = 3})
-      : it{behind.it, at, [this](thread_cache& c) {
+      : it{behind.cache, at, [this](thread_cache& c) {
              ended.push_back(&c);
              it.remove(c);
            }} {}
@@ -67,7 +53,7 @@ TEST(thread_caches, the_latest_is_known_by_its_numbers) {
   EXPECT_EQ(latest_cache_of_thread.allocator, 1'000'001U);
   EXPECT_EQ(latest_cache_of_thread.device, 3);
   EXPECT_EQ(latest_cache_of_thread.cache, mine);
-  EXPECT_EQ(latest_cache_of_thread.of, &x.behind.it);
+  EXPECT_EQ(latest_cache_of_thread.of, &x.behind.cache);
 }
 
 TEST(thread_caches, several_pools_in_turn_each_find_their_own) {
@@ -196,11 +182,11 @@ TEST(thread_caches, a_place_without_an_allocator_is_nobodys) {
 
 // The child of a fork has the parent's list and perhaps its locks, held by threads that it does not have.
 TEST(thread_caches, a_fork_ends_even_where_a_thread_was_ending) {
-  some_pool behind;
+  fake_arena behind;
   std::barrier step{2};
   bool first = true;
   thread_caches* self = nullptr;
-  thread_caches x{behind.it, {.allocator = 1'000'003, .device = 0}, [&](thread_cache& c) {
+  thread_caches x{behind.cache, {.allocator = 1'000'003, .device = 0}, [&](thread_cache& c) {
                     if (std::exchange(first, false)) {
                       step.arrive_and_wait();  // the thread is ending
                       step.arrive_and_wait();  // the fork is done

@@ -4,12 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
+
+#include "checked_mutex.hpp"
 
 namespace gpumem {
 
 struct open_pool {
-  std::mutex mutex;  // held while a thread gives its cache back; taken before the pool's lock
+  checked_mutex mutex;  // held while a thread gives its cache back; taken before the pool's lock
   std::function<void(thread_cache&)> ends;
   std::atomic<bool> open{true};
 };
@@ -37,7 +38,7 @@ struct caches_of_thread {
     latest_cache_of_thread = {no_allocator, 0, 0, nullptr, nullptr};
     if (entries.empty() || process != ::getpid()) return;  // in a fork, a lock may be held by a thread that is not here
     for (const entry& e : entries) {
-      const std::lock_guard lock{e.of->mutex};
+      const mutex_lock lock{e.of->mutex};
       if (e.of->open) e.of->ends(*e.cache);
     }
   }
@@ -48,7 +49,7 @@ thread_local caches_of_thread mine_of_all;
 
 }  // namespace
 
-thread_caches::thread_caches(pool& of, cache_place at, std::function<void(thread_cache&)> ends)
+thread_caches::thread_caches(block_cache& of, cache_place at, std::function<void(thread_cache&)> ends)
     : of_{of}, place_{at}, self_{std::make_shared<open_pool>()} {
   static std::atomic<std::uint64_t> latest{0};
   number_ = ++latest;
@@ -57,7 +58,7 @@ thread_caches::thread_caches(pool& of, cache_place at, std::function<void(thread
 }
 
 void thread_caches::close() noexcept {
-  const std::lock_guard lock{self_->mutex};
+  const mutex_lock lock{self_->mutex};
   self_->open = false;
 }
 

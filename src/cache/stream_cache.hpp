@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "block.hpp"
+#include "block_ids.hpp"
 #include "gpumem/request.hpp"
 #include "pointer_map.hpp"
 
@@ -100,6 +100,7 @@ class stream_cache {
   [[nodiscard]] owner_id owner() const noexcept { return owner_; }
   [[nodiscard]] std::uint64_t key() const noexcept { return key_; }
   [[nodiscard]] bin& at(std::uint32_t place) noexcept { return bins_[place]; }
+  [[nodiscard]] const bin& at(std::uint32_t place) const noexcept { return bins_[place]; }
   [[nodiscard]] std::uint32_t place_of(const bin& b) const noexcept {
     return static_cast<std::uint32_t>(&b - bins_.data());
   }

@@ -1,0 +1,149 @@
+// Threads' caches before an arena: freed blocks, kept by thread, stream and exact size, to be had again without a lock.
+//
+// Files: cache_allocate.cpp and cache_free.cpp are the paths without the lock; block_cache.cpp is what caches and the
+// arena hand each other under it; retention.hpp says how much is kept. To the arena a block in a cache is out, as the
+// program's are; its owner word (pointer_map.hpp) says whose it is.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "arena_below.hpp"
+#include "depot.hpp"
+#include "gpumem/device.hpp"
+#include "gpumem/request.hpp"
+#include "pointer_map.hpp"
+#include "retention.hpp"
+#include "returning_sizes.hpp"
+#include "thread_caches.hpp"
+
+namespace gpumem {
+
+/// A stream as caches know it: its owner number and the key by which threads find it.
+struct cached_stream {
+  owner_id owner = idle_owner;
+  std::uint64_t key = 0;
+};
+
+class block_cache {
+ public:
+  struct options {
+    bool on = true;
+    /// False: serves under the lock alone, since somebody wants to be told of every free in order.
+    bool without_lock = true;
+    cache_place place;
+  };
+
+  /// `below` and `on` outlive it. `thread_ends` is called by a thread that ends, with its cache: it takes the lock and
+  /// calls `end`.
+  block_cache(const device& on, arena_below& below, const options& how, std::function<void(thread_cache&)> thread_ends);
+  block_cache(const block_cache&) = delete;
+  block_cache& operator=(const block_cache&) = delete;
+  /// Without the lock: no thread's end is told of from here on.
+  void close() noexcept { caches_.close(); }
+
+  // --- without the lock ------------------------------------------------------------------------------------
+  /// A block of exactly this size (rounded up to 512) from this thread's cache, which `mine` is, for the stream that it
+  /// served last, or 0. `requested` may be anything. No lock, no call.
+  [[nodiscard]] address allocate(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept;
+  /// The same for the stream of that key, once the thread has a cache.
+  [[nodiscard]] address allocate_by_key(std::uint64_t key, std::uint64_t requested) noexcept;
+  /// And so that `allocate` finds it by its handle from then on, which must be a name for good.
+  [[nodiscard]] address allocate_and_remember(stream_ref of, std::uint64_t key, std::uint64_t requested) noexcept;
+  /// True where the thread's cache, which `mine` is, took the block for its own stream; false where it did not, for
+  /// whatever reason, and nothing changed. `stated` may be null; its device is the caller's to look at.
+  [[nodiscard]] bool free(thread_cache& mine, address at, const release* stated) noexcept;
+  /// The same, where `stated` names the stream of that key.
+  [[nodiscard]] bool free_by_key(address at, std::uint64_t key, const release& stated) noexcept;
+  /// Where it names none.
+  [[nodiscard]] bool free_of_any_stream(address at, const release& stated) noexcept;
+
+  // --- under the lock --------------------------------------------------------------------------------------
+  /// This thread's cache, with what happened in it since it was here last taken into account; null where caches are off
+  /// or the host has no memory for one.
+  [[nodiscard]] thread_cache* mine() noexcept;
+  /// A block from a batch of the depot, the rest of which goes to the thread's bin; 0 where there is none of that size.
+  address refill(thread_cache& mine, cached_stream of, std::uint64_t bytes, std::uint64_t requested);
+  /// Puts a block that the program gave up, `slot` its own and the caller's to change, into the thread's cache. False
+  /// where it is to be taken back.
+  bool keep(thread_cache& mine, slot_index slot, cached_stream of, std::uint64_t bytes, unsigned klass);
+  /// Before the arena serves a request of the thread or takes a block from it: looks at one bin, each fourth time.
+  void age(thread_cache& mine);
+  /// A block that is out leaves the map and goes back to the arena.
+  void return_block(slot_index slot, owner_id o) noexcept;
+  /// All that caches and the depot hold goes back; false where that was nothing.
+  bool reclaim_all();
+  /// No cache serves that owner any more (any owner, where it is `idle_owner`) until a thread comes with one of its
+  /// blocks.
+  void reclaim(owner_id only);
+  /// A thread's cache ends; what it counted is added.
+  void end(thread_cache& of, std::uint64_t* allocations, std::uint64_t* frees, std::uint64_t* requested_bytes);
+
+  /// Enters a block that left the arena. Throws std::bad_alloc where the host has no memory for its slot: then nothing
+  /// has changed but that caches may have been emptied.
+  void insert(address at, block_index i, owner_word w);
+  [[nodiscard]] pointer_map& pointers() noexcept { return pointers_; }
+  [[nodiscard]] const pointer_map& pointers() const noexcept { return pointers_; }
+
+  void served_below(std::uint64_t bytes) noexcept { retention_.served_below(bytes, peak_live_bytes_); }
+  void pressure() noexcept { retention_.pressure(); }
+
+  // --- figures, under the lock -----------------------------------------------------------------------------
+  /// The program has been handed a block.
+  void note_live() noexcept;
+  /// What the program holds, as counted when each thread was here last.
+  [[nodiscard]] std::uint64_t live_bytes() const noexcept;
+  [[nodiscard]] std::uint64_t peak_live_bytes() const noexcept { return peak_live_bytes_; }
+
+  /// Stops every other thread's cache while the object lives.
+  [[nodiscard]] thread_caches::stop_caches stop() const { return thread_caches::stop_caches{caches_}; }
+  /// Of all caches and the depot, as they are.
+  struct sums {
+    std::uint64_t held_bytes = 0;
+    std::uint64_t held_blocks = 0;
+    std::uint64_t peak_live_bytes = 0;
+    std::uint64_t allocations = 0;
+    std::uint64_t frees = 0;
+    std::uint64_t requested_bytes = 0;  ///< modulo 2^64
+    std::uint64_t metadata_bytes = 0;
+  };
+  /// Requires that every cache is stopped.
+  [[nodiscard]] sums add_up() const;
+  /// Calls `each(slot, units, owner)` for every block in a cache or the depot. Requires that every cache is stopped.
+  void for_each_held(const std::function<void(slot_index, std::uint32_t, owner_id)>& each) const;
+
+ private:
+  [[nodiscard]] thread_cache* mine_without_lock() const noexcept { return without_lock_ ? caches_.mine() : nullptr; }
+  [[nodiscard]] address try_stream(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
+  address pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
+  [[nodiscard]] bool free_to_stream(thread_cache& mine, address at, const release* stated,
+                                    const stream_cache* only) noexcept;
+  void fold(thread_cache& c) noexcept;
+  void count(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
+  [[nodiscard]] stream_cache* cache_for(thread_cache& mine, cached_stream of) noexcept;
+  stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) noexcept;
+  void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, slot_index i, std::uint64_t most);
+  bool hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most);
+  void shed(thread_cache& mine, std::uint64_t left) noexcept;
+  void empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0) noexcept;
+  void empty(thread_cache& c, owner_id o) noexcept;
+  void empty_depot(owner_id o) noexcept;
+  void empty_stopped() noexcept;
+
+  // What hits read without the lock. Nothing else lies in these lines, so that nobody's miss takes them away.
+  alignas(64) const device& device_;
+  pointer_map pointers_;
+
+  alignas(64) arena_below& below_;
+  const bool on_;
+  const bool without_lock_;
+  depot depot_;
+  returning_sizes returning_;
+  retention retention_;
+  std::uint64_t in_caches_bytes_ = 0;  // as counted when each thread was here last
+  std::uint64_t peak_live_bytes_ = 0;
+  thread_caches caches_;
+};
+
+}  // namespace gpumem

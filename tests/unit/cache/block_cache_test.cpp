@@ -1,0 +1,339 @@
+#include "block_cache.hpp"
+
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <set>
+
+#include "fake_arena.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr cached_stream first{1, 100};
+constexpr cached_stream second{2, 200};
+
+stream_ref handle_of(std::uintptr_t number) {
+  stream_ref s;
+  s.handle = reinterpret_cast<decltype(s.handle)>(number);
+  return s;
+}
+
+thread_cache& mine_of(fake_arena& a) {
+  const std::lock_guard held{a.lock};
+  return *a.cache.mine();
+}
+
+/// So many blocks of that size, freed so that this thread's cache has as many as it takes.
+std::vector<address> fill(fake_arena& a, std::uint64_t bytes, unsigned count, cached_stream of = first) {
+  std::vector<address> all;
+  for (unsigned k = 0; k < count; ++k) all.push_back(a.allocate(bytes, of));
+  for (const address at : all) static_cast<void>(a.release(at, of));
+  return all;
+}
+
+TEST(block_cache, gives_the_latest_block_of_that_size_and_stream_back_without_the_lock) {
+  fake_arena a;
+  a.calm();
+  const std::vector<address> kept = fill(a, 1024, 3);
+  EXPECT_EQ(a.cache.allocate_by_key(100, 1000), kept[2]) << "1000 B are 1024";
+  EXPECT_EQ(a.cache.allocate_by_key(100, 1500), 0U) << "1536 B";
+  EXPECT_EQ(a.cache.allocate_by_key(200, 1024), 0U) << "another stream's";
+  EXPECT_EQ(a.cache.allocate_by_key(100, 0), 0U);
+  EXPECT_EQ(a.cache.allocate_by_key(100, UINT64_MAX), 0U);
+  EXPECT_TRUE(a.cache.free_by_key(kept[2], 100, {}));
+  EXPECT_EQ(a.cache.allocate_and_remember(handle_of(0), 100, 1024), kept[2]);
+  EXPECT_EQ(a.cache.allocate(mine_of(a), handle_of(0), 513), kept[1]) << "found by the handle that was remembered";
+  EXPECT_EQ(a.cache.allocate(mine_of(a), handle_of(7), 513), 0U) << "a handle that was not";
+}
+
+TEST(block_cache, takes_a_block_without_the_lock_unless_something_is_wrong) {
+  fake_arena a;
+  a.calm();
+  const address at = fill(a, 1024, 1).front();
+  ASSERT_EQ(a.cache.allocate_and_remember(handle_of(0), 100, 1000), at);
+  thread_cache& mine = mine_of(a);
+  const release wrong_size{.bytes = 1024};
+  EXPECT_FALSE(a.cache.free(mine, at, &wrong_size)) << "1000 were requested";
+  const release other_stream{.stream = handle_of(9)};
+  EXPECT_FALSE(a.cache.free(mine, at, &other_stream));
+  EXPECT_FALSE(a.cache.free_by_key(at, 300, {})) << "a stream without a cache";
+  EXPECT_FALSE(a.cache.free(mine, at + 512, nullptr)) << "no block begins there";
+  const release right{.stream = handle_of(0), .bytes = 1000};
+  EXPECT_TRUE(a.cache.free(mine, at, &right));
+  EXPECT_FALSE(a.cache.free(mine, at, nullptr)) << "a second free";
+  EXPECT_FALSE(a.cache.free_of_any_stream(at, {})) << "a second free";
+  EXPECT_EQ(a.cache.allocate_by_key(100, 1024), at);
+  EXPECT_TRUE(a.cache.free_of_any_stream(at, {}));
+}
+
+TEST(block_cache, serves_nobody_on_a_device_that_is_not_usable) {
+  fake_arena a;
+  a.calm();
+  const address at = fill(a, 1024, 2).front();
+  ASSERT_NE(a.cache.allocate_and_remember(handle_of(0), 100, 1024), 0U);
+  a.device.fork();
+  EXPECT_EQ(a.cache.allocate(mine_of(a), handle_of(0), 1024), 0U);
+  EXPECT_EQ(a.cache.allocate_and_remember(handle_of(0), 100, 1024), 0U);
+  EXPECT_FALSE(a.cache.free(mine_of(a), at, nullptr));
+  EXPECT_FALSE(a.cache.free_of_any_stream(at, {}));
+}
+
+TEST(block_cache, is_nothing_where_it_is_off) {
+  fake_arena a{{.on = false, .without_lock = true, .place = {.allocator = 2'000'002, .device = 0}}};
+  a.calm();
+  const address at = a.allocate(1024);
+  EXPECT_FALSE(a.release(at));
+  EXPECT_EQ(a.came_back, 1U);
+  EXPECT_EQ(a.cache.mine(), nullptr);
+}
+
+TEST(block_cache, serves_under_the_lock_alone_where_somebody_is_told_of_every_free) {
+  fake_arena a{{.on = true, .without_lock = false, .place = {}}};
+  a.calm();
+  const address at = fill(a, 1024, 1).front();
+  EXPECT_EQ(a.cache.allocate_by_key(100, 1024), 0U);
+  EXPECT_EQ(a.cache.allocate_and_remember(handle_of(0), 100, 1024), 0U);
+  EXPECT_EQ(a.allocate(1024), at) << "refill finds what the thread's bin has";
+  EXPECT_FALSE(a.cache.free_of_any_stream(at, {}));
+  EXPECT_FALSE(a.cache.free_by_key(at, 100, {}));
+}
+
+TEST(block_cache, keeps_nothing_while_the_program_grows) {
+  fake_arena a;
+  EXPECT_FALSE(a.release(a.allocate(1024)));
+  EXPECT_FALSE(a.release(a.allocate(mib)));
+  a.calm();
+  EXPECT_TRUE(a.release(a.allocate(1024)));
+  EXPECT_FALSE(a.release(a.allocate(2 * mib))) << "a large size has to come back first";
+  EXPECT_TRUE(a.release(a.allocate(2 * mib)));
+  {
+    const std::lock_guard held{a.lock};
+    a.cache.pressure();
+  }
+  EXPECT_FALSE(a.release(a.allocate(4 * mib)));
+  EXPECT_FALSE(a.release(a.allocate(4 * mib)));
+}
+
+TEST(block_cache, keeps_one_block_of_any_size_and_more_within_its_share) {
+  fake_arena a;
+  a.room = {.bytes = 64 * mib, .segment_bytes = 64 * mib};
+  a.calm();
+  EXPECT_FALSE(a.release(a.allocate(40 * mib)));
+  EXPECT_TRUE(a.release(a.allocate(40 * mib))) << "over its share, and the only one";
+  EXPECT_FALSE(a.release(a.allocate(8 * mib)));
+  EXPECT_FALSE(a.release(a.allocate(8 * mib))) << "beside that one";
+  fake_arena b;
+  b.room = {.bytes = 64 * mib, .segment_bytes = 64 * mib, .only_class = false};
+  b.calm();
+  EXPECT_FALSE(b.release(b.allocate(40 * mib)));
+  EXPECT_FALSE(b.release(b.allocate(40 * mib))) << "a block that is most of its segment";
+}
+
+TEST(block_cache, keeps_nothing_large_of_a_paged_arena) {
+  fake_arena a;
+  a.room.paged = true;
+  a.calm();
+  static_cast<void>(a.release(a.allocate(32 * kib)));
+  EXPECT_TRUE(a.release(a.allocate(32 * kib)));
+  static_cast<void>(a.release(a.allocate(64 * kib)));
+  EXPECT_FALSE(a.release(a.allocate(64 * kib)));
+}
+
+TEST(block_cache, large_blocks_that_nobody_asks_for_go_back) {
+  fake_arena a;
+  a.calm();
+  for (const std::uint64_t bytes : {mib, 2 * mib, 3 * mib}) {
+    static_cast<void>(a.release(a.allocate(bytes)));
+    EXPECT_TRUE(a.release(a.allocate(bytes)));
+  }
+  const std::uint64_t before = a.sums().held_bytes;
+  EXPECT_EQ(before, 6 * mib);
+  for (int k = 0; k < 40; ++k) static_cast<void>(a.release(a.allocate(512)));  // each fourth miss looks at a bin
+  for (int k = 0; k < 60; ++k) static_cast<void>(a.allocate(768 * 512 + static_cast<std::uint64_t>(k) * 512));
+  EXPECT_LT(a.sums().held_bytes, before);
+}
+
+TEST(block_cache, makes_room_within_its_share_by_giving_the_older_ones_back) {
+  fake_arena a;
+  a.calm();
+  for (std::uint64_t bytes = 20 * mib; bytes <= 60 * mib; bytes += mib) {
+    static_cast<void>(a.release(a.allocate(bytes)));
+    EXPECT_TRUE(a.release(a.allocate(bytes)));
+  }
+  EXPECT_GT(a.sums().held_bytes, 60 * mib);
+  EXPECT_LT(a.sums().held_bytes, 512 * mib) << "of 1,640 MiB; half of what is free, and less the fuller it is";
+}
+
+TEST(block_cache, full_bins_go_to_the_depot_and_serve_another_thread) {
+  fake_arena a;
+  a.calm();
+  const std::vector<address> all = fill(a, 1024, 200);
+  EXPECT_EQ(a.sums().held_blocks, 200U) << "a bin has room for 62: the rest is in the depot";
+  std::set<address> got;
+  std::thread{[&] {
+    for (int k = 0; k < 60; ++k) {
+      address at = a.cache.allocate_by_key(100, 1024);
+      if (at == 0) at = a.allocate(1024);
+      got.insert(at);
+    }
+    for (const address at : got) EXPECT_EQ(std::count(all.begin(), all.end(), at), 1) << "from the depot";
+    EXPECT_EQ(got.size(), 60U);
+  }}.join();
+  EXPECT_EQ(a.blocks.size(), 201U) << "one was for the calm";
+  const std::uint64_t lives = 60U * 1024U;
+  EXPECT_EQ(a.out - a.sums().held_bytes, lives);
+}
+
+TEST(block_cache, a_depot_that_is_full_gives_half_a_bin_back) {
+  fake_arena a;
+  a.room = {.bytes = 4 * mib, .segment_bytes = 4 * mib};
+  a.calm();
+  static_cast<void>(fill(a, 4096, 900));
+  EXPECT_GT(a.came_back, 0U);
+  EXPECT_LT(a.sums().held_blocks, 900U);
+  EXPECT_EQ(a.sums().held_blocks + a.came_back, 900U);
+}
+
+TEST(block_cache, everything_goes_back_when_memory_is_short) {
+  fake_arena a;
+  a.calm();
+  static_cast<void>(fill(a, 1024, 100));
+  static_cast<void>(fill(a, 2048, 5, second));
+  std::barrier step{2};
+  std::thread other{[&] {
+    static_cast<void>(fill(a, 512, 7));
+    step.arrive_and_wait();
+    step.arrive_and_wait();
+    EXPECT_EQ(a.cache.allocate_by_key(100, 512), 0U);
+  }};
+  step.arrive_and_wait();
+  EXPECT_EQ(a.sums().held_blocks, 112U);
+  {
+    const std::lock_guard held{a.lock};
+    EXPECT_TRUE(a.cache.reclaim_all());
+    EXPECT_FALSE(a.cache.reclaim_all()) << "there is nothing left";
+  }
+  EXPECT_EQ(a.came_back, 112U);
+  EXPECT_EQ(a.out, 0U);
+  EXPECT_EQ(a.cache.allocate_by_key(100, 1024), 0U);
+  step.arrive_and_wait();
+  other.join();
+}
+
+TEST(block_cache, one_stream_or_all_are_forgotten) {
+  fake_arena a;
+  a.calm();
+  static_cast<void>(fill(a, 1024, 100));
+  static_cast<void>(fill(a, 2048, 5, second));
+  {
+    const std::lock_guard held{a.lock};
+    a.cache.reclaim(first.owner);
+  }
+  EXPECT_EQ(a.came_back, 100U);
+  EXPECT_EQ(a.cache.allocate_by_key(100, 1024), 0U);
+  EXPECT_NE(a.cache.allocate_by_key(200, 2048), 0U);
+  {
+    const std::lock_guard held{a.lock};
+    a.cache.reclaim(idle_owner);
+  }
+  EXPECT_EQ(a.came_back, 104U);
+  EXPECT_EQ(a.cache.allocate_by_key(200, 2048), 0U);
+  EXPECT_EQ(a.sums().held_blocks, 0U);
+}
+
+TEST(block_cache, a_thread_that_ends_gives_back_what_it_has_and_leaves_its_counts) {
+  fake_arena a;
+  a.calm();
+  std::thread{[&] {
+    const address at = fill(a, 1024, 3).back();
+    EXPECT_EQ(a.cache.allocate_by_key(100, 1000), at);
+    EXPECT_EQ(a.sums().requested_bytes, 1000U);
+  }}.join();
+  EXPECT_EQ(a.came_back, 2U);
+  EXPECT_EQ(a.ended_allocations, 1U);
+  EXPECT_EQ(a.ended_frees, 0U);
+  EXPECT_EQ(a.ended_requested_bytes, 1000U);
+  EXPECT_EQ(a.sums().held_blocks, 0U);
+}
+
+TEST(block_cache, counts_what_is_live_and_the_most_that_was) {
+  fake_arena a;
+  a.calm();  // 64 MiB were live at once
+  static_cast<void>(fill(a, 1024, 10));
+  const address more = a.allocate(64 * mib - 4096);
+  for (int k = 0; k < 6; ++k) EXPECT_NE(a.cache.allocate_by_key(100, 1024), 0U);
+  EXPECT_EQ(a.sums().held_bytes, 4U * 1024U);
+  EXPECT_EQ(a.sums().peak_live_bytes, 64 * mib + 2048) << "with what the cache handed out since it was looked at";
+  {
+    const std::lock_guard held{a.lock};
+    EXPECT_EQ(a.cache.peak_live_bytes(), 64 * mib);
+    static_cast<void>(a.cache.mine());
+    EXPECT_EQ(a.cache.live_bytes(), 64 * mib + 2048);
+    EXPECT_EQ(a.cache.peak_live_bytes(), 64 * mib + 2048);
+  }
+  EXPECT_GT(a.sums().metadata_bytes, sizeof(thread_cache));
+  static_cast<void>(a.release(more));
+  std::uint64_t held = 0;
+  {
+    const std::lock_guard under{a.lock};
+    const auto stopped = a.cache.stop();
+    a.cache.for_each_held([&](slot_index i, std::uint32_t units, owner_id o) {
+      EXPECT_EQ(a.cache.pointers()[i].read().units(), units);
+      EXPECT_EQ(o, first.owner);
+      ++held;
+    });
+  }
+  EXPECT_EQ(held, a.sums().held_blocks);
+}
+
+TEST(block_cache, serves_so_many_streams_and_then_takes_turns) {
+  fake_arena a;
+  a.calm();
+  for (owner_id o = 1; o <= thread_cache::most_streams + 5; ++o) {
+    static_cast<void>(fill(a, 512, 2, {o, 1000U + o}));
+  }
+  EXPECT_EQ(a.sums().held_blocks, 2U * thread_cache::most_streams);
+  EXPECT_EQ(a.came_back, 10U);
+}
+
+TEST(block_cache, the_table_doubles_with_every_cache_emptied) {
+  fake_arena a;
+  a.calm();
+  static_cast<void>(fill(a, 512, 20));
+  EXPECT_EQ(a.sums().held_blocks, 20U);
+  std::vector<address> live;
+  for (int k = 0; k < 5000; ++k) live.push_back(a.allocate(1024));
+  EXPECT_EQ(a.sums().held_blocks, 0U) << "4,096 have room at first";
+  for (const address at : live) EXPECT_NE(a.cache.pointers().find(at).of, nullptr);
+}
+
+// Under ThreadSanitizer: hits of several threads while one empties all caches again and again.
+TEST(block_cache, hits_and_flushes_at_the_same_time_lose_no_block) {
+  fake_arena a;
+  a.calm();
+  std::atomic<int> done{0};
+  std::vector<std::thread> all;
+  for (int t = 0; t < 3; ++t) {
+    all.emplace_back([&] {
+      for (int k = 0; k < 3000; ++k) {
+        address at = a.cache.allocate_by_key(100, 1024);
+        if (at == 0) at = a.allocate(1024);
+        if (!a.cache.free_of_any_stream(at, {})) static_cast<void>(a.release(at));
+      }
+      ++done;
+    });
+  }
+  while (done < 3) {
+    const std::lock_guard held{a.lock};
+    static_cast<void>(a.cache.reclaim_all());
+  }
+  for (std::thread& t : all) t.join();
+  const std::lock_guard held{a.lock};
+  static_cast<void>(a.cache.reclaim_all());
+  EXPECT_EQ(a.out, 0U);
+  EXPECT_EQ(a.cache.pointers().size(), 0U);
+}
+
+}  // namespace
+}  // namespace gpumem

@@ -1,0 +1,107 @@
+/// An arena of a fake kind: it hands out addresses that never were and counts what comes back.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "bits.hpp"
+#include "block_cache.hpp"
+#include "caches/forwarding_device.hpp"
+
+namespace gpumem {
+
+/// A cache over it, with the lock that guards both.
+class fake_arena final : public arena_below {
+ public:
+  explicit fake_arena(block_cache::options how = {.place = {.allocator = 2'000'001, .device = 0}})
+      : cache{device, *this, how, [this](thread_cache& c) {
+                const std::lock_guard held{lock};
+                cache.end(c, &ended_allocations, &ended_frees, &ended_requested_bytes);
+              }} {}
+  ~fake_arena() { cache.close(); }
+  fake_arena(const fake_arena&) = delete;
+  fake_arena& operator=(const fake_arena&) = delete;
+
+  void take_back(block_index i, owner_id o) noexcept override {
+    EXPECT_EQ(blocks[i].owner, o);
+    EXPECT_TRUE(blocks[i].out) << "block " << i << " comes back twice";
+    blocks[i].out = false;
+    out -= blocks[i].bytes;
+    ++came_back;
+  }
+  [[nodiscard]] std::uint64_t out_bytes() const noexcept override { return out; }
+  [[nodiscard]] class_room room_of(unsigned) const noexcept override {
+    class_room r = room;
+    r.free_bytes = r.bytes > out ? r.bytes - out : 0;
+    return r;
+  }
+
+  /// What a pool does on a miss and on a free that no cache takes.
+  address allocate(std::uint64_t bytes, cached_stream of = {1, 100}, std::uint64_t requested = 0) {
+    if (requested == 0) requested = bytes;
+    const std::lock_guard held{lock};
+    if (thread_cache* const mine = cache.mine()) {
+      if (const address at = cache.refill(*mine, of, bytes, requested); at != 0) return at;
+      cache.age(*mine);
+    }
+    cache.served_below(bytes);
+    const auto i = static_cast<block_index>(blocks.size());
+    blocks.push_back({.begin = next, .bytes = bytes, .owner = of.owner, .out = true});
+    next += round_up(bytes, 4096);
+    out += bytes;
+    cache.insert(blocks[i].begin, i, owner_word::plain(bytes, requested, of.owner));
+    cache.note_live();
+    return blocks[i].begin;
+  }
+  /// True where the thread's cache has it.
+  bool release(address at, cached_stream of = {1, 100}) {
+    const std::lock_guard held{lock};
+    thread_cache* const mine = cache.mine();
+    if (mine != nullptr) cache.age(*mine);
+    const pointer_map::lookup seen = cache.pointers().find(at);
+    EXPECT_EQ(seen.word().held_by(), holder::program);
+    const std::uint64_t bytes = blocks[cache.pointers().block_of(seen.at)].bytes;
+    EXPECT_TRUE(seen.of->change(seen.word(), seen.word().cached()));
+    if (mine != nullptr && cache.keep(*mine, seen.at, of, bytes, 0)) return true;
+    cache.return_block(seen.at, of.owner);
+    return false;
+  }
+  /// A peak that hardly a test reaches, turned over so often that blocks of every size are kept. No block is left of
+  /// it.
+  void calm() {
+    static_cast<void>(release(allocate(64 * mib)));
+    came_back = 0;
+    const std::lock_guard held{lock};
+    for (int k = 0; k < 600; ++k) cache.served_below(64 * mib);
+  }
+  [[nodiscard]] block_cache::sums sums() {
+    const std::lock_guard held{lock};
+    const auto stopped = cache.stop();
+    return cache.add_up();
+  }
+
+  struct fake_block {
+    address begin = 0;
+    std::uint64_t bytes = 0;
+    owner_id owner = idle_owner;
+    bool out = false;
+  };
+  sim_device simulated;
+  caches::forwarding_device device{simulated};
+  std::mutex lock;
+  std::vector<fake_block> blocks;
+  class_room room{.bytes = gib, .segment_bytes = gib};
+  std::uint64_t out = 0;
+  std::uint64_t came_back = 0;
+  std::uint64_t ended_allocations = 0;
+  std::uint64_t ended_frees = 0;
+  std::uint64_t ended_requested_bytes = 0;
+  address next = 0x7000'0000'0000;
+  block_cache cache;
+};
+
+}  // namespace gpumem
