@@ -2,10 +2,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <mutex>
 #include <set>
 #include <string>
 
+#include "checked_mutex.hpp"
 #include "library_policy.hpp"
 #include "registry.hpp"
 #include "text.hpp"
@@ -38,9 +38,9 @@ status add_from(void* library, const std::string& path) {
 }  // namespace
 
 status load_policy_library(const std::string& path) {
-  static std::mutex mutex;
+  static checked_mutex mutex;
   static auto* const loaded = new std::set<void*>;  // for the whole process
-  const std::lock_guard lock{mutex};
+  const mutex_lock lock{mutex};
   // A name without `/` would be searched for in the system's folders.
   const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);

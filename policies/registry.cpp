@@ -9,11 +9,11 @@
 
 #include <algorithm>
 #include <exception>
-#include <mutex>
 #include <new>
 #include <utility>
 
 #include "built_in.hpp"
+#include "checked_mutex.hpp"
 #include "policy_text.hpp"
 #include "text.hpp"
 
@@ -54,8 +54,8 @@ result<policy_needs> needs_of(const registered_policy& row, const policy_paramet
 }
 
 struct registry {
-  std::mutex lock;
-  std::vector<registered_policy> rows;
+  checked_mutex lock;
+  std::vector<registered_policy> rows GPUMEM_GUARDED_BY(lock);
 };
 
 std::vector<registered_policy> built_in_rows() {
@@ -94,7 +94,7 @@ status unknown(const registry& in, std::string_view name) {
 result<registered_policy> row_of(std::string_view text) {
   if (status loaded = load_named_policy_library(); !loaded) return loaded;
   registry& in = the_registry();
-  const std::lock_guard guard{in.lock};
+  const mutex_lock guard{in.lock};
   const auto found = find(in, split_policy(text).name);
   if (found == in.rows.end()) return unknown(in, text);
   return *found;
@@ -126,7 +126,7 @@ status add_policies(std::vector<registered_policy> rows) {
     row.entry.needs = *std::move(needs);
   }
   registry& in = the_registry();
-  const std::lock_guard guard{in.lock};
+  const mutex_lock guard{in.lock};
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::string& name = rows[i].entry.name;
     const bool twice = std::any_of(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(i),
@@ -150,7 +150,7 @@ status register_policy(std::string name, std::string summary, policy_factory mak
 std::vector<policy_entry> known_policies() {
   static_cast<void>(load_named_policy_library());  // find_policy says what is wrong with it
   registry& in = the_registry();
-  const std::lock_guard guard{in.lock};
+  const mutex_lock guard{in.lock};
   std::vector<policy_entry> out;
   out.reserve(in.rows.size());
   for (const registered_policy& row : in.rows) out.push_back(row.entry);

@@ -6,18 +6,18 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "checked_mutex.hpp"
 #include "job_rank.hpp"
 
 namespace gpumem {
 namespace {
 
 struct log_state {
-  std::mutex mutex;
-  log_sink sink;
+  checked_mutex mutex;
+  log_sink sink GPUMEM_GUARDED_BY(mutex);
 };
 
 log_state& state() {
@@ -40,7 +40,7 @@ void write_whole(std::string_view text) noexcept {
 }  // namespace
 
 void log_line(std::string_view line) {
-  const std::lock_guard lock{state().mutex};
+  const mutex_lock lock{state().mutex};
   if (state().sink) {
     state().sink(line);
     return;
@@ -53,7 +53,7 @@ void log_line(std::string_view line) {
 }
 
 log_sink set_log_sink(log_sink sink) {
-  const std::lock_guard lock{state().mutex};
+  const mutex_lock lock{state().mutex};
   return std::exchange(state().sink, std::move(sink));
 }
 

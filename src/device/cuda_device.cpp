@@ -180,7 +180,7 @@ status cuda_device::context(CUcontext* out) {
   }
   CUcontext known = context_.load(std::memory_order_acquire);
   if (known == nullptr) {
-    const std::lock_guard lock{context_mutex_};
+    const mutex_lock lock{context_mutex_};
     known = context_.load(std::memory_order_acquire);
     if (known == nullptr) {
       const std::string doing = fmt::format("of device {}", info_.ordinal);
@@ -309,7 +309,7 @@ status cuda_device::do_set_access(address at, std::uint64_t bytes) {
   const entered here{*this};
   if (!here.ok()) return here.why();
   // Held meanwhile, so that a peer that is added is added to each range.
-  const std::lock_guard lock{access_mutex_};
+  const mutex_lock lock{access_mutex_};
   const CUresult done = driver_.mem_set_access(at, bytes, access_.data(), access_.size());
   if (done == CUDA_SUCCESS) {
     accessible_[at] = bytes;
@@ -324,7 +324,7 @@ status cuda_device::do_unmap(address at, std::uint64_t bytes) {
   if (!here.ok()) return here.why();
   const CUresult done = driver_.mem_unmap(at, bytes);
   if (done == CUDA_SUCCESS) {
-    const std::lock_guard lock{access_mutex_};
+    const mutex_lock lock{access_mutex_};
     forget_accessible(at, at + bytes);
     return {};
   }
@@ -350,7 +350,7 @@ void cuda_device::forget_accessible(address begin, address end) {
 }
 
 status cuda_device::add_peer(int ordinal) {
-  const std::lock_guard lock{access_mutex_};
+  const mutex_lock lock{access_mutex_};
   if (access_.empty()) return {};  // it cannot map pages
   for (const CUmemAccessDesc& known : access_) {
     if (known.location.id == ordinal) return {};

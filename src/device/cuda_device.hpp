@@ -10,9 +10,9 @@
 
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <vector>
 
+#include "checked_mutex.hpp"
 #include "cuda_driver.hpp"
 #include "gpumem/device.hpp"
 
@@ -77,21 +77,22 @@ class cuda_device final : public device {
   device_info info_;
   CUmemAllocationProp pages_{};
 
-  std::mutex access_mutex_;
-  std::vector<CUmemAccessDesc> access_;          // of mapped pages: this device and its peers
-  std::map<address, std::uint64_t> accessible_;  // ranges that were given it
+  checked_mutex access_mutex_;
+  std::vector<CUmemAccessDesc> access_ GPUMEM_GUARDED_BY(access_mutex_);  // of mapped pages: this device and its peers
+  std::map<address, std::uint64_t> accessible_ GPUMEM_GUARDED_BY(access_mutex_);  // ranges that were given it
 
-  std::mutex context_mutex_;
+  checked_mutex context_mutex_;
   std::atomic<CUcontext> context_{nullptr};
   unsigned long long context_id_ = 0;
 
   const std::uint64_t number_;            // of this object, which no later one repeats
   std::atomic<bool> plain_pages_{false};  // exportable ones were refused
 
-  std::mutex events_mutex_;
-  std::vector<CUevent> events_;          // spare ones
-  std::vector<CUevent> foreign_events_;  // fences of other contexts, which cannot be kept for this one
-  std::size_t events_made_ = 0;          // of events_, spare or in use
+  checked_mutex events_mutex_;
+  std::vector<CUevent> events_ GPUMEM_GUARDED_BY(events_mutex_);  // spare ones
+  std::vector<CUevent> foreign_events_
+      GPUMEM_GUARDED_BY(events_mutex_);  // fences of other contexts, which cannot be kept for this one
+  std::size_t events_made_ GPUMEM_GUARDED_BY(events_mutex_) = 0;  // of events_, spare or in use
 
   std::atomic<std::uint64_t> deferred_{0};      // fences given out that stand for a synchronise
   std::atomic<std::uint64_t> synchronized_{0};  // of these, the last that a synchronise covers

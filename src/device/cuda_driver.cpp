@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "checked_mutex.hpp"
 #include "trusted_path.hpp"
 
 namespace gpumem {
@@ -99,9 +99,9 @@ bool resolve(PFN_cuGetProcAddress_v12000 ask, Function& into, const char* name, 
 
 /// Tables live as long as the process. The same functions give the same table, so that asking again costs nothing.
 const cuda_driver* kept(std::unique_ptr<const cuda_driver> table) {
-  static std::mutex mutex;
+  static checked_mutex mutex;
   static auto* const all = new std::vector<std::unique_ptr<const cuda_driver>>;
-  const std::lock_guard lock{mutex};
+  const mutex_lock lock{mutex};
   for (const auto& known : *all) {
     if (known->same_as(*table)) return known.get();
   }
@@ -176,9 +176,9 @@ result<const cuda_driver*> resolve_cuda_driver(void* get_proc_address_v2) {
 }
 
 result<const cuda_driver*> load_cuda_driver() {
-  static std::mutex once;
+  static checked_mutex once;
   static const cuda_driver* loaded = nullptr;  // an error is not kept: what was wrong may be mended
-  const std::lock_guard lock{once};
+  const mutex_lock lock{once};
   if (loaded != nullptr) return loaded;
   const std::string named = trusted_path("GPUMEM_CUDA_DRIVER");
   result<const cuda_driver*> driver = load_from(named.empty() ? usual_driver : named);

@@ -30,7 +30,7 @@ void CUDA_CB graph_is_gone(void* data) {
 
 result<CUevent> cuda_device::take_event() {
   {
-    const std::lock_guard lock{events_mutex_};
+    const mutex_lock lock{events_mutex_};
     if (!events_.empty()) {
       CUevent spare = events_.back();
       events_.pop_back();
@@ -51,7 +51,7 @@ result<CUevent> cuda_device::make_event() {
 }
 
 void cuda_device::keep_event(CUevent e) noexcept {
-  const std::lock_guard lock{events_mutex_};
+  const mutex_lock lock{events_mutex_};
   if (std::erase(foreign_events_, e) != 0) {
     driver_.event_destroy(e);
     return;
@@ -116,7 +116,7 @@ result<fence> cuda_device::do_record_foreign(std::uint64_t of) {
   driver_.ctx_pop_current(&popped);
   if (!e) return e.why();
   if (done == CUDA_SUCCESS) {
-    const std::lock_guard lock{events_mutex_};
+    const mutex_lock lock{events_mutex_};
     foreign_events_.push_back(*e);
     return fence_of(*e);
   }

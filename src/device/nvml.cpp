@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "checked_mutex.hpp"
 #include "trusted_path.hpp"
 
 namespace gpumem {
@@ -143,9 +143,9 @@ result<const nvml_table*> resolve_nvml(const std::function<void*(const char* nam
     return status{errc::device_error, fmt::format("nvmlInit_v2 failed: {} (NVML error {}); does nvidia-smi work?",
                                                   text != nullptr ? text : "unknown", code)};
   }
-  static std::mutex mutex;
+  static checked_mutex mutex;
   static auto* const all = new std::vector<std::unique_ptr<const nvml_table>>;  // for the whole process
-  const std::lock_guard lock{mutex};
+  const mutex_lock lock{mutex};
   all->push_back(std::move(table));
   return static_cast<const nvml_table*>(all->back().get());
 }

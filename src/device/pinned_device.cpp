@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <mutex>
 #include <unordered_map>
 #include <utility>
+
+#include "checked_mutex.hpp"
 
 namespace gpumem {
 namespace {
@@ -32,9 +33,9 @@ struct pinned_device::state {
 
   device& gpu;
   device_info info;
-  std::mutex mutex;  // of what follows; never held across a call of the device
-  std::unordered_map<address, std::uint64_t> segments;
-  std::uint64_t taken_bytes = 0;
+  checked_mutex mutex;  // of what follows; never held across a call of the device
+  std::unordered_map<address, std::uint64_t> segments GPUMEM_GUARDED_BY(mutex);
+  std::uint64_t taken_bytes GPUMEM_GUARDED_BY(mutex) = 0;
 };
 
 pinned_device::pinned_device(device& gpu, std::uint64_t capacity_bytes) : state_{std::make_unique<state>(gpu)} {
@@ -56,7 +57,7 @@ const device_info& pinned_device::info() const noexcept { return state_->info; }
 result<address> pinned_device::do_alloc(std::uint64_t bytes) {
   state& s = *state_;
   {
-    const std::lock_guard lock{s.mutex};
+    const mutex_lock lock{s.mutex};
     if (bytes > s.info.total_bytes - s.taken_bytes) {
       return status{errc::out_of_memory, fmt::format("{} bytes of pinned host memory asked, {} of {} are taken", bytes,
                                                      s.taken_bytes, s.info.total_bytes)};
@@ -65,7 +66,7 @@ result<address> pinned_device::do_alloc(std::uint64_t bytes) {
   }
   result<address> got = s.gpu.alloc_host(bytes);
   set_condition(s.gpu.condition());
-  const std::lock_guard lock{s.mutex};
+  const mutex_lock lock{s.mutex};
   if (got) {
     s.segments.emplace(*got, bytes);
   } else {
@@ -78,7 +79,7 @@ status pinned_device::do_free(address segment) {
   state& s = *state_;
   std::uint64_t bytes = 0;
   {
-    const std::lock_guard lock{s.mutex};
+    const mutex_lock lock{s.mutex};
     const auto found = s.segments.find(segment);
     if (found == s.segments.end()) {
       return {errc::unknown_pointer, fmt::format("{:#x} is not pinned host memory of this device", segment)};
@@ -88,7 +89,7 @@ status pinned_device::do_free(address segment) {
   }
   status freed = s.gpu.free_host(segment);
   set_condition(s.gpu.condition());
-  const std::lock_guard lock{s.mutex};
+  const mutex_lock lock{s.mutex};
   if (freed) {
     s.taken_bytes -= bytes;
   } else {
@@ -109,7 +110,7 @@ status pinned_device::do_set_access(address /*at*/, std::uint64_t /*bytes*/) { r
 status pinned_device::do_unmap(address /*at*/, std::uint64_t /*bytes*/) { return no_pages(); }
 
 result<memory_info> pinned_device::do_memory() {
-  const std::lock_guard lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return memory_info{.free_bytes = state_->info.total_bytes - state_->taken_bytes,
                      .total_bytes = state_->info.total_bytes};
 }

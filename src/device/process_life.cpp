@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <mutex>
 #include <vector>
 
+#include "checked_mutex.hpp"
 #include "cuda_device.hpp"
 
 namespace gpumem {
@@ -15,8 +15,8 @@ namespace {
 
 /// Never destroyed: devices may be closed by static destructors.
 struct open_devices {
-  std::mutex mutex;
-  std::vector<cuda_device*> devices;
+  checked_mutex mutex;
+  std::vector<cuda_device*> devices GPUMEM_GUARDED_BY(mutex);
   std::atomic<bool> exiting{false};
 };
 open_devices& all() {
@@ -40,12 +40,12 @@ void remember(cuda_device* device) {
     return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
   }();
   static_cast<void>(registered);
-  const std::lock_guard lock{all().mutex};
+  const mutex_lock lock{all().mutex};
   all().devices.push_back(device);
 }
 
 void forget(cuda_device* device) {
-  const std::lock_guard lock{all().mutex};
+  const mutex_lock lock{all().mutex};
   std::erase(all().devices, device);
 }
 

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
 
+#include "checked_mutex.hpp"
 #include "referee.hpp"
 #include "sim_memory.hpp"
 #include "sim_streams.hpp"
@@ -58,7 +58,7 @@ struct sim_device::state {
   /// One device call: the planted fault, or the fixed cost paid and what `body` returns.
   template <typename Body>
   auto call(device_call kind, Body&& body) -> decltype(body()) {
-    const std::scoped_lock lock{mutex};
+    const mutex_lock lock{mutex};
     if (!faults.empty()) {
       if (status fault = due_fault(kind); !fault) return fault;
     }
@@ -109,11 +109,11 @@ struct sim_device::state {
   const device_info info;
   const cost_table costs;
   const bool referee_on;
-  mutable std::mutex mutex;  ///< guards everything below
+  mutable checked_mutex mutex;  ///< guards everything below
   sim_memory memory;
   sim_streams streams;
   referee judge{memory, streams};
-  std::vector<planted_fault> faults;
+  std::vector<planted_fault> faults GPUMEM_GUARDED_BY(mutex);
 };
 
 sim_device::sim_device(sim_config config) : state_{std::make_unique<state>(usable(std::move(config)))} {}
@@ -220,7 +220,7 @@ status sim_device::do_wait_stream(stream_ref waiter, fence f) {
 }
 
 void sim_device::do_drop(fence f) noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   state_->streams.drop(f);
 }
 
@@ -248,71 +248,71 @@ status sim_device::do_synchronize() {
 }
 
 stream_ref sim_device::create_stream(sim_stream kind) {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->streams.create(kind);
 }
 
 status sim_device::destroy_stream(stream_ref s) {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->streams.destroy(s);
 }
 
 status sim_device::begin_capture(stream_ref s) {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->streams.begin_capture(s);
 }
 
 status sim_device::end_capture(stream_ref s) {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->streams.end_capture(s);
 }
 
 void sim_device::spoil_capture(stream_ref s, std::string_view by) {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   state_->streams.spoil(s, by);
 }
 
 bool sim_device::capture_spoilt(stream_ref s) const {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->streams.spoilt(s);
 }
 
 // --- time and work -------------------------------------------------------------------------------------------
 
 std::uint64_t sim_device::now_ns() const noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->streams.now_ns();
 }
 
 void sim_device::advance_to(std::uint64_t ns) noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   state_->streams.advance_to(ns);
 }
 
 void sim_device::advance_by(std::uint64_t ns) noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   state_->streams.advance_by(ns);
 }
 
 std::uint64_t sim_device::in_calls_ns() const noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->streams.in_calls_ns();
 }
 
 result<std::uint64_t> sim_device::done_ns(fence f) const {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->streams.done_ns(f);
 }
 
 // Work given to a stream that does not exist is a launch that failed: nothing runs.
 void sim_device::enqueue(stream_ref s, std::uint64_t lag_ns) {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   const std::uint32_t stream = state_->streams.find(s);
   if (stream != sim_streams::no_stream) state_->streams.enqueue(stream, lag_ns);
 }
 
 void sim_device::enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes) {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   const std::uint32_t stream = state_->streams.find(s);
   if (stream == sim_streams::no_stream) return;
   const work_point work = state_->streams.enqueue(stream, lag_ns);
@@ -323,7 +323,7 @@ void sim_device::enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std
 
 void sim_device::handed_out(address at, std::uint64_t bytes, stream_ref to) {
   if (!state_->referee_on) return;
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   const std::uint32_t stream = state_->streams.find(to);
   const bool exists = stream != sim_streams::no_stream;
   state_->judge.handed_out(at, bytes, to, exists ? state_->streams.mark(stream) : work_point{stream, 0});
@@ -331,17 +331,17 @@ void sim_device::handed_out(address at, std::uint64_t bytes, stream_ref to) {
 
 void sim_device::given_back(address at) {
   if (!state_->referee_on) return;
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   state_->judge.given_back(at);
 }
 
 std::uint64_t sim_device::hazard_count() const noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->judge.hazard_count();
 }
 
 std::vector<hazard> sim_device::hazards() const {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->judge.hazards();
 }
 
@@ -349,37 +349,37 @@ std::vector<hazard> sim_device::hazards() const {
 
 void sim_device::fail_nth(device_call call, std::uint64_t n, errc code) {
   if (n == 0 || code == errc::ok) return;  // no call is the 0th, and ok is no failure
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   state_->faults.push_back({call, n, code});
 }
 
 void sim_device::set_foreign_bytes(std::uint64_t bytes) noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   state_->memory.set_foreign_bytes(bytes);
 }
 
 std::uint64_t sim_device::used_bytes() const noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->memory.used_bytes();
 }
 
 std::uint64_t sim_device::peak_used_bytes() const noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->memory.peak_used_bytes();
 }
 
 std::uint64_t sim_device::mapped_pages() const noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->memory.mapped_pages();
 }
 
 std::uint64_t sim_device::remapped_pages() const noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->memory.remapped_pages();
 }
 
 std::uint64_t sim_device::live_mappings() const noexcept {
-  const std::scoped_lock lock{state_->mutex};
+  const mutex_lock lock{state_->mutex};
   return state_->memory.live_mappings();
 }
 

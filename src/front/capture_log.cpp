@@ -5,24 +5,24 @@
 namespace gpumem {
 
 void capture_log::mailbox::expect_one() {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   tokens_.reserve(expected_ + 1);
   ++expected_;
 }
 
 void capture_log::mailbox::put(std::uint64_t token) noexcept {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   tokens_.push_back(token);
   any_.store(true, std::memory_order_release);
 }
 
 std::vector<std::uint64_t> capture_log::mailbox::all() const {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   return tokens_;
 }
 
 void capture_log::mailbox::forget(std::size_t tokens) noexcept {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(tokens));
   expected_ -= tokens;
   any_.store(!tokens_.empty(), std::memory_order_release);
@@ -30,13 +30,13 @@ void capture_log::mailbox::forget(std::size_t tokens) noexcept {
 
 void capture_log::began(const device* on, stream_ref s, std::uint64_t capture,
                         const std::vector<std::pair<pool*, std::uint64_t>>& in) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   open_.push_back({.on = on, .stream = s, .capture = capture, .token = next_token_++, .watched = false, .in = in});
   open_count_.store(open_.size(), std::memory_order_relaxed);
 }
 
 std::optional<capture_log::entry> capture_log::find(stream_ref s) const {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   for (const entry& e : open_) {
     if (e.stream == s) return e;
   }
@@ -44,7 +44,7 @@ std::optional<capture_log::entry> capture_log::find(stream_ref s) const {
 }
 
 void capture_log::ended(stream_ref s, graph_ref left) noexcept {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   for (const entry& e : open_) {
     if (e.stream == s && e.watched) left_.push_back({e.token, left});
   }
@@ -53,13 +53,13 @@ void capture_log::ended(stream_ref s, graph_ref left) noexcept {
 }
 
 void capture_log::released(graph_ref g) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   std::erase_if(left_, [g](const left_graph& l) { return l.graph == g; });
 }
 
 std::function<void()> capture_log::on_gone(std::uint64_t token) {
   {
-    const std::lock_guard lock{mutex_};
+    const mutex_lock lock{mutex_};
     left_.reserve(left_.size() + open_.size());  // `ended` is too late to find that the host has no memory
   }
   mail_->expect_one();
@@ -67,7 +67,7 @@ std::function<void()> capture_log::on_gone(std::uint64_t token) {
 }
 
 void capture_log::set_watched(stream_ref s) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   for (entry& e : open_) {
     if (e.stream == s) e.watched = true;
   }
@@ -79,7 +79,7 @@ capture_log::gone capture_log::find_gone() const {
   const std::vector<std::uint64_t> tokens = mail_->all();
   out.tokens = tokens.size();
   for (const std::uint64_t token : tokens) {
-    const std::lock_guard lock{mutex_};
+    const mutex_lock lock{mutex_};
     if (const auto e = std::ranges::find(open_, token, &entry::token); e != open_.end()) {
       out.still_open.push_back(*e);
     } else if (const auto l = std::ranges::find(left_, token, &left_graph::token); l != left_.end()) {

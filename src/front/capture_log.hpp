@@ -11,11 +11,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "checked_mutex.hpp"
 #include "gpumem/allocator.hpp"
 
 namespace gpumem {
@@ -71,9 +71,9 @@ class capture_log {
     [[nodiscard]] bool any() const noexcept { return any_.load(std::memory_order_acquire); }
 
    private:
-    mutable std::mutex mutex_;
-    std::vector<std::uint64_t> tokens_;
-    std::size_t expected_ = 0;  // in all that may still come, and those that came
+    mutable checked_mutex mutex_;
+    std::vector<std::uint64_t> tokens_ GPUMEM_GUARDED_BY(mutex_);
+    std::size_t expected_ GPUMEM_GUARDED_BY(mutex_) = 0;  // in all that may still come, and those that came
     std::atomic<bool> any_{false};
   };
   struct left_graph {
@@ -82,10 +82,10 @@ class capture_log {
   };
 
   std::shared_ptr<mailbox> mail_ = std::make_shared<mailbox>();  // the driver may write when the allocator is gone
-  mutable std::mutex mutex_;
-  std::vector<entry> open_;  // seldom more than one
-  std::vector<left_graph> left_;
-  std::uint64_t next_token_ = 1;
+  mutable checked_mutex mutex_;
+  std::vector<entry> open_ GPUMEM_GUARDED_BY(mutex_);  // seldom more than one
+  std::vector<left_graph> left_ GPUMEM_GUARDED_BY(mutex_);
+  std::uint64_t next_token_ GPUMEM_GUARDED_BY(mutex_) = 1;
   std::atomic<std::size_t> open_count_{0};
 };
 

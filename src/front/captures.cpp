@@ -115,7 +115,7 @@ result<graph_ref> captures::end_of(const capture_log::entry& open) {
   }
   if (parts.empty()) return first;
   {
-    const std::lock_guard lock{graphs_mutex_};
+    const mutex_lock lock{graphs_mutex_};
     graphs_[left.id - 1] = std::move(parts);
   }
   log_.ended(open.stream, left);
@@ -124,7 +124,7 @@ result<graph_ref> captures::end_of(const capture_log::entry& open) {
 
 // Of a graph that has no parts yet: as one that was released.
 graph_ref captures::take_number() {
-  const std::lock_guard lock{graphs_mutex_};
+  const mutex_lock lock{graphs_mutex_};
   graphs_.emplace_back();
   return graph_ref{graphs_.size()};
 }
@@ -132,7 +132,7 @@ graph_ref captures::take_number() {
 status captures::release_parts(graph_ref g) {
   std::vector<graph_part> parts;
   {
-    const std::lock_guard lock{graphs_mutex_};
+    const mutex_lock lock{graphs_mutex_};
     if (g.id == 0 || g.id > graphs_.size() || graphs_[g.id - 1].empty()) {
       return {errc::invalid_argument, fmt::format("graph {} is unknown or was released already", g.id)};
     }

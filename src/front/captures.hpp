@@ -5,10 +5,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "capture_log.hpp"
+#include "checked_mutex.hpp"
 #include "gpumem/allocator.hpp"
 #include "pool.hpp"
 
@@ -61,8 +61,9 @@ class captures {
 
   const std::vector<placed_pool>& pools_;
   capture_log log_;
-  std::mutex graphs_mutex_;
-  std::vector<std::vector<graph_part>> graphs_;  // by graph_ref::id - 1; empty once released
+  checked_mutex graphs_mutex_;
+  std::vector<std::vector<graph_part>> graphs_
+      GPUMEM_GUARDED_BY(graphs_mutex_);  // by graph_ref::id - 1; empty once released
 };
 
 }  // namespace gpumem

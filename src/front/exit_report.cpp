@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
+#include "checked_mutex.hpp"
 #include "job_rank.hpp"
 #include "log.hpp"
 
@@ -19,8 +19,8 @@ namespace gpumem {
 namespace {
 
 struct exit_list {
-  std::mutex mutex;
-  std::vector<std::pair<const void*, std::function<void()>>> reports;
+  checked_mutex mutex;
+  std::vector<std::pair<const void*, std::function<void()>>> reports GPUMEM_GUARDED_BY(mutex);
 };
 
 // Never destroyed: threads may still be allocating while static destructors run.
@@ -29,7 +29,7 @@ exit_list& at_exit_list() {
     std::atexit([] {
       std::vector<std::pair<const void*, std::function<void()>>> left;
       {
-        const std::lock_guard lock{at_exit_list().mutex};
+        const mutex_lock lock{at_exit_list().mutex};
         left.swap(at_exit_list().reports);
       }
       for (const auto& [who, report] : left) report();
@@ -84,13 +84,13 @@ nlohmann::json to_json(const logical_device& d, const statistics& s) {
 
 void remember_at_exit(const void* who, std::function<void()> report) {
   exit_list& list = at_exit_list();
-  const std::lock_guard lock{list.mutex};
+  const mutex_lock lock{list.mutex};
   list.reports.emplace_back(who, std::move(report));
 }
 
 void forget_at_exit(const void* who) {
   exit_list& list = at_exit_list();
-  const std::lock_guard lock{list.mutex};
+  const mutex_lock lock{list.mutex};
   std::erase_if(list.reports, [who](const auto& entry) { return entry.first == who; });
 }
 

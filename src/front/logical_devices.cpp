@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 
 #include "bits.hpp"
+#include "checked_mutex.hpp"
 #include "gpumem/policy.hpp"
 #include "group_ledger.hpp"
 #include "log.hpp"
@@ -56,10 +56,10 @@ result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& 
 
 /// A line that is no news the second time.
 void log_once(const std::string& line) {
-  static std::mutex mutex;
+  static checked_mutex mutex;
   static auto* const said = new std::set<std::string>;
   {
-    const std::lock_guard lock{mutex};
+    const mutex_lock lock{mutex};
     if (!said->insert(line).second) return;
   }
   log_line(line);

@@ -42,7 +42,7 @@ bool plan_recorder::room() {
 }
 
 void plan_recorder::allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   try {
     if (finished_ || !room()) return;
     const auto stream = streams_.try_emplace(s.handle, static_cast<std::uint16_t>(streams_.size())).first->second;
@@ -54,7 +54,7 @@ void plan_recorder::allocated(address at, std::uint64_t requested_bytes, stream_
 }
 
 void plan_recorder::freed(address at, std::uint64_t requested_bytes, stream_ref /*order*/) noexcept {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   try {
     const auto live = blocks_.find(at);
     if (finished_ || live == blocks_.end() || !room()) return;
@@ -80,7 +80,7 @@ bool plan_recorder::stays(const statistics& at_end, const std::vector<plan::reco
 status plan_recorder::finish(const std::function<statistics()>& at_end) {
   std::vector<plan::recorded_op> ops;  // placed without the lock: other threads may go on for as long
   {
-    const std::lock_guard lock{mutex_};
+    const mutex_lock lock{mutex_};
     finished_ = true;
     ops.swap(ops_);
   }

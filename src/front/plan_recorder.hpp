@@ -7,12 +7,12 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "allocation_recorder.hpp"
+#include "checked_mutex.hpp"
 #include "step.hpp"
 
 namespace gpumem {
@@ -50,13 +50,13 @@ class plan_recorder final : public allocation_recorder {
   const std::string path_;
   const writes when_;
   const std::size_t most_;
-  std::mutex mutex_;
-  std::vector<plan::recorded_op> ops_;
-  std::unordered_map<address, std::uint32_t> blocks_;  ///< live ones, numbered
-  std::unordered_map<void*, std::uint16_t> streams_;
-  std::uint32_t next_block_ = 0;
-  bool full_ = false;
-  bool finished_ = false;
+  checked_mutex mutex_;
+  std::vector<plan::recorded_op> ops_ GPUMEM_GUARDED_BY(mutex_);
+  std::unordered_map<address, std::uint32_t> blocks_ GPUMEM_GUARDED_BY(mutex_);  ///< live ones, numbered
+  std::unordered_map<void*, std::uint16_t> streams_ GPUMEM_GUARDED_BY(mutex_);
+  std::uint32_t next_block_ GPUMEM_GUARDED_BY(mutex_) = 0;
+  bool full_ GPUMEM_GUARDED_BY(mutex_) = false;
+  bool finished_ GPUMEM_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpumem

@@ -48,7 +48,7 @@ trace_recorder::trace_recorder(std::string path, gzFile file)
     : path_{std::move(path)}, opened_{std::chrono::steady_clock::now()}, file_{file} {}
 
 trace_recorder::~trace_recorder() {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   errno = 0;
   const int code = gzclose(file_);
   if (code != Z_OK && failed_.ok()) {
@@ -70,7 +70,7 @@ void trace_recorder::freed(address at, std::uint64_t requested_bytes, stream_ref
 void trace_recorder::write_row(std::string_view action, address at, std::uint64_t requested_bytes,
                                stream_ref s) noexcept {
   const std::uint32_t thread = thread_number();
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   if (!failed_.ok()) return;
   try {
     const auto since = std::chrono::steady_clock::now() - opened_;  // under the lock, so that times never fall
@@ -112,7 +112,7 @@ void trace_recorder::fail(std::string_view reason) {
 
 /// Ends the gzip member; later rows begin another one, and readers take them as one stream.
 status trace_recorder::flush() {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   errno = 0;
   if (failed_.ok() && gzflush(file_, Z_FINISH) != Z_OK) {
     int code = Z_OK;

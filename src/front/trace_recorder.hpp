@@ -9,12 +9,12 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
 #include "allocation_recorder.hpp"
+#include "checked_mutex.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/status.hpp"
 
@@ -40,10 +40,10 @@ class trace_recorder final : public allocation_recorder {
 
   const std::string path_;
   const std::chrono::steady_clock::time_point opened_;
-  std::mutex mutex_;
-  gzFile file_;  ///< zlib writes the plain form, too
-  std::unordered_map<void*, std::uint32_t> streams_;
-  status failed_;
+  checked_mutex mutex_;
+  gzFile file_ GPUMEM_GUARDED_BY(mutex_);  ///< zlib writes the plain form, too
+  std::unordered_map<void*, std::uint32_t> streams_ GPUMEM_GUARDED_BY(mutex_);
+  status failed_ GPUMEM_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumem

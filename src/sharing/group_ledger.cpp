@@ -18,6 +18,7 @@
 #include <map>
 #include <thread>
 
+#include "checked_mutex.hpp"
 #include "gpumem/settings.hpp"
 #include "log.hpp"
 
@@ -99,9 +100,9 @@ group_ledger::~group_ledger() {
 result<std::shared_ptr<group_ledger>> group_ledger::join(const std::string& folder, const std::string& name,
                                                          const std::string& device_uuid,
                                                          std::optional<std::uint64_t> limit_bytes) {
-  static std::mutex mutex;
+  static checked_mutex mutex;
   static auto* const joined = new std::map<std::string, std::weak_ptr<group_ledger>>;
-  const std::lock_guard lock{mutex};
+  const mutex_lock lock{mutex};
   std::string path = fmt::format("{}-{}", name, device_uuid);
   std::replace(path.begin(), path.end(), '/', '_');
   path = fmt::format("{}/group-{}", folder, path);
@@ -235,7 +236,7 @@ bool group_ledger::sound() noexcept {
 }
 
 bool group_ledger::reserve(std::uint64_t bytes) noexcept {
-  const std::lock_guard threads{mutex_};
+  const mutex_lock threads{mutex_};
   if (!here()) return false;
   const file_guard guard{file_.get()};
   if (!guard.held() || !sound()) return false;
@@ -246,20 +247,20 @@ bool group_ledger::reserve(std::uint64_t bytes) noexcept {
 }
 
 void group_ledger::give_back(std::uint64_t bytes) noexcept {
-  const std::lock_guard threads{mutex_};
+  const mutex_lock threads{mutex_};
   if (!here()) return;
   map_->rows[row_].bytes -= bytes;  // one word, and less than before: nobody can be misled
 }
 
 std::uint64_t group_ledger::left() noexcept {
-  const std::lock_guard threads{mutex_};
+  const mutex_lock threads{mutex_};
   if (!here()) return 0;
   const file_guard guard{file_.get()};
   return guard.held() && sound() ? map_->limit - *sum(false) : 0;
 }
 
 std::uint64_t group_ledger::held() noexcept {
-  const std::lock_guard threads{mutex_};
+  const mutex_lock threads{mutex_};
   const file_guard guard{file_.get()};
   return guard.held() && here() ? sum(true).value_or(0) : 0;
 }

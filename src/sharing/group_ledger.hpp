@@ -8,10 +8,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "checked_mutex.hpp"
 #include "shared_folder.hpp"
 
 namespace gpumem {
@@ -63,8 +63,8 @@ class group_ledger final : public shared_budget {
   ledger_file* map_ = nullptr;
   std::size_t row_;  ///< past the last: none yet
   int process_;      ///< a fork is no member
-  std::mutex mutex_;
-  bool said_ = false;
+  checked_mutex mutex_;
+  bool said_ GPUMEM_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpumem

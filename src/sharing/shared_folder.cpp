@@ -8,8 +8,9 @@
 
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <vector>
+
+#include "checked_mutex.hpp"
 
 namespace gpumem {
 namespace {
@@ -26,8 +27,8 @@ struct flock range(short type, long at) noexcept {
 }
 
 struct descriptors {
-  std::mutex mutex;
-  std::vector<int> open;
+  checked_mutex mutex;
+  std::vector<int> open GPUMEM_GUARDED_BY(mutex);
 };
 descriptors& all_descriptors() {
   static auto* const only = new descriptors;
@@ -89,12 +90,12 @@ result<owned_fd> open_shared_file(const std::string& path, bool make) {
 void keep_from_forks(int fd) {
   static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   static_cast<void>(registered);
-  const std::lock_guard lock{all_descriptors().mutex};
+  const mutex_lock lock{all_descriptors().mutex};
   all_descriptors().open.push_back(fd);
 }
 
 void close_shared(owned_fd fd) {
-  const std::lock_guard lock{all_descriptors().mutex};
+  const mutex_lock lock{all_descriptors().mutex};
   const bool known = std::erase(all_descriptors().open, fd.get()) != 0;
   const int number = fd.release();
   if (known) ::close(number);

@@ -15,7 +15,7 @@ status ledger::open(allocator& pool, std::uint64_t limit_bytes, std::uint64_t he
                         format_bytes(limit_bytes), format_bytes(measured_bytes), format_bytes(headroom_bytes),
                         format_bytes(measured_bytes + headroom_bytes))};
   }
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   pool_ = &pool;
   group_ = group;
   limit_ = limit_bytes;
@@ -38,7 +38,7 @@ bool ledger::reserve_in_group(std::uint64_t bytes) {
 
 bool ledger::charge(std::uint64_t bytes) {
   if (bytes == 0) return true;
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   if (bytes > limit_ || beside_locked() > limit_ - bytes) return false;
   counted_ += bytes;
   if (lower_pool() && reserve_in_group(bytes)) return true;
@@ -48,7 +48,7 @@ bool ledger::charge(std::uint64_t bytes) {
 }
 
 void ledger::refund(std::uint64_t bytes) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   if (pool_ == nullptr) return;
   const std::uint64_t gone = std::min(bytes, counted_);
   counted_ -= gone;
@@ -57,28 +57,28 @@ void ledger::refund(std::uint64_t bytes) {
 }
 
 void ledger::add_measured(std::uint64_t bytes) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   measured_ += bytes;
   static_cast<void>(lower_pool());  // what is there is there; the pool has so much less
 }
 
 std::uint64_t ledger::beside_bytes() const {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   return beside_locked();
 }
 
 std::uint64_t ledger::counted_bytes() const {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   return counted_;
 }
 
 void receipts::keep(std::uint64_t handle, int ordinal, std::uint64_t bytes) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   of_[handle] = {ordinal, bytes};
 }
 
 receipts::entry receipts::take(std::uint64_t handle) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   const auto at = of_.find(handle);
   if (at == of_.end()) return {};
   const entry out = at->second;
@@ -87,7 +87,7 @@ receipts::entry receipts::take(std::uint64_t handle) {
 }
 
 std::uint64_t receipts::take_all(int ordinal) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   std::uint64_t bytes = 0;
   std::erase_if(of_, [&](const auto& one) {
     if (one.second.ordinal != ordinal) return false;
@@ -98,17 +98,17 @@ std::uint64_t receipts::take_all(int ordinal) {
 }
 
 void page_receipts::created(std::uint64_t handle, int ordinal, std::uint64_t bytes) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   runs_[handle] = run{.what = {ordinal, bytes}};
 }
 
 void page_receipts::retained(std::uint64_t handle) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   if (const auto at = runs_.find(handle); at != runs_.end()) ++at->second.handles;
 }
 
 receipts::entry page_receipts::released(std::uint64_t handle) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   const auto at = runs_.find(handle);
   if (at == runs_.end() || at->second.handles == 0) return {};
   --at->second.handles;
@@ -116,7 +116,7 @@ receipts::entry page_receipts::released(std::uint64_t handle) {
 }
 
 void page_receipts::mapped(std::uint64_t at, std::uint64_t bytes, std::uint64_t handle) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   const auto of = runs_.find(handle);
   if (of == runs_.end()) return;
   ++of->second.mappings;

@@ -10,9 +10,9 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 
+#include "checked_mutex.hpp"
 #include "gpumem/allocator.hpp"
 #include "group_ledger.hpp"
 
@@ -45,13 +45,13 @@ class ledger {
   /// False where the group's other members have what is asked for.
   bool reserve_in_group(std::uint64_t bytes);
 
-  mutable std::mutex mutex_;
-  allocator* pool_ = nullptr;
-  shared_budget* group_ = nullptr;
-  std::uint64_t limit_ = 0;
-  std::uint64_t headroom_ = 0;
-  std::uint64_t measured_ = 0;
-  std::uint64_t counted_ = 0;
+  mutable checked_mutex mutex_;
+  allocator* pool_ GPUMEM_GUARDED_BY(mutex_) = nullptr;
+  shared_budget* group_ GPUMEM_GUARDED_BY(mutex_) = nullptr;
+  std::uint64_t limit_ GPUMEM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t headroom_ GPUMEM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t measured_ GPUMEM_GUARDED_BY(mutex_) = 0;
+  std::uint64_t counted_ GPUMEM_GUARDED_BY(mutex_) = 0;
 };
 
 /// Which handle or address stands for how many bytes on which device, so that they are refunded once.
@@ -68,8 +68,8 @@ class receipts {
   std::uint64_t take_all(int ordinal);
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<std::uint64_t, entry> of_;
+  checked_mutex mutex_;
+  std::unordered_map<std::uint64_t, entry> of_ GPUMEM_GUARDED_BY(mutex_);
 };
 
 /// Physical pages live until their handle is released as often as it was given out, and nothing maps them any more.
@@ -92,8 +92,8 @@ class page_receipts {
   /// What is to be refunded; an ordinal of -1: nothing yet.
   receipts::entry settle(std::unordered_map<std::uint64_t, run>::iterator at);
 
-  std::mutex mutex_;
-  std::unordered_map<std::uint64_t, run> runs_;
+  checked_mutex mutex_;
+  std::unordered_map<std::uint64_t, run> runs_ GPUMEM_GUARDED_BY(mutex_);
   struct mapping {
     std::uint64_t bytes;
     std::uint64_t handle;
@@ -103,7 +103,7 @@ class page_receipts {
 
 template <typename Gone>
 void page_receipts::unmapped(std::uint64_t at, std::uint64_t bytes, Gone&& gone) {
-  const std::lock_guard lock{mutex_};
+  const mutex_lock lock{mutex_};
   for (auto it = mappings_.lower_bound(at); it != mappings_.end() && it->first - at < bytes;) {
     const auto of = runs_.find(it->second.handle);
     it = mappings_.erase(it);

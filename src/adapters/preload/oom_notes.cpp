@@ -9,8 +9,8 @@
 #include <chrono>
 #include <exception>
 #include <fstream>
-#include <mutex>
 
+#include "checked_mutex.hpp"
 #include "gpumem/settings.hpp"
 #include "log.hpp"
 #include "process_settings.hpp"
@@ -24,13 +24,13 @@ constexpr std::size_t line_bytes = 512;  // with its newline; shorter than what 
 constexpr std::chrono::seconds between_lines{1};
 
 struct notes {
-  std::mutex mutex;
-  std::uint64_t count = 0;
-  std::uint64_t unsaid = 0;
-  std::chrono::steady_clock::time_point latest{};
-  std::string first;
-  int process = 0;
-  off_t place = -1;  ///< of this process's line in the file
+  checked_mutex mutex;
+  std::uint64_t count GPUMEM_GUARDED_BY(mutex) = 0;
+  std::uint64_t unsaid GPUMEM_GUARDED_BY(mutex) = 0;
+  std::chrono::steady_clock::time_point latest GPUMEM_GUARDED_BY(mutex){};
+  std::string first GPUMEM_GUARDED_BY(mutex);
+  int process GPUMEM_GUARDED_BY(mutex) = 0;
+  off_t place GPUMEM_GUARDED_BY(mutex) = -1;  ///< of this process's line in the file
 };
 notes& all_notes() {
   static auto* const only = new notes;
@@ -73,7 +73,7 @@ void note(const std::string& why) {
   notes& n = all_notes();
   std::string line;
   {
-    const std::lock_guard lock{n.mutex};
+    const mutex_lock lock{n.mutex};
     if (n.process != ::getpid()) {  // a fork counts its own
       n.process = ::getpid();
       n.count = 0;

@@ -2,10 +2,10 @@
 // stream-ordered.
 #include <algorithm>
 #include <bit>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "log.hpp"
 #include "oom_notes.hpp"
@@ -51,13 +51,13 @@ CUresult settle(served_device& d) {
 class waiting_frees {
  public:
   void park(served_device& d, CUdeviceptr p) {
-    const std::lock_guard lock{mutex_};
+    const mutex_lock lock{mutex_};
     parked_.push_back({&d, p});
   }
   void release() {
     std::vector<one> now;
     {
-      const std::lock_guard lock{mutex_};
+      const mutex_lock lock{mutex_};
       now.swap(parked_);
     }
     for (const one& p : now)
@@ -69,8 +69,8 @@ class waiting_frees {
     served_device* on;
     CUdeviceptr at;
   };
-  std::mutex mutex_;
-  std::vector<one> parked_;
+  checked_mutex mutex_;
+  std::vector<one> parked_ GPUMEM_GUARDED_BY(mutex_);
 };
 waiting_frees& parked() {
   static auto* const only = new waiting_frees;

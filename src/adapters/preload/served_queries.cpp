@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 #include <unordered_map>
 
 #include "accounts.hpp"
+#include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "log.hpp"
 #include "served.hpp"
@@ -17,10 +17,10 @@ namespace {
 constexpr std::uint64_t first_identity = std::uint64_t{1} << 62;
 
 struct identities {
-  std::mutex mutex;
+  checked_mutex mutex;
   std::atomic<bool> any{false};
-  std::unordered_map<CUdeviceptr, std::uint64_t> of;
-  std::uint64_t next = first_identity;
+  std::unordered_map<CUdeviceptr, std::uint64_t> of GPUMEM_GUARDED_BY(mutex);
+  std::uint64_t next GPUMEM_GUARDED_BY(mutex) = first_identity;
 };
 identities& all_identities() {
   static auto* const only = new identities;
@@ -48,7 +48,7 @@ bool correct(CUpointer_attribute which, void* value, const block_info& block) {
 
 std::uint64_t identity_of(CUdeviceptr begin) {
   identities& all = all_identities();
-  const std::lock_guard lock{all.mutex};
+  const mutex_lock lock{all.mutex};
   all.any.store(true, std::memory_order_release);
   const auto [at, added] = all.of.emplace(begin, all.next);
   if (added) ++all.next;
@@ -58,7 +58,7 @@ std::uint64_t identity_of(CUdeviceptr begin) {
 void forget_identity(CUdeviceptr begin) noexcept {
   identities& all = all_identities();
   if (!all.any.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock{all.mutex};
+  const mutex_lock lock{all.mutex};
   all.of.erase(begin);
 }
 

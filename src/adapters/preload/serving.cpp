@@ -6,12 +6,12 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "accounts.hpp"
+#include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "first_use.hpp"
 #include "gpumem/cuda_device.hpp"
@@ -33,7 +33,7 @@ namespace {
 /// As options.def says.
 constexpr std::uint64_t default_headroom_bytes = std::uint64_t{256} << 20;
 
-std::mutex opening;
+checked_mutex opening;
 std::array<std::atomic<CUresult>, most_devices> refusals;  // CUDA_SUCCESS: none
 std::atomic<bool> cannot_serve{false};                     // the driver is too old, or lacks something
 
@@ -270,7 +270,7 @@ void now_open(served_device& d) {
 }
 
 served_device* open_current(CUcontext context, CUresult* refusal) {
-  const std::lock_guard lock{opening};
+  const mutex_lock lock{opening};
   const relaxed_capture relaxed;
   CUdevice handle{};
   if (!is_primary(context, &handle)) return nullptr;
@@ -326,7 +326,7 @@ status open_unused(int ordinal) {
 
 /// Opens every visible device that takes everything.
 void open_unused_devices() {
-  const std::lock_guard lock{opening};
+  const mutex_lock lock{opening};
   const relaxed_capture relaxed;
   const result<const cuda_driver*> driver = resolve_cuda_driver(reinterpret_cast<void*>(&inner_get_proc_address));
   const result<int> count = driver ? cuda_device_count(*driver) : driver.why();
@@ -387,7 +387,7 @@ served_device* current_device(CUresult* refusal) noexcept {
 }
 
 void peer_may_reach(CUcontext memory_of, int ordinal) noexcept {
-  const std::lock_guard lock{opening};
+  const mutex_lock lock{opening};
   all_peers().push_back({memory_of, ordinal});
   const relaxed_capture relaxed;
   for_each_device([&](served_device& d) {
@@ -410,7 +410,7 @@ served_device* holder_of(CUdeviceptr p, block_info* block) noexcept {
 // It is never destroyed: another thread may be inside.
 served_device* forget_device(CUdevice device) noexcept {
   if (device < 0 || device >= most_devices) return nullptr;
-  const std::lock_guard lock{opening};
+  const mutex_lock lock{opening};
   refusals[static_cast<std::size_t>(device)] = CUDA_SUCCESS;
   return open_devices[device].exchange(nullptr, std::memory_order_acq_rel);
 }

@@ -1,15 +1,15 @@
 // Captures, from where they begin to where they end: meanwhile gpumem waits for nothing, and what is allocated on a
 // stream that captures is the driver's business.
 #include <algorithm>
-#include <mutex>
 #include <vector>
 
+#include "checked_mutex.hpp"
 #include "serving.hpp"
 
 namespace gpumem::preload {
 namespace {
 
-std::mutex captures_mutex;
+checked_mutex captures_mutex;
 std::atomic<int> captures_open{0};
 
 std::vector<CUstream>& captures() {
@@ -25,7 +25,7 @@ bool capturing_somewhere() noexcept { return captures_open.load(std::memory_orde
 void capture_begins(CUstream s) noexcept {
   captures_open.fetch_add(1, std::memory_order_acq_rel);
   {
-    const std::lock_guard lock{captures_mutex};
+    const mutex_lock lock{captures_mutex};
     captures().push_back(s);
   }
   for_each_device([s](served_device& d) { static_cast<void>(d.memory->capture_begin({s})); });
@@ -33,7 +33,7 @@ void capture_begins(CUstream s) noexcept {
 
 void capture_is_over(CUstream s) noexcept {
   {
-    const std::lock_guard lock{captures_mutex};
+    const mutex_lock lock{captures_mutex};
     const auto at = std::find(captures().begin(), captures().end(), s);
     if (at == captures().end()) return;
     captures().erase(at);
@@ -46,7 +46,7 @@ void capture_is_over(CUstream s) noexcept {
 }
 
 void tell_of_captures(served_device& d) noexcept {
-  const std::lock_guard lock{captures_mutex};
+  const mutex_lock lock{captures_mutex};
   for (const CUstream s : captures()) static_cast<void>(d.memory->capture_begin({s}));
 }
 
