@@ -7,6 +7,7 @@ target_compile_options(gpumem_build_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wsign-conversion;-Wnon-virtual-dtor;-Wold-style-cast>"
   "$<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-pedantic;-Wshadow;-Wconversion;-Wstrict-prototypes>"
   $<$<AND:$<COMPILE_LANGUAGE:C,CXX>,$<BOOL:${GPUMEM_WARNINGS_AS_ERRORS}>>:-Werror>
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>  # src/base/checked_mutex.hpp
   $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>  # CMake 3.25 takes nvcc's default to be that
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
 if(GPUMEM_SANITIZE)

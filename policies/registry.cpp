@@ -79,12 +79,12 @@ registry& the_registry() {
   return only;
 }
 
-std::vector<registered_policy>::const_iterator find(const registry& in, std::string_view name) {
+std::vector<registered_policy>::const_iterator find(const registry& in, std::string_view name)
+    GPUMEM_REQUIRES(in.lock) {
   return std::find_if(in.rows.begin(), in.rows.end(), [&](const registered_policy& r) { return r.entry.name == name; });
 }
 
-/// Requires the lock.
-status unknown(const registry& in, std::string_view name) {
+status unknown(const registry& in, std::string_view name) GPUMEM_REQUIRES(in.lock) {
   std::string known;
   for (const registered_policy& r : in.rows) known += (known.empty() ? "" : ", ") + r.entry.name;
   return {errc::bad_setting, fmt::format("policy '{}' is unknown; known: {}", name, known)};

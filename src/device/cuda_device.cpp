@@ -115,6 +115,7 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
                                                     "device that can reach its memory",
                                                     peer, config.ordinal)};
     }
+    const mutex_lock lock{made->access_mutex_};
     made->access_.push_back(
         {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = other}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   }
@@ -158,6 +159,7 @@ void cuda_device::read_page_properties() {
   if (driver_.mem_granularity(&page, &pages_, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS) {
     info_.page_bytes = page;
   }
+  const mutex_lock lock{access_mutex_};
   access_.push_back(
       {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = handle_}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
 }

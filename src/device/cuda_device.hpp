@@ -67,7 +67,7 @@ class cuda_device final : public device {
   result<CUevent> take_event();
   result<CUevent> make_event();
   void keep_event(CUevent e) noexcept;
-  void forget_accessible(address begin, address end);
+  void forget_accessible(address begin, address end) GPUMEM_REQUIRES(access_mutex_);
   /// `call` by `name`, or the status that says what it was doing.
   template <typename Function, typename... Arguments>
   status checked(const Function& call, std::string_view doing, Arguments... arguments);

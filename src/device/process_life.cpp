@@ -25,9 +25,9 @@ open_devices& all() {
 }
 
 // The lock is taken around the fork, so that the child does not inherit it from a thread that it does not have.
-void before_fork() { all().mutex.lock(); }
-void after_fork_in_parent() { all().mutex.unlock(); }
-void after_fork_in_child() {
+GPUMEM_NOT_CHECKED void before_fork() { all().mutex.lock(); }
+GPUMEM_NOT_CHECKED void after_fork_in_parent() { all().mutex.unlock(); }
+GPUMEM_NOT_CHECKED void after_fork_in_child() {
   for (cuda_device* d : all().devices) d->forked();
   all().mutex.unlock();
 }

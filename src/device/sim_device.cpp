@@ -96,7 +96,7 @@ struct sim_device::state {
   }
 
   /// Counts the call against every fault planted for its kind; the first that falls due is the answer.
-  status due_fault(device_call kind) {
+  status due_fault(device_call kind) GPUMEM_REQUIRES(mutex) {
     status due;
     for (planted_fault& fault : faults) {
       if (fault.call != kind || --fault.calls_left != 0 || !due) continue;

@@ -43,7 +43,7 @@ class plan_recorder final : public allocation_recorder {
  private:
   plan_recorder(std::string path, writes when, std::size_t most) : path_{std::move(path)}, when_{when}, most_{most} {}
   [[nodiscard]] const char* policy_name() const noexcept;
-  bool room();
+  bool room() GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] bool stays(const statistics& at_end, const std::vector<plan::recorded_op>& ops) const;
   [[nodiscard]] status write_plan_of(const std::vector<plan::recorded_op>& ops) const;
 

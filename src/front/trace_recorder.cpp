@@ -40,7 +40,10 @@ result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& 
   (void)gzbuffer(file.get(), buffer_bytes);  // refused only once something has been written
   std::unique_ptr<trace_recorder> recorder{new trace_recorder{path, file.get()}};
   (void)file.release();
-  recorder->write("Thread,Time,Action,Pointer,Size,Stream\n");
+  {
+    const mutex_lock lock{recorder->mutex_};
+    recorder->write("Thread,Time,Action,Pointer,Size,Stream\n");
+  }
   return recorder;
 }
 

@@ -34,9 +34,9 @@ class trace_recorder final : public allocation_recorder {
  private:
   trace_recorder(std::string path, gzFile file);
   void write_row(std::string_view action, address at, std::uint64_t requested_bytes, stream_ref s) noexcept;
-  std::uint32_t stream_number(stream_ref s);
-  void write(std::string_view text);
-  void fail(std::string_view reason);
+  std::uint32_t stream_number(stream_ref s) GPUMEM_REQUIRES(mutex_);
+  void write(std::string_view text) GPUMEM_REQUIRES(mutex_);
+  void fail(std::string_view reason) GPUMEM_REQUIRES(mutex_);
 
   const std::string path_;
   const std::chrono::steady_clock::time_point opened_;

@@ -54,7 +54,7 @@ class group_ledger final : public shared_budget {
  private:
   status open_or_make(std::optional<std::uint64_t> limit_bytes);
   [[nodiscard]] bool here() const noexcept;
-  [[nodiscard]] bool sound() noexcept;
+  [[nodiscard]] bool sound() noexcept GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] std::optional<std::uint64_t> sum(bool forget_dead) noexcept;
 
   std::string name_;

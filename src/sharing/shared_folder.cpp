@@ -34,9 +34,9 @@ descriptors& all_descriptors() {
   static auto* const only = new descriptors;
   return *only;
 }
-void before_fork() { all_descriptors().mutex.lock(); }
-void after_fork_in_parent() { all_descriptors().mutex.unlock(); }
-void after_fork_in_child() {
+GPUMEM_NOT_CHECKED void before_fork() { all_descriptors().mutex.lock(); }
+GPUMEM_NOT_CHECKED void after_fork_in_parent() { all_descriptors().mutex.unlock(); }
+GPUMEM_NOT_CHECKED void after_fork_in_child() {
   for (const int fd : all_descriptors().open) ::close(fd);
   all_descriptors().open.clear();
   all_descriptors().mutex.unlock();

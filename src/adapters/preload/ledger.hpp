@@ -39,16 +39,19 @@ class ledger {
   [[nodiscard]] std::uint64_t beside_bytes() const;
 
  private:
-  [[nodiscard]] std::uint64_t beside_locked() const noexcept { return headroom_ + measured_ + counted_; }
+  [[nodiscard]] std::uint64_t beside_locked() const noexcept GPUMEM_REQUIRES(mutex_) {
+    return headroom_ + measured_ + counted_;
+  }
   /// False where the pool holds more in live blocks than this leaves.
-  bool lower_pool();
+  bool lower_pool() GPUMEM_REQUIRES(mutex_);
   /// False where the group's other members have what is asked for.
   bool reserve_in_group(std::uint64_t bytes);
 
   mutable checked_mutex mutex_;
-  allocator* pool_ GPUMEM_GUARDED_BY(mutex_) = nullptr;
-  shared_budget* group_ GPUMEM_GUARDED_BY(mutex_) = nullptr;
-  std::uint64_t limit_ GPUMEM_GUARDED_BY(mutex_) = 0;
+  // Of `open`, before anybody else knows of this.
+  allocator* pool_ = nullptr;
+  shared_budget* group_ = nullptr;
+  std::uint64_t limit_ = 0;
   std::uint64_t headroom_ GPUMEM_GUARDED_BY(mutex_) = 0;
   std::uint64_t measured_ GPUMEM_GUARDED_BY(mutex_) = 0;
   std::uint64_t counted_ GPUMEM_GUARDED_BY(mutex_) = 0;
@@ -90,7 +93,7 @@ class page_receipts {
     unsigned mappings = 0;
   };
   /// What is to be refunded; an ordinal of -1: nothing yet.
-  receipts::entry settle(std::unordered_map<std::uint64_t, run>::iterator at);
+  receipts::entry settle(std::unordered_map<std::uint64_t, run>::iterator at) GPUMEM_REQUIRES(mutex_);
 
   checked_mutex mutex_;
   std::unordered_map<std::uint64_t, run> runs_ GPUMEM_GUARDED_BY(mutex_);
@@ -98,7 +101,7 @@ class page_receipts {
     std::uint64_t bytes;
     std::uint64_t handle;
   };
-  std::map<std::uint64_t, mapping> mappings_;
+  std::map<std::uint64_t, mapping> mappings_ GPUMEM_GUARDED_BY(mutex_);
 };
 
 template <typename Gone>

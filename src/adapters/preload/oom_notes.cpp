@@ -44,7 +44,7 @@ std::string own_command() {
   return printable(name, 32);
 }
 
-void write_line(notes& n, const std::string& path) {
+void write_line(notes& n, const std::string& path) GPUMEM_REQUIRES(n.mutex) {
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) return;
   if (n.place < 0) {  // the lines of others are as long, so that every place is a multiple
