@@ -234,6 +234,7 @@ status pool::release_block(address at, const release& stated) {
 // Takes note of every fence that is done by now.
 void pool::poll() {
   if (streams_.captures() > 0) return;  // even a query could spoil a capture
+  const device::calls_together row{device_};
   streams_.poll();  // first: what is done on the owner's stream lets a fenced block go to everybody at once
   uses_.poll();
 }
