@@ -148,6 +148,62 @@ TEST_P(EndedCaptures, A2TwoCapturesOfOneStreamAreTwoGraphs) {
 INSTANTIATE_TEST_SUITE_P(Streams, EndedCaptures, testing::Values(0U, unsigned{CU_STREAM_NON_BLOCKING}),
                          [](const auto& i) { return i.param == 0 ? std::string{"blocking"} : std::string{"told"}; });
 
+// A stream that joined a capture by waiting for it captures, too, though nobody has told so of it: a fence on it would be
+// an event of the capture, which the host may never ask.
+TEST_F(Captures, AUseOfAStreamThatJoinedIsFencedAfterTheCapture) {
+  open({{"stream_ids", "notify"}, {"limit", "16MiB"}});
+  CUstream const s = stream();
+  CUstream const joined = stream();
+  CUstream const other = stream();
+  void* const shared = take(12 * mib, other);
+  ASSERT_TRUE(allocator_->record_use(shared, {joined}).ok());
+  use(joined, shared, 12 * mib, 1'000'000);
+  ASSERT_TRUE(allocator_->capture_begin({s}).ok());
+  begin(s);
+  wait(joined, s);
+  give(shared);
+  EXPECT_FALSE(allocator_->try_allocate({.bytes = 12 * mib, .stream = {other}}).ok()) << "in use still";
+  wait(s, joined);
+  ASSERT_NE(end(s), nullptr);
+  ASSERT_TRUE(allocator_->capture_end({s}).ok());
+  simcuda::device(0).advance_by(2'000'000);
+  const auto again = allocator_->try_allocate({.bytes = 12 * mib, .stream = {other}});  // records the fence, and waits
+  ASSERT_TRUE(again.ok()) << again.why().message();
+  EXPECT_EQ(allocator_->stats(0)->leaked_bytes, 0U);
+  EXPECT_TRUE(allocator_->try_deallocate(*again).ok());
+}
+
+// What others freed is looked through for a block, and a live graph's is not among it, though it would fit best.
+class Reuse : public Reality, public testing::WithParamInterface<const char*> {};
+TEST_P(Reuse, PassesOverTheMemoryOfALiveGraphAndTakesAnothers) {
+  open({{"stream_reuse", GetParam()}, {"limit", "32MiB"}});
+  CUstream const s = stream();
+  CUstream const a = stream();
+  CUstream const b = stream();
+  begin(s);
+  void* const own = take(8 * mib, s);
+  give(own);
+  ASSERT_NE(end(s), nullptr);
+  give(take(512, s));  // learns that the capture is over
+  void* const p = take(16 * mib, a);
+  std::vector<void*> rest;
+  for (;;) {
+    const auto got = allocator_->try_allocate({.bytes = 2 * mib, .stream = {b}});
+    if (!got.ok()) break;
+    rest.push_back(*got);
+  }
+  give(p);
+  ASSERT_EQ(cuStreamSynchronize(a), CUDA_SUCCESS);
+  auto got = allocator_->try_allocate({.bytes = 7 * mib, .stream = {b}});
+  if (!got) got = allocator_->try_allocate({.bytes = 7 * mib, .stream = {b}});  // `poll`: sees the fence done
+  ASSERT_TRUE(got.ok()) << got.why().message();
+  EXPECT_EQ(*got, p);
+  EXPECT_TRUE(allocator_->try_deallocate(*got).ok());
+  for (void* r : rest) EXPECT_TRUE(allocator_->try_deallocate(r).ok());
+}
+INSTANTIATE_TEST_SUITE_P(Ways, Reuse, testing::Values("poll", "device", "host"),
+                         [](const auto& i) { return std::string{i.param}; });
+
 // A stream that joined the capture frees a block of it: the capturing stream must not get it back, since nothing orders
 // it behind what the other one does with it at each replay.
 TEST_F(Captures, A3ABlockThatAnotherStreamOfTheCaptureFreedIsNotHandedToTheFirst) {
