@@ -86,8 +86,8 @@ result<fence_index> stream_order::record(owner_id o) noexcept {
 result<fence_index> stream_order::record_or_throw(owner_id o) {
   const stream_slot& slot = slots_[o];
   const bool on_stream = o == told_alive_ || record_on_stream(slot);
-  // The default stream waits for all others, so no capture survives a record on it either. A created one may be a part of
-  // a capture that began elsewhere: a fence recorded there would be the capture's.
+  // The default stream waits for all others, so no capture survives a record on it either. A created one may be a part
+  // of a capture that began elsewhere: a fence recorded there would be the capture's.
   const bool apart = on_stream && !never_ends(slot.stream) && !slot.capturing;
   if (captures_ > 0 && (!apart || !captures_nothing(slot.stream))) {
     return status{errc::unsupported, "no fence can be recorded while a capture is under way"};
