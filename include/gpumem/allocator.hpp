@@ -114,6 +114,9 @@ class allocator {
   /// Between these, `s` captures: nothing is done that would spoil it, and what it allocates belongs to the graph.
   virtual status capture_begin(stream_ref s) = 0;
   virtual result<graph_ref> capture_end(stream_ref s) = 0;
+  /// Where captures are noticed and not told: the program has ended one on this physical device. Each stream there that
+  /// was noticed to capture must still exist: it is asked, and those captures that are over are ended here, too.
+  virtual status captures_ended(int /*physical_device*/) { return {}; }
   /// The graph will not run again: its blocks become free for others behind a fence.
   virtual status graph_release(graph_ref g) = 0;
 

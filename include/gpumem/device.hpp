@@ -181,6 +181,16 @@ class device {
   result<fence> record_foreign(std::uint64_t context) noexcept try { return do_record_foreign(context); } catch (...) {
     return status::of_current_exception();
   }
+  /// True where the device's legacy stream waits for a created stream: it is blocking, and of the device's own context.
+  /// Requires that the stream lives.
+  result<bool> is_blocking(stream_ref s) noexcept try { return do_is_blocking(s); } catch (...) {
+    return status::of_current_exception();
+  }
+  /// True while any blocking stream of the device's own context captures. Spoils no capture, and needs no stream's
+  /// handle. `unsupported` where the device cannot tell.
+  result<bool> blocking_stream_captures() noexcept try { return do_blocking_stream_captures(); } catch (...) {
+    return status::of_current_exception();
+  }
   /// Returns the fence to the device's pool; never fails and makes no driver call that can block.
   void drop(fence f) noexcept { do_drop(f); }
 
@@ -202,6 +212,20 @@ class device {
   status synchronize() {
     return call(device_call::synchronize, [&] { return do_synchronize(); });
   }
+
+  /// For several calls in a row on one thread: what a device sets up for a call (a GPU: its context, the thread's
+  /// capture mode) is set up once, by the first of them, and undone at the end of the scope. One device at a time; the
+  /// program's code must not run inside.
+  class calls_together {
+   public:
+    explicit calls_together(device& on) noexcept : on_{on} { on_.do_enter(); }
+    ~calls_together() { on_.do_leave(); }
+    calls_together(const calls_together&) = delete;
+    calls_together& operator=(const calls_together&) = delete;
+
+   private:
+    device& on_;
+  };
 
   /// Calls so far, by kind. Exact when no other thread is calling.
   [[nodiscard]] call_counts calls() const noexcept {
@@ -233,6 +257,12 @@ class device {
   virtual result<fence> do_record_foreign(std::uint64_t /*context*/) {
     return status{errc::unsupported, "this device knows no other contexts"};
   }
+  virtual result<bool> do_is_blocking(stream_ref /*s*/) { return false; }
+  virtual result<bool> do_blocking_stream_captures() {
+    return status{errc::unsupported, "this device does not tell which streams capture"};
+  }
+  virtual void do_enter() noexcept {}
+  virtual void do_leave() noexcept {}
   virtual result<std::uint64_t> do_stream_id(stream_ref of) = 0;
   virtual result<std::uint64_t> do_capture_id(stream_ref /*of*/) { return std::uint64_t{0}; }
   virtual status do_watch_graph(stream_ref /*capturing*/, std::function<void()> /*gone*/) {

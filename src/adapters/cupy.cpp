@@ -1,8 +1,9 @@
-// Entry points for CuPy: cupy.cuda.CFunctionAllocator(param, malloc, free, owner), which calls them by address.
+// Entry points for CuPy: called by a PythonFunctionAllocator (examples/cupy_allocator.py), or by address by a
+// CFunctionAllocator, whose signature they have.
 //
-// CuPy hands over no stream, so `param` is one: a block belongs to the stream that the allocator was made for (0 is the
-// default stream). They are called from Cython code that lets no exception through, so an out-of-memory is told in the
-// log with its whole report and returns null. Any thread.
+// `param` is the stream that the block belongs to; 0 is the default stream. Python passes the current one; a
+// CFunctionAllocator passes the same for good, and does not look at null. No exception leaves them: an out-of-memory is
+// told in the log with its whole report and returns null. Any thread.
 #include <cstddef>
 #include <exception>
 #include <mutex>

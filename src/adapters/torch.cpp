@@ -4,8 +4,8 @@
 // both may be called from any thread. It does not look at a null answer, so an out-of-memory is thrown, and arrives in
 // Python as an exception with the whole report. The hooks that PyTorch takes by address are named at their functions.
 //
-// Not among them are begin_allocate_to_pool, end_allocate_to_pool and release_pool: gpumem notices by itself that a
-// stream captures, and the driver tells it when the graph is gone.
+// Not among them are begin_allocate_to_pool and release_pool: gpumem notices by itself that a stream captures, and the
+// driver tells it when the graph is gone.
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -33,6 +33,12 @@ int logical_of(const gpumem::allocator& in, int physical) {
 
 }  // namespace
 
+/// As PyTorch's MempoolId_t is passed: two integers in registers.
+struct gpumem_torch_pool_id {
+  unsigned long long first;
+  unsigned long long second;
+};
+
 extern "C" {
 
 /// `cudaStream_t` is passed as a pointer, so that this needs no CUDA header.
@@ -56,6 +62,16 @@ GPUMEM_API void gpumem_torch_record_stream(void* p, void* stream) {
   if (p == nullptr) return;
   if (const gpumem::status noted = opened().record_use(p, {stream}); !noted) {
     gpumem::log_line("record_stream: " + noted.message());
+  }
+}
+
+/// For `set_end_allocate_to_pool_fn`, which PyTorch calls when a capture on that device has ended. Its streams are
+/// never destroyed, so that those that were noticed to capture can be asked.
+GPUMEM_API void gpumem_torch_end_allocate_to_pool(int device, gpumem_torch_pool_id /*pool*/) {
+  const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
+  if (!found) return;
+  if (const gpumem::status ended = (*found)->captures_ended(device); !ended) {
+    gpumem::log_line("end of a capture: " + ended.message());
   }
 }
 

@@ -55,6 +55,10 @@ class cuda_device final : public device {
   void do_drop(fence f) noexcept override;
   result<std::uint64_t> do_foreign_context(stream_ref of) override;
   result<fence> do_record_foreign(std::uint64_t context) override;
+  result<bool> do_is_blocking(stream_ref s) override;
+  result<bool> do_blocking_stream_captures() override;
+  void do_enter() noexcept override;
+  void do_leave() noexcept override;
   result<std::uint64_t> do_stream_id(stream_ref of) override;
   result<std::uint64_t> do_capture_id(stream_ref of) override;
   status do_watch_graph(stream_ref capturing, std::function<void()> gone) override;

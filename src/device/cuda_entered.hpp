@@ -1,5 +1,9 @@
 // The scope of one call into the driver: the primary context is current, and the thread's capture mode relaxed.
+//
+// Inside `device::calls_together` the first scope of the thread sets both up for all that follow.
 #pragma once
+
+#include <utility>
 
 #include "cuda_device.hpp"
 
@@ -8,6 +12,9 @@ namespace gpumem {
 class cuda_device::entered {
  public:
   explicit entered(cuda_device& of) : driver_{of.driver_} {
+    together& row = this_threads();
+    const bool in_row = row.of == &of;
+    if (in_row && row.ready) return;
     CUcontext wanted = nullptr;
     why_ = of.context(&wanted);
     if (!why_) return;
@@ -17,27 +24,59 @@ class cuda_device::entered {
         why_ = driver_status(driver_, driver_.ctx_push_current.name, e);
         return;
       }
-      pushed_ = true;
+      undo_.pop = true;
     }
-    relaxed_ = driver_.exchange_capture_mode(&mode_) == CUDA_SUCCESS;
+    undo_.restore = driver_.exchange_capture_mode(&undo_.mode) == CUDA_SUCCESS;
+    if (!in_row) return;
+    row.undo = std::exchange(undo_, {});
+    row.ready = true;
   }
-  ~entered() {
-    if (relaxed_) driver_.exchange_capture_mode(&mode_);
-    CUcontext popped = nullptr;
-    if (pushed_) driver_.ctx_pop_current(&popped);
-  }
+  ~entered() { undo_.all(driver_); }
   entered(const entered&) = delete;
   entered& operator=(const entered&) = delete;
 
   [[nodiscard]] bool ok() const noexcept { return why_.ok(); }
   [[nodiscard]] const status& why() const noexcept { return why_; }
 
+  static void begin_together(const cuda_device& of) noexcept {
+    together& row = this_threads();
+    if (row.of == nullptr) row.of = &of;
+    if (row.of == &of) ++row.depth;
+  }
+  static void end_together(const cuda_device& of) noexcept {
+    together& row = this_threads();
+    if (row.of != &of || --row.depth != 0) return;
+    row.undo.all(of.driver_);
+    row = {};
+  }
+
  private:
+  /// What a scope has changed.
+  struct changes {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;  // then what the thread had
+    bool restore = false;
+    bool pop = false;
+
+    void all(const cuda_driver& driver) noexcept {
+      if (restore) driver.exchange_capture_mode(&mode);
+      CUcontext popped = nullptr;
+      if (pop) driver.ctx_pop_current(&popped);
+    }
+  };
+  struct together {
+    const cuda_device* of = nullptr;
+    unsigned depth = 0;
+    bool ready = false;
+    changes undo;
+  };
+  static together& this_threads() noexcept {
+    thread_local together only;
+    return only;
+  }
+
   const cuda_driver& driver_;
   status why_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then what the thread had
-  bool pushed_ = false;
-  bool relaxed_ = false;
+  changes undo_;
 };
 
 }  // namespace gpumem

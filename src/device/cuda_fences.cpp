@@ -212,6 +212,35 @@ result<std::uint64_t> cuda_device::do_capture_id(stream_ref of) {
   return now == CU_STREAM_CAPTURE_STATUS_ACTIVE ? std::uint64_t{id} : std::uint64_t{0};
 }
 
+result<bool> cuda_device::do_is_blocking(stream_ref s) {
+  if (!driver_.stream_get_flags) return false;
+  const result<std::uint64_t> foreign = do_foreign_context(s);
+  if (!foreign) return foreign.why();
+  if (*foreign != 0) return false;
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  unsigned int flags = 0;
+  const CUresult done = driver_.stream_get_flags(stream_of(s), &flags);
+  if (done == CUDA_SUCCESS) return (flags & CU_STREAM_NON_BLOCKING) == 0;
+  return driver_status(driver_, driver_.stream_get_flags.name, done, fmt::format("of stream {}", s.handle));
+}
+
+// "If this is called on CU_STREAM_LEGACY (the "null stream") while a blocking stream in the same context is capturing,
+// it will return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT and captureStatus is unspecified after the call. The blocking
+// stream capture is not invalidated." (cuStreamIsCapturing, to which cuStreamGetCaptureInfo refers)
+result<bool> cuda_device::do_blocking_stream_captures() {
+  const entered here{*this};
+  if (!here.ok()) return here.why();
+  CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult done = driver_.stream_get_capture_info(CU_STREAM_LEGACY, &now, nullptr, nullptr, nullptr, nullptr);
+  if (done == CUDA_SUCCESS) return false;
+  if (done == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  return driver_status(driver_, driver_.stream_get_capture_info.name, done, "of the legacy stream");
+}
+
+void cuda_device::do_enter() noexcept { entered::begin_together(*this); }
+void cuda_device::do_leave() noexcept { entered::end_together(*this); }
+
 status cuda_device::do_watch_graph(stream_ref capturing, std::function<void()> gone) {
   const entered here{*this};
   if (!here.ok()) return here.why();

@@ -162,6 +162,18 @@ class pooled_allocator final : public allocator {
   result<graph_ref> capture_end(stream_ref s) override {
     return without_exceptions([&] { return captures_.end(s); });
   }
+  status captures_ended(int physical_device) override {
+    return without_exceptions([&]() -> status {
+      for (std::size_t i = 0; i < pools_.size(); ++i) {
+        device& on = *pools_[i].on;
+        if (on.info().ordinal != physical_device || !asks_for_captures(pools_[i].it->config(), on)) continue;
+        if (status ok = usable(on); !ok) return ok;
+        captures_.ended_on(on);
+        break;
+      }
+      return {};
+    });
+  }
   status graph_release(graph_ref g) override {
     return without_exceptions([&] { return captures_.release(g); });
   }

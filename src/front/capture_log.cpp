@@ -1,6 +1,7 @@
 #include "capture_log.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace gpumem {
 
@@ -28,10 +29,16 @@ void capture_log::mailbox::forget(std::size_t tokens) noexcept {
   any_.store(!tokens_.empty(), std::memory_order_release);
 }
 
-void capture_log::began(const device* on, stream_ref s, std::uint64_t capture,
+void capture_log::began(const device* on, stream_ref s, std::uint64_t capture, bool blocking,
                         const std::vector<std::pair<pool*, std::uint64_t>>& in) {
   const mutex_lock lock{mutex_};
-  open_.push_back({.on = on, .stream = s, .capture = capture, .token = next_token_++, .watched = false, .in = in});
+  open_.push_back({.on = on,
+                   .stream = s,
+                   .capture = capture,
+                   .token = next_token_++,
+                   .watched = false,
+                   .blocking = blocking,
+                   .in = in});
   open_count_.store(open_.size(), std::memory_order_relaxed);
 }
 
@@ -41,6 +48,19 @@ std::optional<capture_log::entry> capture_log::find(stream_ref s) const {
     if (e.stream == s) return e;
   }
   return std::nullopt;
+}
+
+bool capture_log::is_open(std::uint64_t token) const {
+  const mutex_lock lock{mutex_};
+  return std::ranges::find(open_, token, &entry::token) != open_.end();
+}
+
+std::vector<capture_log::entry> capture_log::noticed_on(const device& on) const {
+  std::vector<entry> out;
+  if (open_count_.load(std::memory_order_relaxed) == 0) return out;
+  const mutex_lock lock{mutex_};
+  std::ranges::copy_if(open_, std::back_inserter(out), [&on](const entry& e) { return e.on == &on; });
+  return out;
 }
 
 void capture_log::ended(stream_ref s, graph_ref left) noexcept {

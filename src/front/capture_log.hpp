@@ -30,17 +30,23 @@ class capture_log {
     std::uint64_t capture = 0;  ///< the device's id of it; 0 where the program told
     std::uint64_t token = 0;
     bool watched = false;
+    bool blocking = false;  ///< noticed on a blocking stream of the device's own context
     /// Where it began, and the stream's key there: its end asks nobody, since the handle may be dead or another's by
     /// then.
     std::vector<std::pair<pool*, std::uint64_t>> in;
   };
 
+  [[nodiscard]] bool any_open() const noexcept { return open_count_.load(std::memory_order_relaxed) != 0; }
   /// True while any stream is known to capture, or a graph is known to be gone.
-  [[nodiscard]] bool busy() const noexcept { return open_count_.load(std::memory_order_relaxed) != 0 || mail_->any(); }
+  [[nodiscard]] bool busy() const noexcept { return any_open() || mail_->any(); }
 
-  void began(const device* on, stream_ref s, std::uint64_t capture,
+  void began(const device* on, stream_ref s, std::uint64_t capture, bool blocking,
              const std::vector<std::pair<pool*, std::uint64_t>>& in);
   [[nodiscard]] std::optional<entry> find(stream_ref s) const;
+  /// True until that one has ended.
+  [[nodiscard]] bool is_open(std::uint64_t token) const;
+  /// Those that were noticed on that device.
+  [[nodiscard]] std::vector<entry> noticed_on(const device& on) const;
   /// The capture ended and left this graph.
   void ended(stream_ref s, graph_ref left) noexcept;
   void released(graph_ref g);

@@ -50,12 +50,14 @@ status at_each_that_knows(const std::vector<placed_pool>& pools, stream_ref s, c
 }
 
 status captures::begin(stream_ref s) {
+  const mutex_lock turn{turns_};
   // One that was noticed on this handle and never ended is over: the program says that another one begins.
   if (const auto open = log_.find(s); open && open->on != nullptr) static_cast<void>(end_of(*open));
   return begin_and_note(s, nullptr, 0);
 }
 
 result<graph_ref> captures::end(stream_ref s) {
+  const mutex_lock turn{turns_};
   const auto open = log_.find(s);
   if (!open) return status{errc::invalid_argument, fmt::format("stream {} is not capturing", s.handle)};
   return end_of(*open);
@@ -88,11 +90,16 @@ void captures::free_to_cache(const begun_in& begun) {
 }
 
 // Begins one and notes it; nowhere where the host has no memory to note it.
-status captures::begin_and_note(stream_ref s, const device* on, std::uint64_t capture) {
+status captures::begin_and_note(stream_ref s, device* on, std::uint64_t capture) {
   const result<begun_in> begun = begin_on(s, on);
   if (!begun) return begun.why();
+  bool blocking = false;
+  if (on != nullptr) {
+    const result<bool> known = on->is_blocking(s);
+    blocking = known && *known;
+  }
   try {
-    log_.began(on, s, capture, *begun);
+    log_.began(on, s, capture, blocking, *begun);
   } catch (const std::bad_alloc&) {
     free_to_cache(*begun);
     throw;
@@ -149,6 +156,8 @@ status captures::release_parts(graph_ref g) {
 void captures::let_go_of_gone() {
   capture_log::gone gone = log_.find_gone();
   for (const capture_log::entry& e : gone.still_open) {
+    const mutex_lock turn{turns_};
+    if (!log_.is_open(e.token)) continue;
     if (const result<graph_ref> left = end_of(e)) gone.graphs.push_back(*left);
   }
   // The program may have released one itself, which is then refused here.
@@ -181,23 +190,62 @@ class without_fences {
 // What captures now is noted before anything else: from there on nothing is done that would spoil it, and only then is
 // let go of what has ended.
 status captures::follow(device& on, stream_ref s, bool asks) {
-  std::optional<capture_log::entry> known = log_.find(s);
   if (asks) {
     const result<std::uint64_t> now = on.capture_id(s);
     if (!now) return now.why();
-    const bool over = known && known->on == &on && known->capture != *now;
-    if (*now != 0 && (!known || over)) {
-      const without_fences until_noted{pools_, on};
-      if (over) static_cast<void>(end_of(*known));
-      if (status begun = begin_and_note(s, &on, *now); !begun) return begun;
-    } else if (over) {
-      static_cast<void>(end_of(*known));
+    if (*now != 0 || log_.any_open()) {
+      if (status noted = notice(on, s, *now); !noted) return noted;
     }
   }
   let_go_of_gone();
-  known = log_.find(s);
+  const std::optional<capture_log::entry> known = log_.find(s);
   if (known && !known->watched && on.watch_graph(s, log_.on_gone(known->token))) log_.set_watched(s);
   return {};
+}
+
+// `now` is what the stream captures; 0: nothing.
+status captures::notice(device& on, stream_ref s, std::uint64_t now) {
+  {
+    const mutex_lock turn{turns_};
+    const std::optional<capture_log::entry> known = log_.find(s);
+    const bool over = known && known->on == &on && known->capture != now;
+    if (now != 0 && (!known || over)) {
+      const without_fences until_noted{pools_, on};
+      if (over) static_cast<void>(end_of(*known));
+      return begin_and_note(s, &on, now);
+    }
+    if (over) static_cast<void>(end_of(*known));
+  }
+  end_blocking_ones_over(on);
+  return {};
+}
+
+// The end of a capture is nobody's to tell where its stream allocates nothing more, and its handle may be dead. Of
+// blocking streams the driver tells without a handle that none of them captures.
+void captures::end_blocking_ones_over(device& on) {
+  std::vector<capture_log::entry> open = log_.noticed_on(on);
+  std::erase_if(open, [](const capture_log::entry& e) { return !e.blocking; });
+  if (open.empty()) return;
+  const result<bool> any = on.blocking_stream_captures();
+  if (any && !*any) end_those(open);
+}
+
+void captures::ended_on(device& on) {
+  std::vector<capture_log::entry> open = log_.noticed_on(on);
+  std::erase_if(open, [&on](const capture_log::entry& e) {
+    const result<std::uint64_t> now = on.capture_id(e.stream);
+    return !now || *now == e.capture;
+  });
+  end_those(open);
+  let_go_of_gone();
+}
+
+// A stream may capture anew since it was asked: what began after that is not ended.
+void captures::end_those(const std::vector<capture_log::entry>& over) {
+  const mutex_lock turn{turns_};
+  for (const capture_log::entry& e : over) {
+    if (log_.is_open(e.token)) static_cast<void>(end_of(e));
+  }
 }
 
 }  // namespace gpumem

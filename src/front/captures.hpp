@@ -42,6 +42,9 @@ class captures {
   /// Before an allocation for `s`: takes note of a capture that began or ended since the last one, where the device is
   /// to be asked (`asks`), watches the graph of one that is under way, and lets go of graphs that are gone.
   status follow(device& on, stream_ref s, bool asks);
+  /// The program has ended a capture on that device, where each stream that was noticed to capture still exists: asks
+  /// them.
+  void ended_on(device& on);
 
  private:
   /// A capture is one graph in every pool of the stream's device.
@@ -53,7 +56,10 @@ class captures {
   using begun_in = std::vector<std::pair<pool*, std::uint64_t>>;
   result<begun_in> begin_on(stream_ref s, const device* on);
   static void free_to_cache(const begun_in& begun);
-  status begin_and_note(stream_ref s, const device* on, std::uint64_t capture);
+  status begin_and_note(stream_ref s, device* on, std::uint64_t capture);
+  status notice(device& on, stream_ref s, std::uint64_t now);
+  void end_blocking_ones_over(device& on);
+  void end_those(const std::vector<capture_log::entry>& over);
   graph_ref take_number();
   result<graph_ref> end_of(const capture_log::entry& open);
   status release_parts(graph_ref g);
@@ -61,6 +67,7 @@ class captures {
 
   const std::vector<placed_pool>& pools_;
   capture_log log_;
+  checked_mutex turns_;  // one thread at a time begins or ends what was noticed; before the pools' locks
   checked_mutex graphs_mutex_;
   std::vector<std::vector<graph_part>> graphs_
       GPUMEM_GUARDED_BY(graphs_mutex_);  // by graph_ref::id - 1; empty once released

@@ -282,9 +282,9 @@ status pool::release_block(address at, const release& stated) {
   return {};
 }
 
-// Takes note of every fence that is done by now.
+// Takes note of every fence that is done by now; while a capture is under way none is asked (`stream_order::ask`).
 void pool::poll() {
-  if (streams_.captures() > 0) return;  // even a query could spoil a capture
+  const device::calls_together row{device_};
   streams_.poll();  // first: what is done on the owner's stream lets a fenced block go to everybody at once
   uses_.poll();
 }

@@ -74,6 +74,11 @@ bool stream_order::record_on_stream(const stream_slot& s) const noexcept {
   return ids_ == stream_id_mode::notify || never_ends(s.stream);
 }
 
+bool stream_order::captures_nothing(stream_ref alive) const noexcept {
+  const result<std::uint64_t> capture = device_.capture_id(alive);
+  return capture && *capture == 0;
+}
+
 result<fence_index> stream_order::record(owner_id o) noexcept {
   return without_exceptions([&] { return record_or_throw(o); });
 }
@@ -81,8 +86,10 @@ result<fence_index> stream_order::record(owner_id o) noexcept {
 result<fence_index> stream_order::record_or_throw(owner_id o) {
   const stream_slot& slot = slots_[o];
   const bool on_stream = o == told_alive_ || record_on_stream(slot);
-  // The default stream waits for all others, so no capture survives a record on it either.
-  if (on_stream && !never_ends(slot.stream) ? slot.capturing : captures_ > 0) {
+  // The default stream waits for all others, so no capture survives a record on it either. A created one may be a part
+  // of a capture that began elsewhere: a fence recorded there would be the capture's.
+  const bool apart = on_stream && !never_ends(slot.stream) && !slot.capturing;
+  if (captures_ > 0 && (!apart || !captures_nothing(slot.stream))) {
     return status{errc::unsupported, "no fence can be recorded while a capture is under way"};
   }
   if (spare_fences_.empty()) {
@@ -205,8 +212,7 @@ void stream_order::stream_gone(owner_id o) noexcept {
   if (last_slot_ == o) last_slot_ = idle_owner;
   // The program tells while the handle lives. A fence on the stream itself spoils no other one's capture.
   if (fences_may_spoil() && slot.dirty && slot.foreign == 0 && !slot.capturing && has_lasting_handle(slot.stream)) {
-    const result<std::uint64_t> capture = device_.capture_id(slot.stream);
-    if (capture && *capture == 0) told_alive_ = o;
+    if (captures_nothing(slot.stream)) told_alive_ = o;
   }
   if (!fences_may_spoil() || told_alive_ == o) {
     if (result<fence_index> covered = cover(o); covered && *covered != no_fence) let_go(*covered);

@@ -155,6 +155,7 @@ class stream_order {
   result<fence_index> cover_or_throw(owner_id o);
   status order_behind_or_throw(owner_id waiter, owner_id o);
   [[nodiscard]] bool record_on_stream(const stream_slot& s) const noexcept;
+  [[nodiscard]] bool captures_nothing(stream_ref alive) const noexcept;
   void retire(owner_id o) noexcept;
   owner_id add_graph(stream_ref s, std::uint64_t origin_key);
   void gone_graph(owner_id g);

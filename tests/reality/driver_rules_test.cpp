@@ -145,6 +145,32 @@ TEST_F(DriverRules, B6FencesLetTheHostSleep) {
   give(q);
 }
 
+// B5: however many fences a request asks, the context and the thread's capture mode are set up once for all of them.
+TEST_F(DriverRules, B5ManyFencesAreAskedInOneScope) {
+  open({{"stream_ids", "notify"}, {"limit", "1500MiB"}});
+  std::vector<CUstream> busy;
+  for (int i = 0; i < 16; ++i) {
+    busy.push_back(stream());
+    void* const p = take(8 * mib, busy.back());
+    use(busy.back(), p, 8 * mib, 1'000'000'000);
+    give(p);
+    ASSERT_TRUE(allocator_->stream_release({busy.back()}).ok());  // records its fence
+  }
+  const auto scopes = [] {
+    return simcuda::calls("cuThreadExchangeStreamCaptureMode") + simcuda::calls("cuCtxGetId") +
+           simcuda::calls("cuCtxGetCurrent");
+  };
+  CUstream const asks = stream();
+  give(take(mib, asks));
+  const std::uint64_t queries = simcuda::calls("cuEventQuery");
+  const std::uint64_t before = scopes();
+  EXPECT_FALSE(allocator_->try_allocate({.bytes = 1600 * mib, .stream = {asks}}).ok());
+  EXPECT_EQ(simcuda::calls("cuEventQuery"), queries) << "more than the limit asks nothing";
+  give(take(300 * mib, asks));
+  EXPECT_GE(simcuda::calls("cuEventQuery") - queries, 16U);
+  EXPECT_LE(scopes() - before, 24U) << "four calls a fence before";
+}
+
 // B1: no stream is made to wait for another one unless the program asks for that: here the first one's work waits for a
 // signal that the second one sends.
 TEST_F(DriverRules, B1NoStreamWaitsForAnotherUnlessItIsAskedTo) {

@@ -184,6 +184,28 @@ TEST(GroupLedger, AFileWhoseMakerWasKilledIsMadeAgain) {
   EXPECT_EQ((*made)->left(), 100U);
 }
 
+// Two that begin at the same moment: whoever has the file's lock makes it, and the other one waits and finds it made.
+TEST(GroupLedger, OpensNothingWhileAnotherProcessMakesIt) {
+  const temporary_folder t;
+  const std::string path = t.path("group-lab-GPU-1");
+  result<owned_fd> maker = open_shared_file(path, true);
+  ASSERT_TRUE(maker.ok());
+  ASSERT_TRUE(lock_byte(maker->get(), 0)) << "the lock of the whole file";
+  std::atomic<bool> joined{false};
+  result<std::shared_ptr<group_ledger>> made{status{errc::invalid_argument, "not yet"}};
+  std::thread joins{[&] {
+    made = join(t, 100);
+    joined = true;
+  }};
+  std::this_thread::sleep_for(std::chrono::milliseconds{50});
+  EXPECT_FALSE(joined) << "it did not wait for the lock";
+  EXPECT_EQ(fs::file_size(path), 0U) << "it made the ledger beside the one who has the lock";
+  unlock_byte(maker->get(), 0);
+  joins.join();
+  ASSERT_TRUE(made.ok()) << made.why().message();
+  EXPECT_EQ((*made)->left(), 100U);
+}
+
 TEST(GroupLedger, RefusesASymlinkAndAFileThatOthersMayRead) {
   const temporary_folder t;
   fs::create_symlink(t.path("elsewhere"), t.path("group-lab-GPU-1"));

@@ -1,0 +1,69 @@
+// Two functions of later versions of glibc that the compiler's own libraries call, so that what is linked with those
+// libraries, or stands beside them, runs with glibc 2.34.
+//
+// Inside a library of ours they are nobody else's. As a library of its own (scripts/gpu_check's pack) they are for
+// copies of libstdc++ and libgcc_s, which ask glibc 2.36 for them. Any thread.
+#include <dlfcn.h>
+#include <link.h>
+#include <sys/random.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+
+#ifdef GPUMEM_OLDER_GLIBC_LIBRARY
+#define GPUMEM_OLDER_GLIBC __attribute__((visibility("default")))
+#else
+#define GPUMEM_OLDER_GLIBC __attribute__((visibility("hidden")))
+#endif
+
+extern "C" {
+
+/// As glibc 2.36 has it; libstdc++'s std::random_device calls it. Never fails: a kernel without random numbers ends the
+/// program, as glibc does.
+GPUMEM_OLDER_GLIBC std::uint32_t arc4random(void) noexcept;
+std::uint32_t arc4random(void) noexcept {
+  std::uint32_t number = 0;
+  for (;;) {
+    const ssize_t got = getrandom(&number, sizeof number, 0);
+    if (got == static_cast<ssize_t>(sizeof number)) return number;
+    if (got < 0 && errno != EINTR) std::abort();
+  }
+}
+
+#ifdef DLFO_EH_SEGMENT_TYPE
+/// As glibc 2.35 has it, but for `dlfo_link_map`, which libgcc's unwinder, its only caller, does not read. Asks the loader
+/// for every object, as the unwinder did before there was this function.
+GPUMEM_OLDER_GLIBC int _dl_find_object(void* at, struct dl_find_object* out) noexcept;
+int _dl_find_object(void* at, struct dl_find_object* out) noexcept {
+  struct search {
+    std::uintptr_t at;
+    struct dl_find_object* out;
+  } wanted{reinterpret_cast<std::uintptr_t>(at), out};
+  const auto covers = [](struct dl_phdr_info* object, std::size_t /*size*/, void* data) {
+    const search& s = *static_cast<search*>(data);
+    std::uintptr_t begin = UINTPTR_MAX;
+    std::uintptr_t end = 0;
+    std::uintptr_t unwinding = 0;
+    bool inside = false;
+    for (int i = 0; i < object->dlpi_phnum; ++i) {
+      const ElfW(Phdr)& part = object->dlpi_phdr[i];
+      const std::uintptr_t from = object->dlpi_addr + part.p_vaddr;
+      if (part.p_type == DLFO_EH_SEGMENT_TYPE) unwinding = from;
+      if (part.p_type != PT_LOAD) continue;
+      if (from < begin) begin = from;
+      if (from + part.p_memsz > end) end = from + part.p_memsz;
+      if (s.at >= from && s.at < from + part.p_memsz) inside = true;
+    }
+    if (!inside || unwinding == 0) return 0;
+    *s.out = {};
+    s.out->dlfo_map_start = reinterpret_cast<void*>(begin);
+    s.out->dlfo_map_end = reinterpret_cast<void*>(end);
+    s.out->dlfo_eh_frame = reinterpret_cast<void*>(unwinding);
+    return 1;
+  };
+  return dl_iterate_phdr(covers, &wanted) == 1 ? 0 : -1;
+}
+#endif
+
+}  // extern "C"
