@@ -19,9 +19,10 @@ namespace fs = std::filesystem;
 const std::vector<std::string> sources{".cpp", ".hpp", ".def", ".h"};
 
 const std::map<std::string, fs::path> folder_of_layer{
-    {"base", "src/base"},     {"plan", "src/plan"}, {"device", "src/device"},   {"sharing", "src/sharing"},
-    {"policies", "policies"}, {"heap", "src/heap"}, {"streams", "src/streams"}, {"placement", "src/placement"},
-    {"cache", "src/cache"},   {"pool", "src/pool"}, {"front", "src/front"},     {"adapters", "src/adapters"},
+    {"base", "src/base"},         {"plan", "src/plan"},   {"device", "src/device"},   {"sharing", "src/sharing"},
+    {"policies", "policies"},     {"heap", "src/heap"},   {"streams", "src/streams"}, {"placement", "src/placement"},
+    {"backing", "src/backing"},   {"cache", "src/cache"}, {"pool", "src/pool"},       {"front", "src/front"},
+    {"adapters", "src/adapters"},
 };
 
 /// What each layer may include, itself among them.
@@ -34,13 +35,16 @@ const std::map<std::string, std::set<std::string>> allowed{
     {"heap", {"base", "heap"}},
     {"streams", {"base", "device", "heap", "streams"}},
     {"placement", {"base", "policies", "heap", "placement"}},
+    {"backing", {"base", "policies", "device", "heap", "placement", "backing"}},
     {"cache", {"base", "cache"}},
-    {"pool", {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "cache", "pool"}},
+    {"pool",
+     {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "backing", "cache", "pool"}},
     {"front",
-     {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "cache", "pool", "front"}},
+     {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "backing", "cache", "pool",
+      "front"}},
     {"adapters",
-     {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "cache", "pool", "front",
-      "adapters"}},
+     {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "backing", "cache", "pool",
+      "front", "adapters"}},
 };
 
 /// The layer that owns each public header.

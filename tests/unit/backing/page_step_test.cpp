@@ -1,0 +1,112 @@
+#include "page_step.hpp"
+
+#include <gtest/gtest.h>
+
+#include "bits.hpp"
+#include "gpumem/sim_device.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::uint64_t page = 2 * mib;
+using fate = page_step::fate;
+
+/// A range of 8 pages of which the first two are mapped, as two runs.
+struct two_runs {
+  sim_device device;
+  address range = 0;
+  std::vector<mapped_run> runs;
+  two_runs() {
+    range = *device.reserve(8 * page);
+    page_step first;
+    first.pieces = {{range, 2 * page}};
+    first.runs = {made(range), made(range + page)};
+    EXPECT_TRUE(carry_out(device, first).ok());
+    EXPECT_EQ(first.made_bytes, 2 * page);
+    for (const page_step::run& r : first.runs) {
+      EXPECT_EQ(r.is, fate::arrived);
+      runs.push_back({r.to, r.what.bytes, r.what.pages});
+    }
+  }
+  static page_step::run made(address to) { return {.what = {.begin = 0, .bytes = page, .pages = {}}, .to = to}; }
+  /// Both go to page 4 and 5, and one more is made for page 6.
+  [[nodiscard]] page_step moving() const {
+    page_step s;
+    s.pieces = {{range + 4 * page, 3 * page}};
+    s.runs = {{.what = runs[0], .to = range + 4 * page, .moves = true},
+              {.what = runs[1], .to = range + 5 * page, .moves = true},
+              made(range + 6 * page)};
+    s.new_bytes = page;
+    return s;
+  }
+};
+
+TEST(page_step, runs_are_made_moved_and_mapped) {
+  two_runs x;
+  page_step s = x.moving();
+  ASSERT_TRUE(carry_out(x.device, s).ok());
+  for (const page_step::run& r : s.runs) EXPECT_EQ(r.is, fate::arrived);
+  EXPECT_EQ(s.made_bytes, page);
+  EXPECT_EQ(x.device.used_bytes(), 3 * page);
+  EXPECT_EQ(x.device.live_mappings(), 3U);
+}
+
+TEST(page_step, a_device_that_is_full_changes_nothing) {
+  two_runs x;
+  x.device.fail_nth(device_call::create, 1, errc::out_of_memory);
+  page_step s = x.moving();
+  EXPECT_EQ(carry_out(x.device, s).code(), errc::out_of_memory);
+  for (const page_step::run& r : s.runs) EXPECT_EQ(r.is, fate::untouched);
+  EXPECT_EQ(s.refused_bytes, page);
+  EXPECT_EQ(x.device.used_bytes(), 2 * page);
+  EXPECT_EQ(x.device.live_mappings(), 2U);
+}
+
+TEST(page_step, what_was_made_before_the_refusal_is_given_back) {
+  two_runs x;
+  x.device.fail_nth(device_call::create, 2, errc::out_of_memory);
+  page_step s;
+  s.pieces = {{x.range + 4 * page, 2 * page}};
+  s.runs = {two_runs::made(x.range + 4 * page), two_runs::made(x.range + 5 * page)};
+  EXPECT_EQ(carry_out(x.device, s).code(), errc::out_of_memory);
+  EXPECT_EQ(s.made_bytes, page);
+  EXPECT_EQ(x.device.used_bytes(), 2 * page);
+}
+
+class failing_step : public testing::TestWithParam<std::pair<device_call, unsigned>> {};
+
+TEST_P(failing_step, says_of_every_run_what_became_of_it) {
+  two_runs x;
+  const auto [call, nth] = GetParam();
+  x.device.fail_nth(call, nth);
+  page_step s = x.moving();
+  ASSERT_FALSE(carry_out(x.device, s).ok());
+  std::uint64_t held = 0;
+  for (const page_step::run& r : s.runs) {
+    EXPECT_NE(r.is, fate::arrived);
+    if (r.is == fate::lost || (r.moves && r.is == fate::untouched)) held += r.what.bytes;
+  }
+  EXPECT_EQ(x.device.used_bytes(), held) << "lost is what the device still has, and nothing else";
+}
+INSTANTIATE_TEST_SUITE_P(calls, failing_step,
+                         testing::Values(std::pair{device_call::create, 1U}, std::pair{device_call::unmap, 1U},
+                                         std::pair{device_call::map, 1U}, std::pair{device_call::map, 2U},
+                                         std::pair{device_call::map, 3U}, std::pair{device_call::set_access, 1U}));
+
+TEST(page_step, runs_go_back_to_the_device_and_the_first_error_is_told) {
+  two_runs x;
+  EXPECT_TRUE(return_runs(x.device, {}).ok());
+  EXPECT_TRUE(return_runs(x.device, x.runs).ok());
+  EXPECT_EQ(x.device.used_bytes(), 0U);
+  two_runs y;
+  y.device.fail_nth(device_call::destroy, 1);
+  EXPECT_FALSE(return_runs(y.device, y.runs).ok());
+  EXPECT_EQ(y.device.used_bytes(), page) << "the second one went";
+  two_runs z;
+  z.device.fail_nth(device_call::unmap, 1);
+  EXPECT_FALSE(return_runs(z.device, z.runs).ok());
+  EXPECT_EQ(z.device.used_bytes(), 2 * page);
+}
+
+}  // namespace
+}  // namespace gpumem
