@@ -14,7 +14,8 @@ pool_view pool::view() const {
           .reserved_bytes = budget_.reserved(),
           .live_bytes = live_out(),
           .peak_live_bytes = counts_.peak_live_bytes,
-          .granularity_bytes = device_.info().granularity_bytes};
+          .granularity_bytes = device_.info().granularity_bytes,
+          .moved_bytes = counts_.remapped_pages * device_.info().page_bytes};
 }
 
 // What the program holds, without what caches do, as counted when each thread was here last.
