@@ -27,23 +27,26 @@ class expandable final : public policy {
             .looks_ahead = static_cast<bool>(slack_)};
   }
 
-  /// A slack that was set holds to the page. By default more is made ahead while the demand rises, and in runs, which
-  /// are cheap to make; both cost some of what the pages could serve.
+  /// A slack that was set holds to the page. By default a little more is made ahead while the demand rises, and in
+  /// runs, which are cheap to make; both cost some of what the pages could serve.
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t need_bytes,
                                      std::uint64_t missing_bytes) const override {
     const std::uint64_t live = view.live_bytes + need_bytes;
     const std::uint64_t peak = std::max(view.peak_live_bytes, live);
+    if (slack_) {
+      return {.make_bytes = std::min(room_bytes(view, peak + set_slack_bytes(peak)), missing_bytes),
+              .run_bytes = page_};
+    }
     const bool rises = live > view.peak_live_bytes;
-    const std::uint64_t slack = slack_bytes(peak);
+    const std::uint64_t slack = default_slack_bytes(peak, view.moved_bytes);
     // What fitted before and does not now lies beside gaps. A little more at once, and it is the last time.
-    const std::uint64_t most = peak + (slack_ || rises ? slack : slack + slack / 2);
-    const std::uint64_t room = most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;
-    if (slack_) return {.make_bytes = std::min(room, missing_bytes), .run_bytes = page_};
+    const std::uint64_t room = room_bytes(view, peak + (rises ? slack : slack + slack / 2));
     const std::uint64_t for_gaps = share(peak, gap_share);
-    if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run_bytes(peak), .over_bytes = for_gaps};
+    const std::uint64_t run = run_bytes(view, peak, need_bytes);
+    if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = for_gaps};
     return {
         .make_bytes = rises ? std::max(missing_bytes, ahead_bytes(peak)) : missing_bytes + round_up(for_gaps, page_),
-        .run_bytes = run_bytes(peak)};
+        .run_bytes = run};
   }
 
   /// Whole segments are not taken.
@@ -58,25 +61,51 @@ class expandable final : public policy {
   // The default, chosen by the curve in docs/expandable.md.
   static constexpr double slack_share = 0.08;
   static constexpr std::uint64_t least_slack = 32 * mib;
-  static constexpr double ahead_share = 0.04;
-  static constexpr std::uint64_t least_ahead = 16 * mib;
-  static constexpr double gap_share = 0.02;
-  static constexpr std::uint64_t largest_run = 32 * mib;
+  /// Where much moves, more slack costs less than moving on: three times what has moved beyond a twentieth of the peak.
+  static constexpr double moved_share = 0.05;
+  static constexpr double slack_for_moved = 3;
+  static constexpr double most_slack_for_moved = 0.2;
+  /// Ahead of demand: enough that the calls for it cost less than its pages do.
+  static constexpr double ahead_share = 0.005;
+  static constexpr std::uint64_t least_ahead = 20 * mib;
+  static constexpr std::uint64_t most_ahead = 64 * mib;
+  static constexpr double gap_share = 0.01;
+  static constexpr double run_share = 0.1;
+  static constexpr std::uint64_t least_run = 16 * mib;
+  static constexpr std::uint64_t largest_run = 256 * mib;
+  static constexpr double run_share_of_device = 0.002;
+  /// The last so many bytes of what the pool may hold, or its upper half, are made page by page.
+  static constexpr std::uint64_t singly = 16 * gib;
 
   static std::uint64_t share(std::uint64_t bytes, double of) {
     return static_cast<std::uint64_t>(static_cast<double>(bytes) * of);
   }
+  [[nodiscard]] std::uint64_t room_bytes(const pool_view& view, std::uint64_t most) const {
+    return most > view.reserved_bytes ? round_down(most - view.reserved_bytes, page_) : 0;
+  }
   /// A share that was set is of what is held: 5 % leave 95 % of it in use at the peak.
-  [[nodiscard]] std::uint64_t slack_bytes(std::uint64_t live) const {
+  [[nodiscard]] std::uint64_t set_slack_bytes(std::uint64_t live) const {
     if (slack_.unit == byte_limit::kind::bytes) return slack_.bytes;
-    if (slack_) return share(live, slack_.fraction / (1 - std::min(slack_.fraction, most_slack)));
-    return std::max(share(live, slack_share), least_slack);
+    return share(live, slack_.fraction / (1 - std::min(slack_.fraction, most_slack)));
+  }
+  [[nodiscard]] static std::uint64_t default_slack_bytes(std::uint64_t live, std::uint64_t moved) {
+    const double much =
+        static_cast<double>(moved) / static_cast<double>(std::max<std::uint64_t>(live, 1)) - moved_share;
+    const double more = std::clamp(much * slack_for_moved, 0.0, most_slack_for_moved);
+    return std::max(share(live, slack_share + more), least_slack);
   }
   [[nodiscard]] std::uint64_t ahead_bytes(std::uint64_t live) const {
-    return round_down(std::max(share(live, ahead_share), least_ahead), page_);
+    return round_down(std::clamp(share(live, ahead_share), least_ahead, most_ahead), page_);
   }
-  [[nodiscard]] std::uint64_t run_bytes(std::uint64_t live) const {
-    return std::clamp(round_down(slack_bytes(live) / 2, page_), page_, std::max(page_, largest_run));
+  /// A run can only be moved as a whole, so one that is used in part is lost to all others. Runs therefore are made
+  /// where the limit is far, and single pages, which can all be moved, where it is near.
+  [[nodiscard]] std::uint64_t run_bytes(const pool_view& view, std::uint64_t live, std::uint64_t need_bytes) const {
+    const std::uint64_t most = std::min(view.limit_bytes, view.free_at_start_bytes);
+    const std::uint64_t far = std::min(most / 2, most > singly ? most - singly : 0);
+    if (view.reserved_bytes + need_bytes > far) return page_;
+    const std::uint64_t run =
+        std::min({std::max(share(live, run_share), least_run), largest_run, share(most, run_share_of_device)});
+    return std::max(round_down(run, page_), page_);
   }
 
   std::uint64_t page_;
@@ -91,7 +120,7 @@ built_in_policy expandable_policy() {
        .summary = "page by page behind reserved addresses; idle pages serve elsewhere before new ones do",
        .parameters = {{.name = "slack",
                        .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-                       .default_text = "8% of what is live, at least 32 MiB",
+                       .default_text = "8% of what is live, at least 32 MiB; up to 28% where much moves",
                        .help = "how far what is held may exceed what is live before pages are moved instead of made",
                        .check = [](std::string_view value,
                                    std::string_view what) { return parse_share_or_bytes(value, what).why(); }}},

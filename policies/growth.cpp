@@ -3,18 +3,22 @@
 /// One step before out of memory, segments that are wholly idle go back, so that the request gets one of its own size.
 /// hard_cap and multi_pool are growth with a setting that must not be forgotten: every pool keeps its limit under every
 /// policy.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "built_in.hpp"
 #include "growth_steps.hpp"
 #include "segment_sizes.hpp"
+#include "text.hpp"
 
 namespace gpumem {
 namespace {
 
 class growth final : public policy {
  public:
-  explicit growth(policy_needs needs = {}) : needs_{std::move(needs)} {}
+  explicit growth(policy_needs needs) : needs_{std::move(needs)} {}
 
   [[nodiscard]] policy_needs needs() const override { return needs_; }
 
@@ -31,35 +35,116 @@ class growth final : public policy {
   growth_steps steps_;
 };
 
+/// TensorFlow's allow_growth in its own form: steps from 2 MiB on, each twice the one before, kept until `trim`.
+class doubling_growth final : public policy {
+ public:
+  segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
+    steps_.pool_holds(view.reserved_bytes);
+    return request_within_limit(view, steps_.covering(need_bytes), need_bytes);
+  }
+
+  void grew(const pool_view&, std::uint64_t) override { steps_.taken(); }
+
+ private:
+  doubling_steps steps_{doubling_steps::tensorflow_first_bytes};
+};
+
+/// One region of addresses that grows by mapping the next stretch behind it, so that free memory coalesces across steps
+/// and a request needs no segment of its own. Nothing that is mapped moves; idle stretches go back as segments do.
+class growth_in_one_region final : public policy {
+ public:
+  explicit growth_in_one_region(policy_needs needs) : needs_{std::move(needs)} {}
+
+  [[nodiscard]] policy_needs needs() const override { return needs_; }
+
+  [[nodiscard]] page_rules pages(const pool_view& view) const override {
+    return {.range_bytes = round_up(view.total_bytes, granule_bytes(view)) * ranges_of_device};
+  }
+
+  [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t, std::uint64_t missing_bytes) const override {
+    const std::uint64_t step = std::max(least_step_bytes, view.reserved_bytes / step_share);
+    return {.make_bytes = std::max(missing_bytes, round_down(step, granule_bytes(view))),
+            .run_bytes = UINT64_MAX,
+            .moves = false};
+  }
+
+  /// Whole segments are not taken.
+  segment_request grow(const pool_view&, std::uint64_t need_bytes) override {
+    return {.bytes = need_bytes, .least_bytes = need_bytes};
+  }
+
+  [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return true; }
+
+ private:
+  static constexpr std::uint64_t least_step_bytes = 4 * mib;
+  static constexpr std::uint64_t step_share = 32;  ///< the last step is all that is wasted: one part in so many
+  /// Addresses cost nothing; what went back and came again lies behind all that is mapped.
+  static constexpr std::uint64_t ranges_of_device = 4;
+
+  policy_needs needs_;
+};
+
+policy_parameter backing_parameter() {
+  return {.name = "backing",
+          .values = "`plain` or `mapped`",
+          .default_text = "plain",
+          .help =
+              "`mapped`: one reserved region of addresses that grows by mapping the next stretch behind it, so that "
+              "free memory coalesces across steps",
+          .check = [](std::string_view value, std::string_view what) {
+            if (value == "plain" || value == "mapped") return status{};
+            return status{errc::bad_setting, fmt::format("{}={}: expected plain or mapped", what, printable(value))};
+          }};
+}
+
+/// A device that cannot map pages has segments.
+std::unique_ptr<policy> make_growth(const policy_setup& setup, policy_needs needs) {
+  const auto backing = setup.parameters.find("backing");
+  if (backing != setup.parameters.end() && backing->second == "mapped" && setup.page_bytes != 0) {
+    return std::make_unique<growth_in_one_region>(std::move(needs));
+  }
+  return std::make_unique<growth>(std::move(needs));
+}
+
 }  // namespace
 
 built_in_policy growth_policy() {
   return {{.name = "growth",
            .summary =
                "on demand: a segment for each large request, steps for the rest; gives idle ones back under pressure",
+           .parameters = {{.name = "segments",
+                           .help = "TensorFlow's own form of it: segments from 2 MiB on, each twice the one before, "
+                                   "shared by all sizes; they go back only on `trim`"},
+                          backing_parameter()},
+           .variants = {"backing=mapped"},
            .takes = "on demand: a large request gets a segment of its own, others share steps of 16 to 128 MiB, then a "
                     "share of the pool",
            .gives_back = "idle segments, on `trim` and before a request would fail",
            .choose_when = "the GPU is shared and the program's need is not known (default)"},
-          [](const policy_setup&) { return std::make_unique<growth>(); }};
+          [](const policy_setup& setup) -> std::unique_ptr<policy> {
+            if (setup.parameters.contains("segments")) return std::make_unique<doubling_growth>();
+            return make_growth(setup, {});
+          }};
 }
 
 built_in_policy hard_cap_policy() {
   return {{.name = "hard_cap",
            .summary = "as growth, with a limit that must be set",
+           .parameters = {backing_parameter()},
            .takes = "as `growth`",
            .gives_back = "as `growth`",
            .choose_when = "a share must hold: it refuses to start without `GPUMEM_LIMIT`"},
-          [](const policy_setup&) { return std::make_unique<growth>(policy_needs{.limit = true}); }};
+          [](const policy_setup& setup) { return make_growth(setup, {.limit = true}); }};
 }
 
 built_in_policy multi_pool_policy() {
   return {{.name = "multi_pool",
            .summary = "as growth, in pools that must be set",
+           .parameters = {backing_parameter()},
            .takes = "as `growth`, in each pool",
            .gives_back = "as `growth`",
            .choose_when = "one card must serve as several: it refuses to start without `GPUMEM_POOLS`"},
-          [](const policy_setup&) { return std::make_unique<growth>(policy_needs{.pools = true}); }};
+          [](const policy_setup& setup) { return make_growth(setup, {.pools = true}); }};
 }
 
 }  // namespace gpumem

@@ -1,22 +1,22 @@
 /// How large the next segment is when a pool grows on demand.
 ///
 /// A large request gets a segment of its own size: shared with others, it would leave a hole that no later large
-/// request fits. Large means 24 MiB or more and at least 1/48 of what the pool holds. All other requests share a
+/// request fits. Large means 24 MiB or more and at least 1/192 of what the pool holds. All other requests share a
 /// segment of one step:
 ///
 /// | the pool holds   | a step                                    |
 /// |------------------|-------------------------------------------|
 /// | up to 512 MiB    | 16, 32, 64, 128 MiB: doubles, then 128 MiB |
 /// | 512 to 768 MiB   | a quarter of the pool                     |
-/// | 768 MiB to 3 GiB | 192 MiB                                   |
-/// | more             | a sixteenth of the pool                   |
+/// | 768 MiB to 6 GiB | 192 MiB                                   |
+/// | more             | a thirty-second of the pool               |
 ///
-/// As in TensorFlow's allow_growth (bfc_allocator.cc, Extend) a step doubles until it covers the request, and a step
-/// that did not have to be doubled for its request is doubled after it was taken. Unlike there, the first step is 16
-/// MiB and not 2, since requests of a few MiB would otherwise leave a row of segments too small for the next ones;
-/// steps stop doubling, since the last one is waste; and a step that was refused leaves no trace: one request that is
-/// far too large must not make the next small one take everything. docs/policies.md has the figures from which the
-/// numbers were chosen, and the command that shows them.
+/// As in TensorFlow's allow_growth a step doubles until it covers the request, and a step that did not have to be
+/// doubled for its request is doubled after it was taken. Unlike there, the first step is 16 MiB and not 2, since
+/// requests of a few MiB would otherwise leave a row of segments too small for the next ones; steps stop doubling,
+/// since the last one is waste; and a step that was refused leaves no trace: one request that is far too large must not
+/// make the next small one take everything. docs/policies.md has the figures from which the numbers were chosen, and
+/// the command that shows them.
 #pragma once
 
 #include <algorithm>
@@ -26,36 +26,31 @@
 
 namespace gpumem {
 
-class growth_steps {
+/// Steps that double: as in TensorFlow's allow_growth (bfc_allocator.cc, Extend), but that a refused one leaves no
+/// trace.
+class doubling_steps {
  public:
-  static constexpr std::uint64_t first_step_bytes = 16 * mib;
-  static constexpr std::uint64_t free_step_bytes = 128 * mib;        ///< up to here a step only doubles
-  static constexpr std::uint64_t small_pool_share = 4;               ///< beyond it, one part of the pool in so many ...
-  static constexpr std::uint64_t small_pool_step_bytes = 192 * mib;  ///< ... up to this; and then
-  static constexpr std::uint64_t large_pool_share = 16;              ///< one part in so many
-
-  static constexpr std::uint64_t own_segment_bytes = 24 * mib;  ///< smaller requests always share a segment
-  static constexpr std::uint64_t own_segment_share = 48;        ///< so do those below one part of the pool in so many
-  static constexpr std::uint64_t own_segment_unit_bytes = 2 * mib;
+  static constexpr std::uint64_t tensorflow_first_bytes = 2 * mib;
 
   /// `first_bytes` is at least 1.
-  explicit constexpr growth_steps(std::uint64_t first_bytes = first_step_bytes) noexcept
-      : step_bytes_{first_bytes}, offered_bytes_{first_bytes} {}
+  explicit constexpr doubling_steps(std::uint64_t first_bytes) noexcept
+      : first_bytes_{first_bytes}, step_bytes_{first_bytes}, offered_bytes_{first_bytes} {}
 
-  /// The size of the segment for a request by a pool that holds `held_bytes`; at least `need_bytes`.
-  constexpr std::uint64_t covering(std::uint64_t need_bytes, std::uint64_t held_bytes) noexcept {
+  /// The step for a request; at least `need_bytes`.
+  constexpr std::uint64_t covering(std::uint64_t need_bytes) noexcept {
     offered_bytes_ = step_bytes_;
-    offered_own_segment_ = need_bytes >= own_segment_bytes && need_bytes >= held_bytes / own_segment_share;
-    if (offered_own_segment_) return checked_round_up(need_bytes, own_segment_unit_bytes).value_or(need_bytes);
     while (offered_bytes_ < need_bytes) offered_bytes_ = doubled(offered_bytes_);
-    const std::uint64_t most = std::max({free_step_bytes, held_bytes / large_pool_share,
-                                         std::min(held_bytes / small_pool_share, small_pool_step_bytes)});
-    return std::max(need_bytes, std::min(offered_bytes_, most));
+    return offered_bytes_;
   }
 
-  /// The segment offered last was taken, in full or as far as it went. One for a single request is no step.
+  /// The pool holds so much. A step never exceeds that by more than the first one, unless memory went back since: then
+  /// the steps are as they were when the pool was as small.
+  constexpr void pool_holds(std::uint64_t held_bytes) noexcept {
+    while (step_bytes_ > first_bytes_ && step_bytes_ - first_bytes_ > held_bytes) step_bytes_ /= 2;
+  }
+
+  /// The step offered last was taken, in full or as far as it went.
   constexpr void taken() noexcept {
-    if (offered_own_segment_) return;
     step_bytes_ = offered_bytes_ > step_bytes_ ? offered_bytes_ : doubled(step_bytes_);
     offered_bytes_ = step_bytes_;
   }
@@ -65,8 +60,42 @@ class growth_steps {
     return bytes <= UINT64_MAX / 2 ? bytes * 2 : UINT64_MAX;
   }
 
+  std::uint64_t first_bytes_;
   std::uint64_t step_bytes_;
   std::uint64_t offered_bytes_;
+};
+
+class growth_steps {
+ public:
+  static constexpr std::uint64_t first_step_bytes = 16 * mib;
+  static constexpr std::uint64_t free_step_bytes = 128 * mib;        ///< up to here a step only doubles
+  static constexpr std::uint64_t small_pool_share = 4;               ///< beyond it, one part of the pool in so many ...
+  static constexpr std::uint64_t small_pool_step_bytes = 192 * mib;  ///< ... up to this; and then
+  static constexpr std::uint64_t large_pool_share = 32;              ///< one part in so many
+
+  static constexpr std::uint64_t own_segment_bytes = 24 * mib;  ///< smaller requests always share a segment
+  static constexpr std::uint64_t own_segment_share = 192;       ///< so do those below one part of the pool in so many
+  static constexpr std::uint64_t own_segment_unit_bytes = 2 * mib;
+
+  /// `first_bytes` is at least 1.
+  explicit constexpr growth_steps(std::uint64_t first_bytes = first_step_bytes) noexcept : steps_{first_bytes} {}
+
+  /// The size of the segment for a request by a pool that holds `held_bytes`; at least `need_bytes`.
+  constexpr std::uint64_t covering(std::uint64_t need_bytes, std::uint64_t held_bytes) noexcept {
+    offered_own_segment_ = need_bytes >= own_segment_bytes && need_bytes >= held_bytes / own_segment_share;
+    if (offered_own_segment_) return checked_round_up(need_bytes, own_segment_unit_bytes).value_or(need_bytes);
+    const std::uint64_t most = std::max({free_step_bytes, held_bytes / large_pool_share,
+                                         std::min(held_bytes / small_pool_share, small_pool_step_bytes)});
+    return std::max(need_bytes, std::min(steps_.covering(need_bytes), most));
+  }
+
+  /// The segment offered last was taken, in full or as far as it went. One for a single request is no step.
+  constexpr void taken() noexcept {
+    if (!offered_own_segment_) steps_.taken();
+  }
+
+ private:
+  doubling_steps steps_;
   bool offered_own_segment_ = false;
 };
 

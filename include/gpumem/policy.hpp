@@ -35,6 +35,7 @@ struct pool_view {
   std::uint64_t live_bytes = 0;           ///< what of that the program holds
   std::uint64_t peak_live_bytes = 0;      ///< the most that it held so far
   std::uint64_t granularity_bytes = 0;    ///< sizes are rounded up to this
+  std::uint64_t moved_bytes = 0;          ///< unmapped from idle addresses and mapped at others, in all so far
 };
 
 /// `bytes` are wanted; anything from `least_bytes` on is taken when the device or the limit has no more.
@@ -65,6 +66,7 @@ struct page_request {
   /// What cannot be moved is made new as well, up to so much; before more is, idle pieces that are too long to be moved
   /// go back to the device.
   std::uint64_t over_bytes = UINT64_MAX;
+  bool moves = true;  ///< what is missing may be taken from idle memory; else idle memory only goes back to the device
 };
 
 /// Why a pool considers giving segments back.

@@ -76,6 +76,14 @@ status read_slack(std::string_view text, std::string_view what, byte_limit& into
 }
 std::string show_slack(const byte_limit& slack) { return slack ? slack.to_string() : ""; }
 
+status read_backing(std::string_view text, std::string_view what, std::string& into) {
+  const std::string_view word = trimmed(text);
+  if (word != "plain" && word != "mapped") return refused(what, text, "plain or mapped");
+  into = word;
+  return {};
+}
+std::string show_backing(const std::string& backing) { return backing; }
+
 status read_reserve(std::string_view text, std::string_view what, std::optional<std::uint64_t>& into) {
   return store(parse_bytes(text, what), into);
 }

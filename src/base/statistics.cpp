@@ -32,6 +32,20 @@ std::string more_than_the_device(const oom_report& r) {
   return fmt::format("more than the device's {} in all; ask for less at once", format_bytes(r.device_total_bytes));
 }
 
+// Advice is given only where the report's own figures show that it would have helped.
+
+/// ` or raise GPUMEM_LIMIT`, where the device has what was asked.
+std::string_view or_raise_the_limit(const oom_report& r) {
+  return r.device_free_bytes >= r.rounded_bytes ? " or raise GPUMEM_LIMIT" : "";
+}
+
+/// `, or end what else uses the device`, where others hold enough of it.
+std::string_view or_end_others(const oom_report& r) {
+  const std::uint64_t ours = r.pool_statistics.reserved_bytes;
+  if (r.device_total_bytes < ours) return "";
+  return r.device_total_bytes - ours >= r.rounded_bytes ? ", or end what else uses the device" : "";
+}
+
 /// Why, and after the semicolon what to do.
 std::string explanation(const oom_report& r) {
   const statistics& s = r.pool_statistics;
@@ -45,18 +59,22 @@ std::string explanation(const oom_report& r) {
       }
       if (r.device_total_bytes != 0 && r.rounded_bytes > r.device_total_bytes) return more_than_the_device(r);
       if (r.rounded_bytes > s.limit_bytes) {
-        return fmt::format("more than the limit {} in all; ask for less, or raise GPUMEM_LIMIT",
-                           format_bytes(s.limit_bytes));
+        return fmt::format("more than the limit {} in all; ask for less{}", format_bytes(s.limit_bytes),
+                           or_raise_the_limit(r));
       }
-      return fmt::format("limit {} reached with {}; free memory or raise GPUMEM_LIMIT", format_bytes(s.limit_bytes),
-                         held(s));
+      return fmt::format("limit {} reached with {}; free memory{}", format_bytes(s.limit_bytes), held(s),
+                         or_raise_the_limit(r));
     case oom_cause::device_full:
       if (r.device_total_bytes != 0 && r.rounded_bytes > r.device_total_bytes) return more_than_the_device(r);
-      return fmt::format("device has {} left of {}, this pool holds {}; free memory, or end what else uses the device",
-                         format_bytes(r.device_free_bytes), format_bytes(r.device_total_bytes), held(s));
+      return fmt::format("device has {} left of {}, this pool holds {}; free memory{}",
+                         format_bytes(r.device_free_bytes), format_bytes(r.device_total_bytes), held(s),
+                         or_end_others(r));
     case oom_cause::fragmentation:
-      return fmt::format("enough is free, but not in one piece: {}; allocate large blocks first{}", held(s),
-                         r.policy == "grab_all" ? "" : " or try GPUMEM_POLICY=grab_all");
+      // Which policy would have served it only a replay of what came before can tell.
+      return fmt::format(
+          "enough is free, but not in one piece: {}; free memory, or record the program with GPUMEM_TRACE: "
+          "`gpumem advise` tries every policy on the recording",
+          held(s));
     case oom_cause::pending_work:
       return fmt::format(
           "a block that fits waits for work that cannot be waited for now ({} fenced); end the stream capture or "

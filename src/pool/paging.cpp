@@ -108,7 +108,7 @@ pool::page_plan pool::plan_pages(const want& w, const page_place& at, new_pages_
 
   out->pieces = missing_pieces(heap_, at, w.bytes, page);
   std::vector<std::uint64_t> filled(out->pieces.size());
-  if (fresh < at.missing_bytes && streams_.captures() == 0) {
+  if (ask.moves && fresh < at.missing_bytes && streams_.captures() == 0) {
     out->runs = runs_to_move(out->pieces, at, w.bytes, at.missing_bytes - fresh, &filled);
   }
   std::uint64_t make = at.missing_bytes;

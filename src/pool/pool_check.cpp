@@ -14,7 +14,8 @@ pool_view pool::view() const {
           .reserved_bytes = budget_.reserved(),
           .live_bytes = cache_.live_bytes(),
           .peak_live_bytes = cache_.peak_live_bytes(),
-          .granularity_bytes = device_.info().granularity_bytes};
+          .granularity_bytes = device_.info().granularity_bytes,
+          .moved_bytes = counts_.remapped_pages * device_.info().page_bytes};
 }
 
 // A range of addresses without memory stands for no segment.

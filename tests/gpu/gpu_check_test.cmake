@@ -14,7 +14,7 @@ function(check expect last_line)
 endfunction()
 
 check(0 "packed .*" --pack ${bin} --from ${BUILD})
-check(0 "15 of 15 steps passed" --bin ${bin} --out ${results} --double --quick)
+check(0 "18 of 18 steps passed" --bin ${bin} --out ${results} --double --quick)
 
 # What the archive holds is enough: unpacked elsewhere, run with nothing but coreutils, bash and python3 in sight.
 set(bare ${BUILD}/gpu_check_test/bare)
@@ -33,7 +33,7 @@ if(NOT outcome EQUAL 0 OR NOT "${out}" MATCHES "4 of 4 steps passed\n$" OR NOT "
   message(FATAL_ERROR "the archive in an empty environment ended with ${outcome}:\n${out}${err}")
 endif()
 
-foreach(step gpu_tests costs train_growth towers claims latency compare conformance)
+foreach(step gpu_tests mapped_ipc mapped_address_range costs train_growth towers claims latency compare conformance)
   file(READ ${results}/${step}.step.json text)
   string(JSON outcome GET "${text}" outcome)
   if(NOT outcome STREQUAL "passed")
@@ -43,7 +43,7 @@ endforeach()
 
 file(WRITE ${bin}/train_mlp "#!/bin/sh\necho 'says \"no\"'\nexit 3\n")
 file(REMOVE ${bin}/conformance_gpu)
-check(1 "6 of 14 steps passed" --bin ${bin} --out ${results} --double --quick)
+check(1 "9 of 17 steps passed" --bin ${bin} --out ${results} --double --quick)
 file(READ ${results}/train_growth.step.json text)
 string(JSON tail GET "${text}" output_tail)
 if(NOT tail STREQUAL "says \"no\"" OR NOT out MATCHES "conformance +skipped +0 s +conformance_gpu is not in")

@@ -43,6 +43,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"publish", "off", "0"},
                                 {"ipc", "1", "1"},
                                 {"slack", "5%", "5%"},
+                                {"backing", "mapped", "mapped"},
                                 {"plan", "/tmp/step.plan", "/tmp/step.plan"},
                                 {"policy_library", "/tmp/policies.so", "/tmp/policies.so"},
                                 {"cuda_driver", "/opt/libcuda.so.1", "/opt/libcuda.so.1"},
@@ -71,13 +72,14 @@ problem_list problems_of(const environment& variables) {
 TEST(OptionTable, HasTheOptionsInOrder) {
   std::vector<std::string_view> variables;
   for (const option_row& row : option_table()) variables.push_back(row.variable);
-  EXPECT_THAT(variables,
-              ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
-                          "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_FREE_WAIT",
-                          "GPUMEM_THREAD_CACHE", "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP",
-                          "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC", "GPUMEM_SLACK",
-                          "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TRACE",
-                          "GPUMEM_STATS", "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+  EXPECT_THAT(
+      variables,
+      ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
+                  "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_FREE_WAIT", "GPUMEM_THREAD_CACHE",
+                  "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT",
+                  "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC", "GPUMEM_SLACK", "GPUMEM_BACKING",
+                  "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TRACE",
+                  "GPUMEM_STATS", "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(Slack, IsAShareOrBytesAndMayBeNone) {
@@ -92,6 +94,13 @@ TEST(Slack, IsAShareOrBytesAndMayBeNone) {
   for (const char* text : {"80%free", "-1", "x", ""}) {
     EXPECT_EQ(s.set("slack", text).code(), errc::bad_setting) << text;
   }
+}
+
+TEST(Backing, IsPlainOrMapped) {
+  settings s;
+  EXPECT_EQ(s.set("backing", "paper").message(), "backing=paper: expected plain or mapped");
+  EXPECT_TRUE(s.set("backing", " mapped ").ok());
+  EXPECT_EQ(s.text("backing"), "mapped");
 }
 
 TEST(OptionTable, OptionIsTheVariableInSmallLetters) {

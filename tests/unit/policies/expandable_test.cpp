@@ -66,17 +66,45 @@ TEST(Expandable, SlackInBytesAndNone) {
   EXPECT_EQ(none->page_in(holding(100 * mib, 90 * mib, 100 * mib), 10 * mib, 10 * mib).make_bytes, 0U);
 }
 
-TEST(Expandable, ByDefaultMakesMoreAheadWhileTheDemandRises) {
+TEST(Expandable, ByDefaultMakesALittleAheadWhileTheDemandRises) {
   const auto p = with_slack("");
   const page_request rising = p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 20 * mib, 20 * mib);
-  EXPECT_GT(rising.make_bytes, 300 * mib);
+  EXPECT_GT(rising.make_bytes, 40 * mib);
+  EXPECT_LE(rising.make_bytes, 64 * mib);
   EXPECT_GT(rising.run_bytes, page);
+  EXPECT_EQ(p->page_in(holding(10 * gib, 10 * gib, 10 * gib), 300 * mib, 300 * mib).make_bytes, 300 * mib)
+      << "nothing ahead of a large request";
   const page_request level = p->page_in(holding(10 * gib, 9 * gib, 10 * gib), 20 * mib, 20 * mib);
-  EXPECT_GT(level.make_bytes, 20 * mib);
-  EXPECT_LT(level.make_bytes, 300 * mib);
+  EXPECT_GT(level.make_bytes, 100 * mib);
+  EXPECT_LT(level.make_bytes, 130 * mib);
   const page_request above = p->page_in(holding(12 * gib, 9 * gib, 10 * gib), 20 * mib, 20 * mib);
   EXPECT_EQ(above.make_bytes, 0U);
-  EXPECT_NEAR(static_cast<double>(above.over_bytes), 0.02 * 10 * gib, 1 * mib);
+  EXPECT_NEAR(static_cast<double>(above.over_bytes), 0.01 * 10 * gib, 1 * mib);
+}
+
+TEST(Expandable, MakesMoreWhereMuchHasMoved) {
+  const auto p = with_slack("");
+  pool_view v = holding(11 * gib, 9 * gib, 10 * gib);
+  EXPECT_LT(p->page_in(v, gib, 2 * gib).make_bytes, gib);
+  v.moved_bytes = 2 * gib;
+  EXPECT_EQ(p->page_in(v, gib, gib).make_bytes, gib + round_up(10 * gib / 100, page)) << "up to 28 % and half again";
+}
+
+// What moves alone can always serve; a run that is used in part cannot.
+TEST(Expandable, MakesSinglePagesNearTheLimit) {
+  const auto p = with_slack("");
+  const auto run = [&](std::uint64_t limit, std::uint64_t free_at_start, std::uint64_t held) {
+    pool_view v = holding(held, held, held);
+    v.limit_bytes = limit;
+    v.free_at_start_bytes = free_at_start;
+    return p->page_in(v, 20 * mib, 20 * mib).run_bytes;
+  };
+  EXPECT_GT(run(80 * gib, 80 * gib, 30 * gib), page);
+  EXPECT_EQ(run(80 * gib, 80 * gib, 41 * gib), page) << "beyond half";
+  EXPECT_GT(run(24 * gib, 80 * gib, 7 * gib), page);
+  EXPECT_EQ(run(24 * gib, 80 * gib, 9 * gib), page) << "the last 16 GiB of a limit";
+  EXPECT_EQ(run(80 * gib, 24 * gib, 9 * gib), page) << "or of what was free";
+  EXPECT_EQ(run(16 * gib, 80 * gib, 0), page);
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ TEST(GrowthSteps, FollowTheTableOnceTheyHaveDoubled) {
   EXPECT_EQ(steps.covering(512, 512 * mib), 128 * mib);
   EXPECT_EQ(steps.covering(512, 640 * mib), 160 * mib) << "a quarter of a small pool";
   EXPECT_EQ(steps.covering(512, 768 * mib), 192 * mib);
-  EXPECT_EQ(steps.covering(512, 3 * gib), 192 * mib);
-  EXPECT_EQ(steps.covering(512, 8 * gib), 512 * mib) << "a sixteenth of a large one";
+  EXPECT_EQ(steps.covering(512, 6 * gib), 192 * mib);
+  EXPECT_EQ(steps.covering(512, 8 * gib), 256 * mib) << "a thirty-second of a large one";
 }
 
 TEST(GrowthSteps, ALargeRequestGetsASegmentOfItsOwnSizeAndLeavesTheStepsAlone) {
@@ -43,8 +43,8 @@ TEST(GrowthSteps, ALargeRequestGetsASegmentOfItsOwnSizeAndLeavesTheStepsAlone) {
 TEST(GrowthSteps, SmallRequestsShareASegmentAndSoDoThoseThatAreSmallForThePool) {
   growth_steps steps;
   EXPECT_EQ(steps.covering(24 * mib - 1, 0), 32 * mib) << "below 24 MiB";
-  EXPECT_EQ(steps.covering(100 * mib, 4800 * mib), 100 * mib) << "a forty-eighth of the pool";
-  EXPECT_EQ(steps.covering(100 * mib - 1, 4800 * mib), 128 * mib) << "less";
+  EXPECT_EQ(steps.covering(100 * mib, 19200 * mib), 100 * mib) << "a part of the pool in 192";
+  EXPECT_EQ(steps.covering(100 * mib - 1, 19200 * mib), 128 * mib) << "less";
 }
 
 TEST(GrowthSteps, DoubleUntilTheyCoverTheRequestAndThenNotAgain) {
@@ -76,7 +76,7 @@ TEST(GrowthSteps, StopDoublingAtTheEndOf64Bits) {
     static_cast<void>(steps.covering(512, UINT64_MAX));
     steps.taken();
   }
-  EXPECT_EQ(steps.covering(1, UINT64_MAX), UINT64_MAX / 16);
+  EXPECT_EQ(steps.covering(1, UINT64_MAX), UINT64_MAX / 32);
 }
 
 TEST(GrowthSteps, CanStartAnywhere) {
@@ -179,6 +179,64 @@ TEST(Growth, IsWhatHardCapAndMultiPoolAre) {
     EXPECT_EQ(segments_of("hard_cap", 999 * mib, need), segments_of("growth", 999 * mib, need));
     EXPECT_EQ(segments_of("multi_pool", 999 * mib, need), segments_of("growth", 999 * mib, need));
   }
+}
+
+TEST(GrowthSegments, AreTensorFlowsSteps) {
+  const std::vector<std::uint64_t> small{2 * mib, 4 * mib, 8 * mib, 16 * mib, 32 * mib, 38 * mib};
+  EXPECT_EQ(segments_of("growth:segments", 100 * mib, 512), small);
+  const std::vector<std::uint64_t> large{64 * mib, 64 * mib, 128 * mib, 256 * mib, 512 * mib};
+  EXPECT_EQ(segments_of("growth:segments", gib, 33 * mib), large) << "shared by all sizes, and up to the whole pool";
+}
+
+TEST(GrowthSegments, StartAgainAsSmallAsThePoolIsAfterATrim) {
+  const auto growth = make("growth:segments");
+  std::uint64_t held = 0;
+  for (int i = 0; i < 5; ++i) {
+    held += growth->grow(view_of(80 * gib, held), 512).bytes;
+    growth->grew(view_of(80 * gib, held), 0);
+  }
+  EXPECT_EQ(growth->grow(view_of(80 * gib, held), 512).bytes, 64 * mib);
+  EXPECT_EQ(growth->grow(view_of(80 * gib, 4 * mib), 512).bytes, 4 * mib);
+  EXPECT_EQ(growth->grow(view_of(80 * gib, 0), 512).bytes, 2 * mib);
+}
+
+TEST(GrowthSegments, GoBackOnlyWhenAsked) {
+  const auto growth = make("growth:segments");
+  EXPECT_FALSE(growth->gives_back(give_back::pressure, view_of(gib, gib)));
+  EXPECT_TRUE(growth->gives_back(give_back::trim, view_of(gib, gib)));
+}
+
+std::unique_ptr<policy> in_one_region(std::uint64_t page_bytes) {
+  auto made = make_policy("growth:backing=mapped", {.total_bytes = 80 * gib, .page_bytes = page_bytes});
+  return made ? std::move(*made) : nullptr;
+}
+
+TEST(GrowthInOneRegion, ReservesAddressesForAllOfTheDeviceAndMovesNothing) {
+  const auto growth = in_one_region(2 * mib);
+  EXPECT_GE(growth->pages(view_of(80 * gib)).range_bytes, 80 * gib);
+  EXPECT_FALSE(growth->page_in(view_of(80 * gib), 512, 2 * mib).moves);
+  EXPECT_TRUE(growth->gives_back(give_back::pressure, view_of(gib, gib)));
+}
+
+TEST(GrowthInOneRegion, MapsAStepOrWhatIsMissing) {
+  const auto growth = in_one_region(2 * mib);
+  const auto mapped = [&](std::uint64_t held, std::uint64_t missing) {
+    return growth->page_in(view_of(80 * gib, held), 512, missing).make_bytes;
+  };
+  EXPECT_EQ(mapped(0, 2 * mib), 4 * mib);
+  EXPECT_EQ(mapped(0, 40 * mib), 40 * mib);
+  EXPECT_EQ(mapped(gib, 2 * mib), 32 * mib);
+  EXPECT_EQ(mapped(8 * gib, 2 * mib), 256 * mib);
+}
+
+TEST(GrowthInOneRegion, IsSegmentsWhereTheDeviceMapsNoPages) {
+  EXPECT_EQ(in_one_region(0)->pages(view_of(80 * gib)).range_bytes, 0U);
+  EXPECT_EQ(in_one_region(0)->grow(view_of(80 * gib), 512).bytes, 16 * mib);
+}
+
+TEST(GrowthInOneRegion, RefusesABackingThatIsNone) {
+  EXPECT_EQ(find_policy("growth:backing=paper").why().message(),
+            "policy growth:backing=paper: expected plain or mapped");
 }
 
 /// Every size that a device refusing everything is asked for, the first included.

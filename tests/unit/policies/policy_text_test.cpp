@@ -28,7 +28,7 @@ TEST(PolicyText, RefusesWhatIsNoParameter) {
 
 TEST(PolicyText, ChecksParametersAgainstThoseThatAreDeclared) {
   const auto message = [](const char* text) { return find_policy(text).why().message(); };
-  EXPECT_EQ(message("growth:slack=5%"), "policy growth:slack=5%: unknown parameter; expected none");
+  EXPECT_EQ(message("caching:slack=5%"), "policy caching:slack=5%: unknown parameter; expected none");
   EXPECT_EQ(message("expandable:limti=4GiB"), "policy expandable:limti=4GiB: unknown parameter; expected slack=VALUE");
   EXPECT_EQ(message("planned:renwe"), "policy planned:renwe: unknown parameter; expected record, renew");
   EXPECT_EQ(message("planned:renew=1"), "policy planned:renew=1: expected the word alone");
@@ -70,7 +70,7 @@ TEST(PolicyTable, HasARowForEachPolicyAndEachParameter) {
   for (const char* name : {"growth", "hard_cap", "multi_pool", "grab_all", "caching", "expandable", "planned"}) {
     EXPECT_THAT(table, HasSubstr("\n| `" + std::string{name} + "` | ")) << name;
   }
-  for (const char* parameter : {"expandable:slack", "planned:record", "planned:renew"}) {
+  for (const char* parameter : {"growth:segments", "expandable:slack", "planned:record", "planned:renew"}) {
     EXPECT_THAT(policy_parameter_table_markdown(), HasSubstr("| `" + std::string{parameter} + "` | "));
   }
 }

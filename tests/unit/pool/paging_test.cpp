@@ -18,13 +18,15 @@ struct page_by_page final : policy {
   std::uint64_t range;
   std::uint64_t run;
   std::uint64_t over;
+  bool moves = true;
   page_by_page(std::uint64_t most_bytes, std::uint64_t range_bytes, std::uint64_t run_bytes, std::uint64_t over_bytes)
       : most{most_bytes}, range{range_bytes}, run{run_bytes}, over{over_bytes} {}
   [[nodiscard]] page_rules pages(const pool_view&) const override { return {.range_bytes = range}; }
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t, std::uint64_t missing) const override {
     return {.make_bytes = std::min(missing, most > view.reserved_bytes ? most - view.reserved_bytes : 0),
             .run_bytes = run,
-            .over_bytes = over};
+            .over_bytes = over,
+            .moves = moves};
   }
   segment_request grow(const pool_view&, std::uint64_t need) override { return {.bytes = need, .least_bytes = need}; }
 };
@@ -147,6 +149,28 @@ TEST(paging, runs_that_are_too_long_to_move_go_back_before_too_much_is_made) {
   };
   EXPECT_EQ(reserved_after(page), 13 * page) << "so much over is allowed";
   EXPECT_EQ(reserved_after(page - 512), 9 * page);
+}
+
+// What growth in one region does: idle memory goes back and comes again behind what is mapped, at no new address.
+TEST(paging, what_may_not_move_goes_back_to_make_room) {
+  sim_device device;
+  auto policy = std::make_unique<page_by_page>(UINT64_MAX, 1 * gib, page, UINT64_MAX);
+  policy->moves = false;
+  pool tested{device, paged_pool::config(8 * page), std::move(policy)};
+  const auto take = [&](std::uint64_t bytes) {
+    request r;
+    r.bytes = bytes;
+    address at = 0;
+    return tested.allocate(r, bytes, &at, nullptr) ? at : 0;
+  };
+  std::vector<address> blocks;
+  for (int k = 0; k < 8; ++k) blocks.push_back(take(page));
+  for (std::size_t k = 1; k < 8; k += 2) EXPECT_TRUE(tested.release_block(blocks[k], {}).ok());
+  EXPECT_NE(take(4 * page), 0U);
+  EXPECT_EQ(tested.stats().remapped_pages, 0U);
+  EXPECT_EQ(tested.stats().returned_pages, 4U);
+  EXPECT_EQ(tested.stats().reserved_bytes, 8 * page);
+  EXPECT_TRUE(tested.check().ok());
 }
 
 TEST(paging, another_range_is_reserved_where_the_addresses_run_out) {
