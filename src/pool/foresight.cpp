@@ -37,7 +37,7 @@ std::optional<page_place> pool::better_place(const want& w, address usual, bool 
         .supply = {.live_bytes = seen.live_bytes,
                    .peak_live_bytes = seen.peak_live_bytes,
                    .reserved_bytes = seen.reserved_bytes},
-        .make = [&](const page_supply& then, std::uint64_t need, std::uint64_t missing) {
+        .make = [&](const page_supply& then, std::uint64_t need, std::uint64_t missing) GPUMEM_REQUIRES(mutex_) {
           seen.live_bytes = then.live_bytes;
           seen.peak_live_bytes = then.peak_live_bytes;
           seen.reserved_bytes = then.reserved_bytes;

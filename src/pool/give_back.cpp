@@ -31,7 +31,7 @@ std::uint64_t pool::return_idle(guard& lock, std::uint64_t bytes) {
     lost_bytes_ += going.bytes;  // nobody's until the driver has taken it
     status taken;
     {
-      const blocking_call waits{calls_, lock};
+      const blocking_call waits{calls_, lock, mutex_};
       taken = return_segment(device_, going);
       if (!taken) {
         log_if_possible([&] {
@@ -99,7 +99,8 @@ void pool::explain_rest(bool allowed, trim_result* out) const {
 }
 
 trim_result pool::trim(std::uint64_t bytes) {
-  guard lock = enter();
+  guard lock{mutex_};
+  ++counts_.locks;
   trim_result out;
   poll();
   cache_.reclaim_all();

@@ -36,7 +36,8 @@ void pool::open_first(guard& lock, want& w) {
 }
 
 status pool::open_ahead() {
-  guard lock = enter();
+  guard lock{mutex_};
+  ++counts_.locks;
   if (opened_) return {};
   want nobodys;
   open_first(lock, nobodys);

@@ -100,7 +100,7 @@ block_index pool::reuse_other_streams(guard& lock, want& w) {
   switch (config_.reuse) {
     case stream_reuse::device: {
       // A fenced block serves as well, once the stream is ordered behind its uses; the smaller of the two is taken.
-      const auto fits_better = [&](block_index i) {
+      const auto fits_better = [&](block_index i) GPUMEM_REQUIRES(mutex_) {
         const block& b = heap_.at(i);
         return b.klass == w.klass && b.bytes >= w.bytes + (w.alignment - block_granularity) &&
                (from == no_block || b.bytes < heap_.at(from).bytes);
@@ -150,7 +150,7 @@ void pool::wait_for(guard& lock, fence_index f) {
   if (streams_.captures() > 0) return;
   status waited;
   {
-    const blocking_call waits{calls_, lock};
+    const blocking_call waits{calls_, lock, mutex_};
     waited = device_.wait_host(on_device);
   }
   if (waited.code() == errc::unsupported || waited.code() == errc::host_failure) return;
@@ -202,7 +202,7 @@ bool pool::wait_for_fences(guard& lock) {
 bool pool::ask_callbacks(guard& lock, std::uint64_t bytes) {
   if (callbacks_.empty()) return false;
   const std::vector<oom_callback> callbacks = callbacks_;
-  const unlocked_section waits{lock};
+  const unlocked_section waits{lock, mutex_};
   bool again = false;
   for (const oom_callback& callback : callbacks) {
     try {
@@ -244,7 +244,7 @@ void pool::fill_report(guard& lock, const request& r, const want& w, oom_report*
     report->pool_statistics = stats_of_stopped();
   }
   report->driver_message = w.driver_error.message();
-  const unlocked_section waits{lock};
+  const unlocked_section waits{lock, mutex_};
   if (config_.group) {
     report->group = config_.group->name();
     report->group_limit_bytes = config_.group->limit();

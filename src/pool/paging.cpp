@@ -255,7 +255,7 @@ status pool::carry(guard& lock, page_step& step, reservation* reserved) {
   heap_.set_blocks_aside(2 * runs);
   status done;
   {
-    const blocking_call waits{calls_, lock};
+    const blocking_call waits{calls_, lock, mutex_};
     done = carry_out(device_, step);
   }
   heap_.set_blocks_aside(0);
@@ -340,7 +340,7 @@ std::uint64_t pool::return_stretches(guard& lock, std::uint64_t bytes, page_span
     take_stretch(begin, size);
     status taken;
     {
-      const blocking_call waits{calls_, lock};
+      const blocking_call waits{calls_, lock, mutex_};
       taken = return_runs(device_, going);
       if (!taken) {
         log_if_possible([&] {

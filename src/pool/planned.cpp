@@ -51,11 +51,11 @@ block_index pool::place_planned(guard& lock, want& w, std::uint64_t stream_key) 
   }
   ++(i != no_block ? counts_.plan_placements : counts_.plan_departures);
   if (counts_.plan_placements == 0 && counts_.plan_departures == follower_->lost_after && follower_->lost()) {
-    log_if_possible([&] {
+    log_if_possible([&, departures = counts_.plan_departures] {
       return fmt::format(
           "pool {}: of the first {} requests the plan has none: it is of another program; growth serves "
           "instead",
-          config_.name, counts_.plan_departures);
+          config_.name, departures);
     });
   }
   return i;

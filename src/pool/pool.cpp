@@ -49,12 +49,6 @@ pool::~pool() {
   }
 }
 
-pool::guard pool::enter() {
-  guard lock{mutex_};
-  ++counts_.locks;
-  return lock;
-}
-
 bool pool::free_to_cache(address at, const release& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   if (!stated.stream) return cache_.free_of_any_stream(at, stated);
@@ -77,7 +71,8 @@ class_room pool::room_of(unsigned klass) const noexcept {
 
 void pool::thread_ends(thread_cache& c) {
   if (device_.condition() == device_condition::forked) return;
-  const guard lock = enter();
+  const guard lock{mutex_};
+  ++counts_.locks;
   cache_.end(c, &counts_.allocations, &counts_.frees, &counts_.requested_bytes);
 }
 
@@ -101,7 +96,8 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
     key = *asked;
     if (aligned && (*at = cache_.allocate_by_key(key, r.bytes)) != 0) return {};
   }
-  guard lock = enter();
+  guard lock{mutex_};
+  ++counts_.locks;
   thread_cache* const mine = cache_.mine();
   const owner_id stream = streams_.slot_of(r.stream, key);
   const stream_slot& asks = streams_[stream];
@@ -233,7 +229,8 @@ status pool::release_block(address at, const release& stated) {
     key = *k;
     if (!streams_.key_is_known(*stated.stream) && cache_.free_by_key(at, key, stated)) return {};
   }
-  const guard lock = enter();
+  const guard lock{mutex_};
+  ++counts_.locks;
   const pointer_map::lookup seen = cache_.pointers().find(at);
   const owner_word held = seen.word();
   if (held.held_by() != holder::program) {
@@ -292,7 +289,8 @@ void pool::poll() {
 status pool::record_use(address at, stream_ref s) {
   const result<std::uint64_t> key = streams_.key_of(s);
   if (!key) return key.why();
-  const guard lock = enter();
+  const guard lock{mutex_};
+  ++counts_.locks;
   pointer_map::lookup seen = cache_.pointers().find(at);
   if (seen.word().held_by() == holder::nobody) {  // inside a block, maybe
     const block_index around = heap_.containing(at);
@@ -313,7 +311,8 @@ status pool::record_use(address at, stream_ref s) {
 }
 
 status pool::stream_release(std::uint64_t key) {
-  const guard lock = enter();
+  const guard lock{mutex_};
+  ++counts_.locks;
   const std::optional<owner_id> o = streams_.find(key);
   if (!o) return {};
   if (streams_[*o].capturing) {
@@ -325,7 +324,8 @@ status pool::stream_release(std::uint64_t key) {
 }
 
 status pool::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
-  guard lock = enter();
+  guard lock{mutex_};
+  ++counts_.locks;
   cache_.reclaim(idle_owner);  // what is freed from here on is looked at under the lock
   if (!has_begun) poll();      // the last chance to learn of fences before the capture forbids asking
   status begun = streams_.capture_begin(streams_.slot_of(s, key)).why();
@@ -335,12 +335,14 @@ status pool::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
 }
 
 void pool::forbid_fences(bool yes) {
-  const guard lock = enter();
+  const guard lock{mutex_};
+  ++counts_.locks;
   streams_.forbid_fences(yes);
 }
 
 result<std::uint64_t> pool::capture_end(std::uint64_t key) {
-  const guard lock = enter();
+  const guard lock{mutex_};
+  ++counts_.locks;
   const std::optional<owner_id> o = streams_.find(key);
   if (!o) return status{errc::invalid_argument, "the stream is not capturing"};
   return streams_.capture_end(*o);

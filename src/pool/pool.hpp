@@ -10,7 +10,6 @@
 #include <array>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "block_cache.hpp"
 #include "block_uses.hpp"
 #include "budget.hpp"
+#include "checked_mutex.hpp"
 #include "follower.hpp"
 #include "gpumem/policy.hpp"
 #include "gpumem/request.hpp"
@@ -125,73 +125,78 @@ class pool final : private arena_below {
   enum class page_plan : std::uint8_t { ready, wait_first, give_back_first, impossible };
 
   // What the caches ask of what lies below them.
-  void take_back(block_index i, owner_id o) noexcept override;
-  [[nodiscard]] std::uint64_t out_bytes() const noexcept override { return heap_.totals().live_bytes; }
-  [[nodiscard]] class_room room_of(unsigned klass) const noexcept override;
+  void take_back(block_index i, owner_id o) noexcept GPUMEM_REQUIRES(mutex_) override;
+  [[nodiscard]] std::uint64_t out_bytes() const noexcept GPUMEM_REQUIRES(mutex_) override {
+    return heap_.totals().live_bytes;
+  }
+  [[nodiscard]] class_room room_of(unsigned klass) const noexcept GPUMEM_REQUIRES(mutex_) override;
 
   // pool.cpp
-  [[nodiscard]] guard enter();
   void thread_ends(thread_cache& c);
   [[nodiscard]] result<std::uint64_t> key_of_stated(address at, stream_ref s);
   /// True where all that is known of a block fits into its owner word, so that a cache may have it.
   [[nodiscard]] static bool plain_of(owner_id o, const stream_slot& slot, std::uint64_t bytes) noexcept;
-  [[nodiscard]] bool cacheable(owner_id o, std::uint64_t bytes) const noexcept;
+  [[nodiscard]] bool cacheable(owner_id o, std::uint64_t bytes) const noexcept GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] static placement_request placement_of(const want& w) noexcept {
     return {.owner = w.owner, .klass = w.klass, .bytes = w.bytes, .alignment = w.alignment};
   }
-  [[nodiscard]] block_index search(const want& w);
-  [[nodiscard]] block_index search(owner_id o, unsigned klass, std::uint64_t bytes, std::uint64_t alignment);
-  [[nodiscard]] block_index search_of(const want& w, owner_id other);
-  address hand_out(block_index i, owner_id o, bool plain, std::uint64_t requested_bytes);
-  status serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_slot* refusal);
-  status out_of_memory(guard& lock, const request& r, const want& w, oom_slot* refusal);
-  status why_not_live(address at, block_index i) const;
-  [[nodiscard]] owner_word held_as(block_index i) const noexcept;
-  void poll();
+  [[nodiscard]] block_index search(const want& w) GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] block_index search(owner_id o, unsigned klass, std::uint64_t bytes, std::uint64_t alignment)
+      GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] block_index search_of(const want& w, owner_id other) GPUMEM_REQUIRES(mutex_);
+  address hand_out(block_index i, owner_id o, bool plain, std::uint64_t requested_bytes) GPUMEM_REQUIRES(mutex_);
+  status serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_slot* refusal)
+      GPUMEM_REQUIRES(mutex_);
+  status out_of_memory(guard& lock, const request& r, const want& w, oom_slot* refusal) GPUMEM_REQUIRES(mutex_);
+  status why_not_live(address at, block_index i) const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] owner_word held_as(block_index i) const noexcept GPUMEM_REQUIRES(mutex_);
+  void poll() GPUMEM_REQUIRES(mutex_);
 
   // planned.cpp
-  block_index place_planned(guard& lock, want& w, std::uint64_t stream_key);
-  [[nodiscard]] bool plan_has_memory();
-  void note_placed(std::uint32_t place, block_index i) noexcept;
-  [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin);
-  block_index climb_beside_plan(guard& lock, want& w);
+  block_index place_planned(guard& lock, want& w, std::uint64_t stream_key) GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] bool plan_has_memory() GPUMEM_REQUIRES(mutex_);
+  void note_placed(std::uint32_t place, block_index i) noexcept GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin) GPUMEM_REQUIRES(mutex_);
+  block_index climb_beside_plan(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
 
   // oom_ladder.cpp
-  block_index climb(guard& lock, want& w);
-  block_index reuse_other_streams(guard& lock, want& w);
-  void wait_for(guard& lock, fence_index f);
-  block_index join_all(const want& w);
-  block_index return_and_grow(guard& lock, want& w);
-  [[nodiscard]] owner_id best_other(const want& w, block_index* found) const;
-  [[nodiscard]] bool others_hold(const want& w) const;
-  bool wait_for_fences(guard& lock);
-  bool ask_callbacks(guard& lock, std::uint64_t bytes);
-  [[nodiscard]] oom_cause cause_of(const want& w) const;
-  void fill_report(guard& lock, const request& r, const want& w, oom_report* report);
+  block_index climb(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
+  block_index reuse_other_streams(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
+  void wait_for(guard& lock, fence_index f) GPUMEM_REQUIRES(mutex_);
+  block_index join_all(const want& w) GPUMEM_REQUIRES(mutex_);
+  block_index return_and_grow(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] owner_id best_other(const want& w, block_index* found) const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] bool others_hold(const want& w) const GPUMEM_REQUIRES(mutex_);
+  bool wait_for_fences(guard& lock) GPUMEM_REQUIRES(mutex_);
+  bool ask_callbacks(guard& lock, std::uint64_t bytes) GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] oom_cause cause_of(const want& w) const GPUMEM_REQUIRES(mutex_);
+  void fill_report(guard& lock, const request& r, const want& w, oom_report* report) GPUMEM_REQUIRES(mutex_);
 
   // growth.cpp
-  void open_first(guard& lock, want& w);
-  growth grow(guard& lock, want& w);
-  std::uint64_t add_segment(guard& lock, const segment_request& ask, want& w);
-  void make_room_for_backing();
-  void note_backing(segment_index s, const backed_segment& behind) noexcept;
+  void open_first(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
+  growth grow(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
+  std::uint64_t add_segment(guard& lock, const segment_request& ask, want& w) GPUMEM_REQUIRES(mutex_);
+  void make_room_for_backing() GPUMEM_REQUIRES(mutex_);
+  void note_backing(segment_index s, const backed_segment& behind) noexcept GPUMEM_REQUIRES(mutex_);
   /// Makes room for the records of one segment, and asks the driver for it without the lock; that room is kept.
   template <typename Call>
-  auto with_room_for_segment(guard& lock, const Call& call) {
+  auto with_room_for_segment(guard& lock, const Call& call) GPUMEM_REQUIRES(mutex_) {
     make_room_for_backing();
     heap_.set_blocks_aside(1);
-    auto made = [&] {
-      const unlocked_section waits{lock};
-      return call();
-    }();
+    auto made = without_lock(lock, call);
     heap_.set_blocks_aside(0);
     return made;
   }
+  template <typename Call>
+  auto without_lock(guard& lock, const Call& call) GPUMEM_REQUIRES(mutex_) {
+    const unlocked_section waits{lock, mutex_};
+    return call();
+  }
 
   // paging.cpp
-  [[nodiscard]] bool paged() const noexcept { return page_rules_.range_bytes != 0; }
-  growth page_in(guard& lock, want& w);
-  bool add_range(guard& lock, want& w);
+  [[nodiscard]] bool paged() const noexcept GPUMEM_REQUIRES(mutex_) { return page_rules_.range_bytes != 0; }
+  growth page_in(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
+  bool add_range(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
   /// How much may be made new, and in how long runs: what the device refused was more.
   struct new_pages_at_most {
     std::uint64_t bytes = UINT64_MAX;
@@ -203,78 +208,80 @@ class pool final : private arena_below {
     bool give_back = true;  ///< runs that are too long to move
   };
   [[nodiscard]] page_plan plan_pages(const want& w, const page_place& at, new_pages_at_most most, page_means left,
-                                     page_step* out) const;
-  std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, page_step* out) const;
+                                     page_step* out) const GPUMEM_REQUIRES(mutex_);
+  std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, page_step* out) const GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] std::vector<page_step::run> runs_to_move(const std::vector<hollow_piece>& pieces, const page_place& at,
                                                          std::uint64_t need_bytes, std::uint64_t bytes,
-                                                         std::vector<std::uint64_t>* filled) const;
-  [[nodiscard]] block_index hollow_at(address at) const;
-  [[nodiscard]] block_index idle_at(address at) const;
-  [[nodiscard]] block_index free_at(address at, owner_id o) const;
-  [[nodiscard]] bool may_settle() const;
-  void take_stretch(address begin, std::uint64_t bytes);
-  void take_moving(const page_step& step);
-  void settle_step(const page_step& step, reservation* reserved);
-  block_index carve_place(const want& w, const page_place& at, address within);
-  status carry(guard& lock, page_step& step, reservation* reserved);
+                                                         std::vector<std::uint64_t>* filled) const
+      GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] block_index hollow_at(address at) const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] block_index idle_at(address at) const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] block_index free_at(address at, owner_id o) const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] bool may_settle() const GPUMEM_REQUIRES(mutex_);
+  void take_stretch(address begin, std::uint64_t bytes) GPUMEM_REQUIRES(mutex_);
+  void take_moving(const page_step& step) GPUMEM_REQUIRES(mutex_);
+  void settle_step(const page_step& step, reservation* reserved) GPUMEM_REQUIRES(mutex_);
+  block_index carve_place(const want& w, const page_place& at, address within) GPUMEM_REQUIRES(mutex_);
+  status carry(guard& lock, page_step& step, reservation* reserved) GPUMEM_REQUIRES(mutex_);
   /// Where no page may go from.
   struct page_span {
     address begin = 0;
     address end = 0;
   };
-  [[nodiscard]] page_span pages_of(const page_place& at, std::uint64_t bytes) const;
-  std::uint64_t return_stretches(guard& lock, std::uint64_t bytes, page_span keep);
-  std::uint64_t return_pages(guard& lock, std::uint64_t bytes);
-  void return_everything_paged();
-  [[nodiscard]] status check_pages() const;
+  [[nodiscard]] page_span pages_of(const page_place& at, std::uint64_t bytes) const GPUMEM_REQUIRES(mutex_);
+  std::uint64_t return_stretches(guard& lock, std::uint64_t bytes, page_span keep) GPUMEM_REQUIRES(mutex_);
+  std::uint64_t return_pages(guard& lock, std::uint64_t bytes) GPUMEM_REQUIRES(mutex_);
+  void return_everything_paged() GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] status check_pages() const GPUMEM_REQUIRES(mutex_);
 
   // foresight.cpp
-  [[nodiscard]] block_index search_large(guard& lock, want& w);
-  [[nodiscard]] std::optional<page_place> better_place(const want& w, address usual, bool at_once);
-  [[nodiscard]] std::vector<bool> owners_that_serve(owner_id o, bool all) const;
-  [[nodiscard]] bool looks_ahead(const want& w) const noexcept;
-  [[nodiscard]] bool free_for(const want& w, const page_place& at) const;
-  bool page_in_ahead(guard& lock, want& w);
-  block_index page_in_at(guard& lock, const want& w, const page_place& at, page_step& step);
+  [[nodiscard]] block_index search_large(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] std::optional<page_place> better_place(const want& w, address usual, bool at_once)
+      GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] std::vector<bool> owners_that_serve(owner_id o, bool all) const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] bool looks_ahead(const want& w) const noexcept GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] bool free_for(const want& w, const page_place& at) const GPUMEM_REQUIRES(mutex_);
+  bool page_in_ahead(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
+  block_index page_in_at(guard& lock, const want& w, const page_place& at, page_step& step) GPUMEM_REQUIRES(mutex_);
 
   // give_back.cpp
-  std::uint64_t return_idle(guard& lock, std::uint64_t bytes);
-  void explain_rest(bool allowed, trim_result* out) const;
-  void explain_pages(const heap_segment& segment, bool allowed, trim_result* out) const;
+  std::uint64_t return_idle(guard& lock, std::uint64_t bytes) GPUMEM_REQUIRES(mutex_);
+  void explain_rest(bool allowed, trim_result* out) const GPUMEM_REQUIRES(mutex_);
+  void explain_pages(const heap_segment& segment, bool allowed, trim_result* out) const GPUMEM_REQUIRES(mutex_);
 
   // pool_check.cpp
-  [[nodiscard]] statistics stats_of_stopped() const;
-  [[nodiscard]] status check_stopped() const;
-  [[nodiscard]] status check_caches() const;
-  [[nodiscard]] pool_view view() const;
-  [[nodiscard]] bool nothing_behind(segment_index s) const;
+  [[nodiscard]] statistics stats_of_stopped() const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] status check_stopped() const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] status check_caches() const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] pool_view view() const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] bool nothing_behind(segment_index s) const GPUMEM_REQUIRES(mutex_);
 
   pool_config config_;
   device& device_;
   block_cache cache_;
 
-  guarded_policy policy_;
+  guarded_policy policy_ GPUMEM_GUARDED_BY(mutex_);
   budget budget_;
 
-  mutable std::mutex mutex_;
-  heap heap_;
+  mutable checked_mutex mutex_;
+  heap heap_ GPUMEM_GUARDED_BY(mutex_);
   stream_order streams_;
-  block_uses uses_;
-  std::vector<backed_segment> backed_;  // by segment_index
-  page_rules page_rules_;
-  page_map pages_;
-  best_fit best_fit_;
-  lookahead lookahead_;  ///< of a paged pool whose policy asks for it
-  std::vector<oom_callback> callbacks_;
-  growth_gate growth_;
-  blocking_calls calls_;
-  bool opened_ = false;
-  statistics counts_;                         // the counters; the bytes are filled in from the heap when asked
-  status no_report_;                          // of a request that fails where the host has no memory for a report
-  std::uint64_t lost_bytes_ = 0;              // segments that the driver failed to take back: leaked
-  std::unique_ptr<plan::follower> follower_;  // null: no plan
-  segment_index plan_segment_ = 0;
-  address plan_begin_ = 0;  // 0: the plan's memory could not be had
+  block_uses uses_ GPUMEM_GUARDED_BY(mutex_);
+  std::vector<backed_segment> backed_ GPUMEM_GUARDED_BY(mutex_);  // by segment_index
+  page_rules page_rules_ GPUMEM_GUARDED_BY(mutex_);
+  page_map pages_ GPUMEM_GUARDED_BY(mutex_);
+  best_fit best_fit_ GPUMEM_GUARDED_BY(mutex_);
+  lookahead lookahead_ GPUMEM_GUARDED_BY(mutex_);  ///< of a paged pool whose policy asks for it
+  std::vector<oom_callback> callbacks_ GPUMEM_GUARDED_BY(mutex_);
+  growth_gate growth_ GPUMEM_GUARDED_BY(mutex_);
+  blocking_calls calls_ GPUMEM_GUARDED_BY(mutex_);
+  bool opened_ GPUMEM_GUARDED_BY(mutex_) = false;
+  statistics counts_ GPUMEM_GUARDED_BY(mutex_);  // the counters; the bytes are filled in from the heap when asked
+  status no_report_ GPUMEM_GUARDED_BY(mutex_);   // of a request that fails where the host has no memory for a report
+  std::uint64_t lost_bytes_ GPUMEM_GUARDED_BY(mutex_) = 0;  // segments that the driver failed to take back: leaked
+  std::unique_ptr<plan::follower> follower_ GPUMEM_GUARDED_BY(mutex_);  // null: no plan
+  segment_index plan_segment_ GPUMEM_GUARDED_BY(mutex_) = 0;
+  address plan_begin_ GPUMEM_GUARDED_BY(mutex_) = 0;  // 0: the plan's memory could not be had
 };
 
 }  // namespace gpumem

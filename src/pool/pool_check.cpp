@@ -132,7 +132,7 @@ status pool::check_stopped() const {
 // Every block in a bin or in the depot is a cache's, has the bin's size and the stream's owner.
 status pool::check_caches() const {
   status first;
-  cache_.for_each_held([&](slot_index held, std::uint32_t units, owner_id o) {
+  cache_.for_each_held([&](slot_index held, std::uint32_t units, owner_id o) GPUMEM_REQUIRES(mutex_) {
     const owner_word w = cache_.pointers()[held].read();
     const block& b = heap_.at(cache_.pointers().block_of(held));
     if (!first.ok() || (w.held_by() == holder::cache && w.units() == units && w.owner() == o && b.owner == o)) return;

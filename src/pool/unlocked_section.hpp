@@ -8,15 +8,27 @@
 #include <cstdint>
 #include <mutex>
 
+#include "checked_mutex.hpp"
+
 namespace gpumem {
 
-using pool_lock = std::unique_lock<std::mutex>;
+/// The pool's lock. A function that takes it by reference may give it up on the way: what was found before is to be
+/// found again.
+class GPUMEM_SCOPED pool_lock : public std::unique_lock<std::mutex> {
+ public:
+  explicit pool_lock(checked_mutex& of) GPUMEM_ACQUIRE(of) : std::unique_lock<std::mutex>{of} {}
+  ~pool_lock() GPUMEM_RELEASE() {}
+  pool_lock(const pool_lock&) = delete;
+  pool_lock& operator=(const pool_lock&) = delete;
+};
 
 /// The lock is free while this lives.
-class unlocked_section {
+class GPUMEM_SCOPED unlocked_section {
  public:
-  explicit unlocked_section(pool_lock& lock) noexcept : lock_{lock} { lock_.unlock(); }
-  ~unlocked_section() { lock_.lock(); }
+  unlocked_section(pool_lock& lock, [[maybe_unused]] checked_mutex& of) noexcept GPUMEM_RELEASE(of) : lock_{lock} {
+    lock_.unlock();
+  }
+  ~unlocked_section() GPUMEM_RELEASE() { lock_.lock(); }
   unlocked_section(const unlocked_section&) = delete;
   unlocked_section& operator=(const unlocked_section&) = delete;
 
@@ -39,13 +51,14 @@ class blocking_calls {
 };
 
 /// Such a call: the lock is free while this lives. Requires that nothing captures.
-class blocking_call {
+class GPUMEM_SCOPED blocking_call {
  public:
-  blocking_call(blocking_calls& all, pool_lock& lock) noexcept : all_{all}, lock_{lock} {
+  blocking_call(blocking_calls& all, pool_lock& lock, [[maybe_unused]] checked_mutex& of) noexcept GPUMEM_RELEASE(of)
+      : all_{all}, lock_{lock} {
     ++all_.under_way_;
     lock_.unlock();
   }
-  ~blocking_call() {
+  ~blocking_call() GPUMEM_RELEASE() {
     lock_.lock();
     if (--all_.under_way_ == 0) all_.none_left_.notify_all();
   }
