@@ -32,8 +32,8 @@ std::uint32_t arc4random(void) noexcept {
 }
 
 #ifdef DLFO_EH_SEGMENT_TYPE
-/// As glibc 2.35 has it, but for `dlfo_link_map`, which libgcc's unwinder, its only caller, does not read. Asks the loader
-/// for every object, as the unwinder did before there was this function.
+/// As glibc 2.35 has it, but for `dlfo_link_map`, which libgcc's unwinder, its only caller, does not read. Asks the
+/// loader for every object, as the unwinder did before there was this function.
 GPUMEM_OLDER_GLIBC int _dl_find_object(void* at, struct dl_find_object* out) noexcept;
 int _dl_find_object(void* at, struct dl_find_object* out) noexcept {
   struct search {
