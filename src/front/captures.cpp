@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -89,6 +90,15 @@ void captures::free_to_cache(const begun_in& begun) {
   }
 }
 
+// A pool of another device may have blocks that this one's streams use, and fences them by an event here.
+void captures::forbid_foreign_fences(const begun_in& capturing, bool yes) {
+  for (const placed_pool& p : pools_) {
+    if (std::ranges::find(capturing, p.it.get(), &begun_in::value_type::first) == capturing.end()) {
+      p.it->forbid_foreign_fences(yes);
+    }
+  }
+}
+
 // Begins one and notes it; nowhere where the host has no memory to note it.
 status captures::begin_and_note(stream_ref s, device* on, std::uint64_t capture) {
   const result<begun_in> begun = begin_on(s, on);
@@ -104,6 +114,7 @@ status captures::begin_and_note(stream_ref s, device* on, std::uint64_t capture)
     free_to_cache(*begun);
     throw;
   }
+  forbid_foreign_fences(*begun, true);
   return {};
 }
 
@@ -126,6 +137,7 @@ result<graph_ref> captures::end_of(const capture_log::entry& open) {
     graphs_[left.id - 1] = std::move(parts);
   }
   log_.ended(open.stream, left);
+  forbid_foreign_fences(open.in, false);
   return left;
 }
 

@@ -147,7 +147,7 @@ block_index pool::reuse_other_streams(guard& lock, want& w) {
 void pool::wait_for(guard& lock, fence_index f) {
   if (streams_.tracked(f).seen != tracked_fence::state::pending) return;
   const fence on_device = streams_.tracked(f).device_fence;
-  if (streams_.captures() > 0) return;
+  if (!streams_.may_wait_for(f)) return;
   status waited;
   {
     const blocking_call waits{calls_, lock, mutex_};

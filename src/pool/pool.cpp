@@ -340,6 +340,11 @@ void pool::forbid_fences(bool yes) {
   streams_.forbid_fences(yes);
 }
 
+void pool::forbid_foreign_fences(bool yes) {
+  const guard lock{mutex_};
+  streams_.forbid_foreign_fences(yes);
+}
+
 result<std::uint64_t> pool::capture_end(std::uint64_t key) {
   const guard lock{mutex_};
   ++counts_.locks;

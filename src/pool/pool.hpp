@@ -88,6 +88,8 @@ class pool final : private arena_below {
   status capture_begin(stream_ref s, std::uint64_t key, bool has_begun = false);
   /// Between two captures of one stream, the second of which has begun: as while one is under way.
   void forbid_fences(bool yes);
+  /// While a capture is under way on another device.
+  void forbid_foreign_fences(bool yes);
   result<std::uint64_t> capture_end(std::uint64_t key);
   status graph_release(std::uint64_t graph);
 

@@ -88,8 +88,8 @@ result<fence_index> stream_order::record_or_throw(owner_id o) {
   const bool on_stream = o == told_alive_ || record_on_stream(slot);
   // The default stream waits for all others, so no capture survives a record on it either. A created one may be a part
   // of a capture that began elsewhere: a fence recorded there would be the capture's.
-  const bool apart = on_stream && !never_ends(slot.stream) && !slot.capturing;
-  if (captures_ > 0 && (!apart || !captures_nothing(slot.stream))) {
+  const bool apart = slot.foreign == 0 && on_stream && !never_ends(slot.stream) && !slot.capturing;
+  if ((captures_ > 0 && (!apart || !captures_nothing(slot.stream))) || (slot.foreign != 0 && foreign_captures_ > 0)) {
     return status{errc::unsupported, "no fence can be recorded while a capture is under way"};
   }
   if (spare_fences_.empty()) {
@@ -106,7 +106,8 @@ result<fence_index> stream_order::record_or_throw(owner_id o) {
   ++recorded_;
   const fence_index f = spare_fences_.back();
   spare_fences_.pop_back();
-  fences_[f] = {.device_fence = *made, .holders = 1, .seen = tracked_fence::state::pending};
+  fences_[f] = {
+      .device_fence = *made, .holders = 1, .seen = tracked_fence::state::pending, .foreign = slot.foreign != 0};
   return f;
 }
 

@@ -27,6 +27,7 @@ struct tracked_fence {
   fence device_fence;
   std::uint32_t holders = 0;
   state seen = state::pending;
+  bool foreign = false;  ///< an event on another context
 };
 
 struct stream_slot {
@@ -107,6 +108,8 @@ class stream_order {
     return ids_ == stream_id_mode::query && device_.info().reports_captures;
   }
   void forbid_fences(bool yes) noexcept { yes ? ++captures_ : --captures_; }
+  /// While another device captures: an event on one of its contexts would spoil that.
+  void forbid_foreign_fences(bool yes) noexcept { yes ? ++foreign_captures_ : --foreign_captures_; }
   [[nodiscard]] std::uint64_t in_use() const noexcept;
 
   /// Frees a live or fenced block for its owner, who may have it again at once. The block's reference to the slot ends.
@@ -126,6 +129,10 @@ class stream_order {
   void hold(fence_index f) noexcept { ++fences_[f].holders; }
   void let_go(fence_index f) noexcept;
   [[nodiscard]] tracked_fence& tracked(fence_index f) noexcept { return fences_[f]; }
+  /// False while the host would spoil a capture by waiting for it.
+  [[nodiscard]] bool may_wait_for(fence_index f) const noexcept {
+    return captures_ == 0 && (foreign_captures_ == 0 || !fences_[f].foreign);
+  }
   /// Asks the device where that is allowed and nothing is known yet.
   tracked_fence::state ask(fence_index f) noexcept;
   /// Settles every slot up to the fences that are done, and forgets streams that left nothing behind.
@@ -175,6 +182,7 @@ class stream_order {
   std::uint64_t recorded_ = 0;
   std::uint64_t device_waits_ = 0;
   unsigned captures_ = 0;
+  unsigned foreign_captures_ = 0;
   unsigned seen_ = 0;
 };
 

@@ -148,6 +148,31 @@ TEST_P(EndedCaptures, A2TwoCapturesOfOneStreamAreTwoGraphs) {
 INSTANTIATE_TEST_SUITE_P(Streams, EndedCaptures, testing::Values(0U, unsigned{CU_STREAM_NON_BLOCKING}),
                          [](const auto& i) { return i.param == 0 ? std::string{"blocking"} : std::string{"told"}; });
 
+// A block of device 1 that a stream of device 0 uses is fenced by an event on device 0: not while that one captures.
+TEST_F(Captures, A1AFenceForAnotherDevicesBlockDoesNotSpoilIt) {
+  open();
+  const auto* const driver = *resolve_cuda_driver(reinterpret_cast<void*>(&cuGetProcAddress));
+  const auto second = *open_cuda_device({.ordinal = 1, .driver = driver});
+  std::array<device*, 2> both{device_.get(), second.get()};
+  allocator_ = *allocator::open(both, {});
+  CUstream const user = stream();
+  CUstream const s = stream();
+  const auto p = allocator_->try_allocate({.bytes = 4 * mib, .device = 1});
+  ASSERT_TRUE(p.ok()) << p.why().message();
+  ASSERT_TRUE(allocator_->record_use(*p, {user}).ok());
+  begin(s);
+  void* const own = take(mib, s);
+  ASSERT_TRUE(allocator_->try_deallocate(*p).ok());
+  ASSERT_TRUE(allocator_->trim(1).ok());  // records what fences are missing, and would wait for them
+  ASSERT_NE(end(s), nullptr);
+  give(own);
+  void* const learns = take(512, s);
+  give(learns);
+  ASSERT_TRUE(allocator_->trim(1).ok());
+  EXPECT_EQ(allocator_->stats(1)->reserved_bytes, 0U) << "it waits for the fence now";
+  allocator_.reset();
+}
+
 // A stream that joined a capture by waiting for it captures, too, though nobody has told so of it: a fence on it would
 // be an event of the capture, which the host may never ask.
 TEST_F(Captures, AUseOfAStreamThatJoinedIsFencedAfterTheCapture) {
