@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -29,6 +28,15 @@ std::string how_it_ended(int ended) {
   return fmt::format("a pass ended with status {}", WEXITSTATUS(ended));
 }
 
+bool send(int to, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(to, text.data(), text.size());
+    if (n < 0 && errno != EINTR) return false;
+    if (n > 0) text.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
 /// What `pass` returns, or `{"failed": ...}`.
 template <typename function>
 json apart(const function& pass) {
@@ -42,12 +50,7 @@ json apart(const function& pass) {
     if (::getppid() != parent) ::_exit(1);
     ::close(ends[0]);
     const std::string text = pass().dump();
-    bool sent = true;
-    for (std::size_t done = 0; sent && done < text.size();) {
-      const ssize_t n = ::write(ends[1], text.data() + done, text.size() - done);
-      sent = n > 0 || errno == EINTR;
-      done += n > 0 ? static_cast<std::size_t>(n) : 0;
-    }
+    const bool sent = send(ends[1], text);
     ::_exit(sent ? 0 : 1);  // destructors of the peer's libraries have nothing to add
   }
   ::close(ends[1]);
@@ -159,6 +162,9 @@ json answer_to(const json& request) {
 }  // namespace
 
 int peer_main(const std::vector<std::string>& words) {
+  // What a peer prints is not the answer.
+  const int answers = ::dup(STDOUT_FILENO);
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);
   json answer;
   try {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -169,9 +175,9 @@ int peer_main(const std::vector<std::string>& words) {
   } catch (const std::exception& e) {
     answer = failed(e.what());
   }
-  fmt::print("{}\n", answer.dump(-1, ' ', false, json::error_handler_t::replace));
-  std::fflush(stdout);
-  ::_exit(0);
+  const std::string text = answer.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  const bool sent = send(answers, text);
+  ::_exit(sent ? 0 : 1);
 }
 
 }  // namespace gpumem::bench::peers
