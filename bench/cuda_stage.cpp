@@ -19,6 +19,7 @@ namespace gpumem::bench {
 
 struct simcuda_functions {
   decltype(&simcuda_configure) configure;
+  decltype(&simcuda_set_granularity) set_granularity;
   decltype(&simcuda_use) use;
   decltype(&simcuda_handed_out) handed_out;
   decltype(&simcuda_given_back) given_back;
@@ -49,7 +50,7 @@ std::string find_library(const std::string& name) {
 }
 
 result<void*> load(const std::string& name) {
-  const std::string path = find_library(name);
+  const std::string path = name.find('/') == std::string::npos ? find_library(name) : name;
   if (path.empty()) {
     return status{errc::unsupported,
                   fmt::format("{} is not here; expected it beside gpumem_bench, in ../lib/gpumem or in {} (it is built "
@@ -82,6 +83,7 @@ result<const simcuda_functions*> simulated_driver() {
     static simcuda_functions f;
     const bool all =
         library != nullptr && find(library, f.configure, "simcuda_configure") && find(library, f.use, "simcuda_use") &&
+        find(library, f.set_granularity, "simcuda_set_granularity") &&
         find(library, f.handed_out, "simcuda_handed_out") && find(library, f.given_back, "simcuda_given_back") &&
         find(library, f.advance_by, "simcuda_advance_by") && find(library, f.advance_to, "simcuda_advance_to") &&
         find(library, f.used_bytes, "simcuda_used_bytes") &&
@@ -93,8 +95,10 @@ result<const simcuda_functions*> simulated_driver() {
   return loaded;
 }
 
-result<const gpumem_baseline_api*> plug_in(bool simulated) {
-  const result<void*> library = load(simulated ? simulated_plug_in : gpu_plug_in);
+result<const gpumem_baseline_api*> plug_in(const stage_config& with) {
+  const result<void*> library = load(!with.plug_in.empty() ? with.plug_in
+                                     : with.simulated      ? simulated_plug_in
+                                                           : gpu_plug_in);
   if (!library) return library.why();
   const gpumem_baseline_api* (*baselines)() = nullptr;
   if (!find(*library, baselines, "gpumem_baselines")) return status{errc::unsupported, "no plug-in with baselines"};
@@ -112,6 +116,16 @@ void* pointer(address at) { return reinterpret_cast<void*>(static_cast<std::uint
 
 status load_simulated_driver() { return simulated_driver().why(); }
 
+status load_simulated_runtime() {
+  if (const auto driver = simulated_driver(); !driver) return driver.why();
+  for (const char* name : {"libcudart.so.13", "libnvidia-ml.so.1"}) {
+    if (const auto loaded = load(name); !loaded) return loaded.why();
+  }
+  return {};
+}
+
+status load_plug_in(const std::string& path) { return plug_in({.plug_in = path}).why(); }
+
 result<std::unique_ptr<cuda_stage>> cuda_stage::open(const stage_config& with) {
   std::unique_ptr<cuda_stage> out{new cuda_stage{with}};
   out->only_ = std::unique_lock{one_at_a_time()};
@@ -119,9 +133,10 @@ result<std::unique_ptr<cuda_stage>> cuda_stage::open(const stage_config& with) {
     const auto sim = simulated_driver();
     if (!sim) return sim.why();
     out->sim_ = *sim;
+    out->sim_->set_granularity(with.granularity_bytes);
     out->sim_->configure(1, with.bytes, 0, with.referee ? 1 : 0);
   }
-  const auto api = plug_in(with.simulated);
+  const auto api = plug_in(with);
   if (!api) return api.why();
   out->api_ = *api;
   if (const int code = out->api_->set_device(with.ordinal); code != 0) {

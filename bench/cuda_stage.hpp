@@ -26,6 +26,8 @@ struct stage_config {
   int ordinal = 0;
   std::uint64_t bytes = 0;  ///< of the double's device
   bool referee = true;
+  std::uint64_t granularity_bytes = std::uint64_t{2} << 20;  ///< of cudaMalloc on the double's device
+  std::string plug_in{};                                     ///< a file; empty: the project's own baselines
   bool works = true;  ///< off: streams get no work, so that only the allocator's own calls take time
 };
 
@@ -72,5 +74,10 @@ class cuda_stage {
 
 /// Loads the double as this process's driver, so that `open_cuda_device` finds it; once, before any other driver.
 status load_simulated_driver();
+/// The same, with the doubles of the shared runtime and of NVML: what is loaded afterwards and needs them by their
+/// sonames gets these.
+status load_simulated_runtime();
+/// A plug-in with baselines, and whatever it needs.
+status load_plug_in(const std::string& path);
 
 }  // namespace gpumem::bench

@@ -1,7 +1,9 @@
 /// `fit`: the smallest device that is enough. Capacities are tried from the largest down to the first that fails.
 #include <fmt/format.h>
 
+#include "baseline_allocator.hpp"
 #include "bits.hpp"
+#include "cuda_stage.hpp"
 #include "measure.hpp"
 
 namespace gpumem::bench {
@@ -39,29 +41,46 @@ result<policy_row> fit_row(const policy_row& row) {
   return out;
 }
 
-result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup) {
-  const replay_plan plan = plan_for(t, row, setup);
-  fit_figures out{.peak_live_bytes = peak_live_of(t, row.tenants), .min_capacity_bytes = {}, .failures = {}};
+result<fit_figures> search_fit(std::uint64_t peak_live_bytes, const first_failure_at& trial) {
+  fit_figures out{.peak_live_bytes = peak_live_bytes, .min_capacity_bytes = {}, .failures = {}};
   for (unsigned k = fit_steps + 1; k-- > 0;) {
-    const std::uint64_t capacity_bytes = fit_capacity(out.peak_live_bytes, k);
-    auto under_test = open_rig(fit_device(setup, capacity_bytes), row.with);
-    if (!under_test) break;  // the policy cannot even start in so little; what it needs was checked with the row
-    const auto outcome = replay_timed(plan, *under_test->over, *under_test->on);
-    if (!outcome) return outcome.why();
-    if (outcome->oom) break;
+    const std::uint64_t capacity_bytes = fit_capacity(peak_live_bytes, k);
+    const auto failed_at = trial(capacity_bytes);
+    if (!failed_at) return failed_at.why();
+    if (*failed_at) break;
     out.min_capacity_bytes = capacity_bytes;
   }
   for (const unsigned percent : shrinking_percents) {
-    const std::uint64_t capacity_bytes = round_down(out.peak_live_bytes * percent / 100, block_granularity);
-    auto under_test = open_rig(fit_device(setup, capacity_bytes), row.with);
-    first_failure& each = out.failures.emplace_back();
-    each = {.percent_of_peak = percent, .capacity_bytes = capacity_bytes, .at_op = 0};
-    if (!under_test) continue;
-    const auto outcome = replay_timed(plan, *under_test->over, *under_test->on);
-    if (!outcome) return outcome.why();
-    each.at_op = outcome->oom ? std::optional{outcome->ops} : std::nullopt;
+    const std::uint64_t capacity_bytes = round_down(peak_live_bytes * percent / 100, block_granularity);
+    const auto failed_at = trial(capacity_bytes);
+    if (!failed_at) return failed_at.why();
+    out.failures.push_back({.percent_of_peak = percent, .capacity_bytes = capacity_bytes, .at_op = *failed_at});
   }
   return out;
+}
+
+result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup) {
+  const replay_plan plan = plan_for(t, row, setup);
+  return search_fit(peak_live_of(t, row.tenants),
+                    [&](std::uint64_t capacity_bytes) -> result<std::optional<std::uint64_t>> {
+                      auto under_test = open_rig(fit_device(setup, capacity_bytes), row.with);
+                      if (!under_test) return std::optional<std::uint64_t>{0};  // what it needs was checked before
+                      const auto outcome = replay_timed(plan, *under_test->over, *under_test->on);
+                      if (!outcome) return outcome.why();
+                      return outcome->oom ? std::optional{outcome->ops} : std::nullopt;
+                    });
+}
+
+result<std::optional<std::uint64_t>> try_baseline_in(const trace& t, const policy_row& row, const replay_setup& setup,
+                                                     std::uint64_t capacity_bytes) {
+  auto stage = cuda_stage::open(
+      {.bytes = capacity_bytes, .referee = false, .granularity_bytes = block_granularity, .plug_in = row.plug_in});
+  if (!stage) return stage.why();
+  auto over = open_baseline(**stage, row.baseline);
+  if (!over) return std::optional<std::uint64_t>{0};
+  const auto outcome = replay_timed(plan_for(t, row, setup), **over, **stage);
+  if (!outcome) return outcome.why();
+  return outcome->oom ? std::optional{outcome->ops} : std::nullopt;
 }
 
 }  // namespace gpumem::bench

@@ -12,6 +12,7 @@
 #include "log.hpp"
 #include "measure.hpp"
 #include "parallel.hpp"
+#include "peer.hpp"
 #include "plan_file.hpp"
 #include "progress.hpp"
 #include "workload.hpp"
@@ -66,7 +67,13 @@ void add_baseline(const std::string& name, std::vector<policy_row>& rows) {
 /// driver calls cost what they cost (on a GPU, or over the double as if it were one): there it takes minutes, as the
 /// others, with a driver call in each operation, do anywhere.
 void add_baselines(const options& from, std::vector<policy_row>& rows) {
-  for (const std::string& each : from.baselines) add_baseline(each, rows);
+  for (const std::string& each : from.baselines) {
+    if (peers::is_peer(from.peers, each)) {
+      rows.push_back(peers::row_of(from.peers, each));
+    } else {
+      add_baseline(each, rows);
+    }
+  }
   if (from.what != command::latency || from.setup.cuda || !from.policies.empty() || !from.baselines.empty()) return;
   std::vector<policy_row> unasked;
   add_baseline("cub", unasked);
@@ -80,6 +87,7 @@ void add_baselines(const options& from, std::vector<policy_row>& rows) {
 /// `compare` opens each row on the one device there is, `fit` with room to spare: there a capacity in which a policy
 /// cannot start is an answer, not a mistake.
 status try_to_open(const trace& of, const policy_row& row, const options& from) {
+  if (!row.peer.empty()) return {};  // its row says what is wrong with it
   if (from.setup.cuda || !row.baseline.empty()) return try_on_cuda(row, from.setup);
   sim_config on = from.setup.device;
   if (from.what == command::fit) {

@@ -4,6 +4,7 @@
 /// anything in the input. Nothing is printed before everything is known.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string_view>
@@ -15,9 +16,11 @@
 #include "inputs.hpp"
 #include "latency.hpp"
 #include "log.hpp"
+#include "measure_loop.hpp"
 #include "output_file.hpp"
 #include "page.hpp"
 #include "parallel.hpp"
+#include "peer.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "session.hpp"
@@ -64,10 +67,30 @@ std::optional<policy_row> fit_beside(const policy_row& row) {
 }
 
 /// What a baseline does wrong is its own cell, whatever it is; of a policy it is the end of the comparison.
-bool is_told_in_its_cell(compare_result& of, const status& why) {
+template <typename row_result>
+bool is_told_in_its_cell(row_result& of, const status& why) {
   if (why.ok() || of.row->baseline.empty()) return why.ok();
   of.failed = why.message();
   return true;
+}
+
+/// Beside peers, every row is timed in the same tight loop, too.
+status measure_times(compare_result& of, const replay_setup& setup, bool loop) {
+  if (!of.row->peer.empty()) {
+    const auto times = peers::measure_times(*of.recorded, *of.row, setup);
+    if (!times) return times.why();
+    of.figures.host_ns_per_op = times->host_ns_per_op;
+    of.figures.loop_ns_per_op = times->loop_ns_per_op;
+    return {};
+  }
+  const auto ns = measure_time(*of.recorded, *of.row, setup);
+  if (!ns) return ns.why();
+  of.figures.host_ns_per_op = *ns;
+  if (!loop) return {};
+  const auto loop_ns = measure_loop(*of.recorded, *of.row, setup);
+  if (!loop_ns) return loop_ns.why();
+  of.figures.loop_ns_per_op = *loop_ns;
+  return {};
 }
 
 /// Searches and checked passes at once, the long searches first; then the timed passes, alone.
@@ -78,6 +101,8 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
     if (with.setup.cuda) break;  // the search is the simulated device's; beside a GPU it would look measured
     if (auto row = fit_beside(*each.row)) searches.emplace_back(&each, *row);
   }
+  const bool beside_peers =
+      std::any_of(all.rows.begin(), all.rows.end(), [](const auto& r) { return !r.peer.empty(); });
   const bool over_time = with.over_time || !with.html_path.empty();
   const std::size_t histories = over_time ? results.size() : 0;
   progress bar{searches.size() + histories + 2 * results.size(), with.quiet};
@@ -95,7 +120,8 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
       if (found) into.fit = *found;
       why = found.why();
     } else {
-      auto measured = measure_checked(*into.recorded, *into.row, with.setup);
+      auto measured = into.row->peer.empty() ? measure_checked(*into.recorded, *into.row, with.setup)
+                                             : peers::measure_checked(*into.recorded, *into.row, with.setup);
       if (measured) into.figures = *measured;
       why = measured.why();
     }
@@ -105,9 +131,8 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
   if (status went = run_parallel(searches.size() + histories + results.size(), with.jobs, replay); !went) return went;
   for (compare_result& each : results) {
     if (each.failed.empty()) {
-      const auto ns = measure_time(*each.recorded, *each.row, with.setup);
-      if (!is_told_in_its_cell(each, ns.why())) return in_row(ns.why(), *each.recorded, *each.row);
-      if (ns) each.figures.host_ns_per_op = *ns;
+      const status timed = measure_times(each, with.setup, beside_peers);
+      if (!is_told_in_its_cell(each, timed)) return in_row(timed, *each.recorded, *each.row);
     }
     bar.step(each.recorded->name + " " + each.row->text);
   }
@@ -120,9 +145,10 @@ result<std::vector<fit_result>> fit(const inputs& all, const options& with) {
   set_log_sink([](std::string_view) {});  // that a policy got less than it wanted is what the search is about
   const auto search = [&](std::size_t i) -> status {
     fit_result& into = results[i];
-    const auto found = measure_fit(*into.recorded, *into.row, with.setup);
-    if (!found) return in_row(found.why(), *into.recorded, *into.row);
-    into.figures = *found;
+    const auto found = into.row->peer.empty() ? measure_fit(*into.recorded, *into.row, with.setup)
+                                              : peers::measure_fit(*into.recorded, *into.row, with.setup);
+    if (!is_told_in_its_cell(into, found.why())) return in_row(found.why(), *into.recorded, *into.row);
+    if (found) into.figures = *found;
     bar.step(into.recorded->name + " " + into.row->text);
     return {};
   };
@@ -200,6 +226,7 @@ struct outputs {
 };
 
 int run(int argc, const char* const* argv) {
+  if (argc > 1 && argv[1] == std::string_view{"peer"}) return peers::peer_main({argv + 2, argv + argc});
   if (argc > 1 && argv[1] == std::string_view{"generate"}) return generate_main({argv + 2, argv + argc});
   if (argc > 1 && sweep::is_sweep_command(argv[1])) return sweep::sweep_main({argv + 1, argv + argc});
   options with;

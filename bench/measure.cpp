@@ -44,8 +44,12 @@ result<cuda_rig> open_cuda_rig(const policy_row& row, const replay_setup& setup,
   const int ordinal = setup.cuda ? setup.cuda->info.ordinal : 0;
   const std::uint64_t bytes = setup.cuda ? setup.cuda->info.total_bytes : setup.device.capacity_bytes;
   cuda_rig out;
-  auto stage = cuda_stage::open(
-      {.simulated = simulated(setup), .ordinal = ordinal, .bytes = bytes, .referee = checked, .works = checked});
+  auto stage = cuda_stage::open({.simulated = simulated(setup),
+                                 .ordinal = ordinal,
+                                 .bytes = bytes,
+                                 .referee = checked,
+                                 .plug_in = row.plug_in,
+                                 .works = checked});
   if (!stage) return stage.why();
   out.stage = *std::move(stage);
   if (!row.baseline.empty()) {
@@ -163,20 +167,29 @@ result<compare_figures> measure_checked(const trace& t, const policy_row& row, c
                          .host_ns_per_op = {}};
 }
 
-result<std::optional<double>> measure_time(const trace& t, const policy_row& row, const replay_setup& setup) {
+result<std::optional<double>> measure_pass(const trace& t, const policy_row& row, const replay_setup& setup) {
   sim_config device_config = setup.device;
   device_config.referee = false;
-  const replay_plan plan = plan_for(t, row, setup);
+  const auto outcome = on_cuda(row, setup) ? replay_timed_on_cuda(t, row, setup)
+                                           : replay_timed_on_sim(plan_for(t, row, setup), row, device_config);
+  if (!outcome) return outcome.why();
+  if (outcome->ops == 0) return std::optional<double>{};
+  return std::optional{static_cast<double>(outcome->elapsed_ns) / static_cast<double>(outcome->ops)};
+}
+
+result<std::optional<double>> median_of_three(const std::function<result<std::optional<double>>()>& pass) {
   std::array<double, 3> ns{};
   for (double& each : ns) {
-    const auto outcome =
-        on_cuda(row, setup) ? replay_timed_on_cuda(t, row, setup) : replay_timed_on_sim(plan, row, device_config);
-    if (!outcome) return outcome.why();
-    if (outcome->ops == 0) return std::optional<double>{};
-    each = static_cast<double>(outcome->elapsed_ns) / static_cast<double>(outcome->ops);
+    const auto got = pass();
+    if (!got || !*got) return got;
+    each = **got;
   }
   std::sort(ns.begin(), ns.end());
-  return std::optional<double>{ns[1]};
+  return std::optional{ns[1]};
+}
+
+result<std::optional<double>> measure_time(const trace& t, const policy_row& row, const replay_setup& setup) {
+  return median_of_three([&] { return measure_pass(t, row, setup); });
 }
 
 result<std::optional<history>> measure_history(const trace& t, const policy_row& row, const replay_setup& setup) {

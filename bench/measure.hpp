@@ -5,7 +5,9 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -33,6 +35,7 @@ struct replay_setup {
   std::uint64_t lag_ns = 1'000'000;
   double shared_use = 0;  ///< share of the blocks that a second stream uses, 0 to 1
   std::uint64_t seed = 1;
+  std::chrono::seconds peer_limit{600};  ///< how long a peer's process may take for one answer
 };
 
 /// An allocator and the device under it, which goes last.
@@ -59,6 +62,7 @@ struct compare_figures {
   std::optional<page_figures> pages;                ///< none for a baseline on a GPU
   std::optional<std::size_t> prefix_ops;            ///< set where only so many of the trace's operations were done
   std::optional<double> host_ns_per_op;             ///< real; none where not a single operation succeeded
+  std::optional<double> loop_ns_per_op{};           ///< real, of `measure_loop`; where peers are among the rows
   [[nodiscard]] double utilization() const noexcept;
 };
 
@@ -67,6 +71,9 @@ status try_on_cuda(const policy_row& row, const replay_setup& setup);
 
 /// The checked pass: everything but `host_ns_per_op`.
 result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup);
+/// Nanoseconds an operation of one timed pass.
+result<std::optional<double>> measure_pass(const trace& t, const policy_row& row, const replay_setup& setup);
+result<std::optional<double>> median_of_three(const std::function<result<std::optional<double>>()>& pass);
 /// Nanoseconds an operation, the median of three timed passes.
 result<std::optional<double>> measure_time(const trace& t, const policy_row& row, const replay_setup& setup);
 
@@ -98,6 +105,15 @@ std::uint64_t fit_capacity(std::uint64_t peak_live_bytes, unsigned k) noexcept;
 sim_config fit_device(const replay_setup& setup, std::uint64_t capacity_bytes);
 /// Limits and pools in bytes make no sense where the capacity is what is sought: `bad_setting`.
 result<policy_row> fit_row(const policy_row& row);
+
+/// The operation at which a replay runs out of memory on a device of so many bytes; none: it does not. 0 where the row
+/// cannot even be opened there.
+using first_failure_at = std::function<result<std::optional<std::uint64_t>>(std::uint64_t capacity_bytes)>;
+/// The search of `fit`, whatever is tried.
+result<fit_figures> search_fit(std::uint64_t peak_live_bytes, const first_failure_at& trial);
+/// A trial of a baseline, over the driver's double.
+result<std::optional<std::uint64_t>> try_baseline_in(const trace& t, const policy_row& row, const replay_setup& setup,
+                                                     std::uint64_t capacity_bytes);
 
 /// The smallest capacity above which every one tried up to 1.5 times passes. `row` comes from `fit_row`.
 result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup);

@@ -11,6 +11,7 @@
 #include "bits.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "gpumem/settings.hpp"
+#include "peer.hpp"
 #include "text.hpp"
 
 #ifndef GPUMEM_VERSION_TEXT
@@ -21,6 +22,7 @@ namespace gpumem::bench {
 namespace {
 
 constexpr double longest_lag_ns = 1e12;
+constexpr unsigned longest_peer_s = 86'400;
 constexpr unsigned most_jobs = 1024;
 constexpr unsigned most_threads = 64;
 
@@ -31,6 +33,7 @@ struct option_texts {
   std::string shared_use = "0%";
   std::string seed = "1";
   std::string jobs;
+  std::string peer_limit = "600";
   std::vector<std::string> threads;
 };
 
@@ -62,11 +65,24 @@ status read_values(const option_texts& texts, options& into) {
     return {errc::unsupported, "fit looks for a capacity, which a GPU has one of; expected --device sim"};
   }
   for (const std::string& each : into.baselines) {
-    if (each != "cub" && each != "cuda_malloc" && each != "cuda_malloc_async") {
-      return refused("--baseline", each, "cub, cuda_malloc or cuda_malloc_async");
+    const bool peer = peers::is_peer(into.peers, each);
+    if (!peer && each != "cub" && each != "cuda_malloc" && each != "cuda_malloc_async") {
+      return refused("--baseline", each,
+                     "cub, cuda_malloc, cuda_malloc_async, torch, torch_expandable, tensorflow, rmm "
+                     "or a file in --peers");
     }
-    if (into.what == command::fit) return refused("--baseline", each, "none with fit, which varies a pool's capacity");
+    if (into.what == command::fit && !peer) {
+      return refused("--baseline", each, "a peer (torch, tensorflow, ...) with fit, which varies a pool's capacity");
+    }
+    if (peer && into.what != command::compare && into.what != command::fit) {
+      return refused("--baseline", each, "cub, cuda_malloc or cuda_malloc_async; peers are of compare and of fit");
+    }
   }
+  const auto peer_limit = parse_whole<unsigned>(texts.peer_limit);
+  if (!peer_limit || *peer_limit == 0 || *peer_limit > longest_peer_s) {
+    return refused("--peer-limit", texts.peer_limit, fmt::format("whole seconds from 1 to {}", longest_peer_s));
+  }
+  into.setup.peer_limit = std::chrono::seconds{*peer_limit};
   const auto lag_ns = parse_lag(texts.lag);
   if (!lag_ns) return lag_ns.why();
   into.setup.lag_ns = *lag_ns;
@@ -141,10 +157,16 @@ void add_options(CLI::App& app, option_texts& texts, options& into) {
   app.add_option(
          "--baseline", into.baselines,
          "a row for what others do: cub (its allocator caching every size, and with its defaults), cuda_malloc or "
-         "cuda_malloc_async; simulated where the device is. Of latency without any option of this kind and without "
+         "cuda_malloc_async; simulated where the device is; of compare and fit also torch, torch_expandable, "
+         "tensorflow "
+         "and rmm where scripts/peers has built them. Of latency without any option of this kind and without "
          "--policy: cub")
       ->allow_extra_args(false)
       ->type_name("B");
+  into.peers = GPUMEM_BENCH_PEERS_FOLDER;
+  app.add_option("--peers", into.peers, "where scripts/peers has built the drivers of other packages' allocators")
+      ->type_name("FOLDER");
+  app.add_option("--peer-limit", texts.peer_limit, "seconds that a peer may take for one trace (600)")->type_name("S");
   app.add_option("--json", into.json_path, "write the figures here as JSON; - is standard output")->type_name("FILE");
   app.add_option("--csv", into.csv_path, "the same as CSV")->type_name("FILE");
   app.add_option("--html", into.html_path, "the same as one page that needs no network: charts, maps, tables")

@@ -19,7 +19,8 @@ struct options {
   std::vector<std::string> traces;     ///< files and folders; empty: the bundled ones
   std::vector<std::string> workloads;  ///< as `make_workload` reads them; with some, no bundled traces
   std::vector<std::string> policies;   ///< as `parse_policy_row` reads them; empty: `default_rows`
-  std::vector<std::string> baselines;  ///< cub, cuda_malloc, cuda_malloc_async
+  std::vector<std::string> baselines;  ///< cub, cuda_malloc, cuda_malloc_async, or a peer (peers/peer.hpp)
+  std::string peers;                   ///< the folder with their files
   std::vector<std::string> only;       ///< of claims; empty: all
   std::string limit;                   ///< of rows that name none; may be empty
   std::string json_path;               ///< `-`: standard output and nothing else there

@@ -17,6 +17,9 @@ namespace gpumem::bench {
 struct policy_row {
   std::string text;      ///< as given: the row's name in every output
   std::string baseline;  ///< not a policy of gpumem, but one of bench/baselines/baseline.h; empty: gpumem
+  std::string peer;      ///< of a baseline that is a package of others (peers/peer.hpp): its file in build/peers
+  std::string version;   ///< of that package
+  std::string plug_in;   ///< of a baseline: the file with it; empty: the project's own
   settings with;
   unsigned tenants = 1;           ///< replays of the trace, half a trace out of step
   bool own_plan = false;          ///< follows a plan that was made from the trace it is replayed on

@@ -24,6 +24,7 @@ struct fit_result {
   const trace* recorded = nullptr;
   const policy_row* row = nullptr;
   fit_figures figures;
+  std::string failed{};  ///< why a peer has no figures; empty: it has
 };
 
 /// Grouped by trace, with the lines under it. Rows of one trace stand together.

@@ -94,6 +94,9 @@ void clear_figures(json& row) {
   }
 }
 
+/// Of a package of others.
+json version_of(const policy_row& row) { return row.version.empty() ? json(nullptr) : json(row.version); }
+
 json compare_row(const compare_result& each, const replay_setup& setup) {
   const compare_figures& figures = each.figures;
   const replay_outcome& outcome = figures.outcome;
@@ -118,6 +121,8 @@ json compare_row(const compare_result& each, const replay_setup& setup) {
            {"largest_free_bytes", baseline ? json(nullptr) : json(outcome.at_peak.largest_free_bytes)},
            {"hazards", or_null(figures.hazards)},
            {"host_ns_per_op", or_null(figures.host_ns_per_op)},
+           {"loop_ns_per_op", or_null(figures.loop_ns_per_op)},
+           {"version", version_of(*each.row)},
            {"modelled_device_ms",
             figures.in_device_calls_ns ? json(static_cast<double>(*figures.in_device_calls_ns) / 1e6) : json(nullptr)},
            {"oom", outcome.oom},
@@ -140,15 +145,19 @@ json failures_of(const fit_figures& of) {
 }
 
 json fit_row_of(const fit_result& each) {
-  return {{"trace", each.recorded->name},
-          {"policy", each.row->text},
-          {"simulated", true},
-          {"tenants", each.row->tenants},
-          {"own_plan", each.row->own_plan},
-          {"peak_live_bytes", each.figures.peak_live_bytes},
-          {"min_capacity_bytes", or_null(each.figures.min_capacity_bytes)},
-          {"utilization", or_null(each.figures.utilization())},
-          {"first_failures", failures_of(each.figures)}};
+  json row{{"trace", each.recorded->name},
+           {"policy", each.row->text},
+           {"simulated", true},
+           {"tenants", each.row->tenants},
+           {"own_plan", each.row->own_plan},
+           {"peak_live_bytes", each.figures.peak_live_bytes},
+           {"min_capacity_bytes", or_null(each.figures.min_capacity_bytes)},
+           {"utilization", or_null(each.figures.utilization())},
+           {"first_failures", failures_of(each.figures)},
+           {"version", version_of(*each.row)},
+           {"failed", each.failed.empty() ? json(nullptr) : json(each.failed)}};
+  if (!each.failed.empty()) clear_figures(row);
+  return row;
 }
 
 json compare_rows(const std::vector<compare_result>& results, const replay_setup& setup) {

@@ -119,6 +119,18 @@ std::string baseline_line(const std::vector<compare_result>& results, const repl
   return out;
 }
 
+/// Which versions of other packages are beside gpumem, once each.
+template <typename row_result>
+std::string peer_line(const std::vector<row_result>& results) {
+  std::string out;
+  for (const row_result& each : results) {
+    const policy_row& row = *each.row;
+    if (row.version.empty() || each.recorded != results.front().recorded) continue;
+    out += fmt::format("{}{} is the allocator of {}", out.empty() ? "" : "; ", row.text, row.version);
+  }
+  return out.empty() ? out : out + ", its own code.\n";
+}
+
 /// Of rows that do not replay the trace as the others do, what they do instead: once each.
 template <typename row_result>
 std::string tenants_line(const std::vector<row_result>& results) {
@@ -160,30 +172,41 @@ std::string device_line(const replay_setup& setup) {
 }  // namespace
 
 std::string compare_table(const std::vector<compare_result>& results, const replay_setup& setup) {
-  grouped_table table{{"policy", "peak live", "peak reserved", "utilization", "fit", "device calls", "modelled ms",
-                       "ext. frag", "int. frag", "hazards", "ns/op", "oom"}};
+  const bool loop =
+      std::any_of(results.begin(), results.end(), [](const auto& each) { return !each.row->peer.empty(); });
+  cells header{"policy",      "peak live", "peak reserved", "utilization", "fit",   "device calls",
+               "modelled ms", "ext. frag", "int. frag",     "hazards",     "ns/op", "oom"};
+  if (loop) header.insert(header.end() - 1, "loop ns/op");
+  grouped_table table{header};
   for (const compare_result& each : results) {
     const compare_figures& figures = each.figures;
     const replay_outcome& outcome = figures.outcome;
     if (!each.failed.empty()) {
-      cells row(11, "-");
+      cells row(header.size() - 1, "-");
       row.front() = each.row->text;
       row.push_back("failed: " + printable(each.failed, 160));
       table.add(*each.recorded, std::move(row));
       continue;
     }
-    table.add(*each.recorded,
-              {each.row->text, format_bytes(outcome.peak_live_bytes), format_bytes(figures.peak_reserved_bytes),
-               fixed(figures.utilization(), 3), fixed(each.fit ? each.fit->utilization() : std::nullopt, 3),
-               memory_calls(figures.calls), fixed(modelled_ms(figures), 2),
-               each.row->baseline.empty() ? percent(outcome.at_peak.external) : "-", percent(outcome.at_peak.internal),
-               figures.hazards ? fmt::format("{}", *figures.hazards) : "-", fixed(figures.host_ns_per_op, 0),
-               outcome.oom ? fmt::format("{} at {}", to_string(outcome.cause), outcome.ops) : "-"});
+    cells row{each.row->text,
+              format_bytes(outcome.peak_live_bytes),
+              format_bytes(figures.peak_reserved_bytes),
+              fixed(figures.utilization(), 3),
+              fixed(each.fit ? each.fit->utilization() : std::nullopt, 3),
+              memory_calls(figures.calls),
+              fixed(modelled_ms(figures), 2),
+              each.row->baseline.empty() ? percent(outcome.at_peak.external) : "-",
+              percent(outcome.at_peak.internal),
+              figures.hazards ? fmt::format("{}", *figures.hazards) : "-",
+              fixed(figures.host_ns_per_op, 0),
+              outcome.oom ? fmt::format("{} at {}", to_string(outcome.cause), outcome.ops) : "-"};
+    if (loop) row.insert(row.end() - 1, fixed(figures.loop_ns_per_op, 1));
+    table.add(*each.recorded, std::move(row));
   }
   return fmt::format("{}\n{} Lag {:g} ms, {:g}% shared use, seed {}.\n{}", table.text(), device_line(setup),
                      static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed,
-                     speed_line(results) + baseline_line(results, setup) + plan_line(results) + tenants_line(results) +
-                         share_line(results));
+                     speed_line(results) + baseline_line(results, setup) + peer_line(results) + plan_line(results) +
+                         tenants_line(results) + share_line(results));
 }
 
 std::string fit_table(const std::vector<fit_result>& results, const replay_setup& setup) {
@@ -191,6 +214,10 @@ std::string fit_table(const std::vector<fit_result>& results, const replay_setup
   bool some_do_not_fit = false;
   for (const fit_result& each : results) {
     const fit_figures& figures = each.figures;
+    if (!each.failed.empty()) {
+      table.add(*each.recorded, {each.row->text, "-", "-", "failed: " + printable(each.failed, 160)});
+      continue;
+    }
     some_do_not_fit |= !figures.min_capacity_bytes;
     table.add(*each.recorded,
               {each.row->text, format_bytes(figures.peak_live_bytes),
@@ -202,7 +229,7 @@ std::string fit_table(const std::vector<fit_result>& results, const replay_setup
       "use, seed {}.\n{}{}",
       table.text(), static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed,
       some_do_not_fit ? "Where no capacity is given, even 1.5 times the peak was not enough.\n" : "",
-      plan_line(results) + tenants_line(results));
+      plan_line(results) + tenants_line(results) + peer_line(results));
 }
 
 }  // namespace gpumem::bench

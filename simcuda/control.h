@@ -13,6 +13,8 @@ extern "C" {
 
 /* A fresh world; all handles of the former one are dead. */
 void simcuda_configure(int devices, uint64_t bytes, int host_memory, int referee);
+/* Of the worlds configured from now on: cuMemAlloc occupies multiples of it (2 MiB unless set), at least 512. */
+void simcuda_set_granularity(uint64_t bytes);
 void simcuda_use(void* stream, uint64_t lag_ns, uint64_t at, uint64_t bytes);
 void simcuda_handed_out(uint64_t at, uint64_t bytes, void* stream);
 void simcuda_given_back(uint64_t at);

@@ -21,9 +21,11 @@ namespace gpumem::simcuda {
 struct world_config {
   int devices = 1;
   std::uint64_t bytes = std::uint64_t{80} << 30;  ///< of each device
-  std::uint64_t context_bytes = 0;                ///< what a primary context takes
-  std::uint64_t library_bytes = 0;                ///< what each library of the runtime (a fat binary) takes
-  std::uint64_t module_bytes = 0;                 ///< what each module takes
+  std::uint64_t granularity_bytes = std::uint64_t{2}
+                                    << 20;  ///< of cuMemAlloc; below 2 MiB small requests share nothing
+  std::uint64_t context_bytes = 0;          ///< what a primary context takes
+  std::uint64_t library_bytes = 0;          ///< what each library of the runtime (a fat binary) takes
+  std::uint64_t module_bytes = 0;           ///< what each module takes
   int driver_version = 13000;
   std::uint32_t queue_depth = 1024;  ///< entries of a stream's queue; a call that finds it full waits
   bool abort_on_undefined = true;    ///< else such uses are counted: `undefined_uses`

@@ -1,27 +1,12 @@
 // The baselines over the CUDA runtime. CUB is a host-only header here, so no nvcc is needed.
-#include <cuda_runtime_api.h>
-
 #include <cub/util_allocator.cuh>
 #include <map>
 #include <memory>
 #include <string_view>
 
-#include "baseline.h"
-
-struct gpumem_baseline {
-  gpumem_baseline() = default;
-  gpumem_baseline(const gpumem_baseline&) = delete;
-  gpumem_baseline& operator=(const gpumem_baseline&) = delete;
-  virtual ~gpumem_baseline() = default;
-  virtual cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) = 0;
-  virtual cudaError_t release(void* p, cudaStream_t s) = 0;
-  virtual std::uint64_t reserved_bytes() = 0;
-  virtual int runtime_calls_of_a_pair(cudaStream_t /*s*/) { return -1; }
-};
+#include "over_runtime.hpp"
 
 namespace {
-
-cudaStream_t stream_of(void* s) { return static_cast<cudaStream_t>(s); }
 
 /// CUB's allocator. With `every_size` its settings cache whatever comes: powers of two from 512 bytes up, no bound. It
 /// is called without a device, which spares it one cudaSetDevice a free: threads have the device as their current one.
@@ -112,53 +97,4 @@ gpumem_baseline* open_baseline(const char* kind, int device) {
   return nullptr;
 }
 
-int order(void* first, void* second) {
-  cudaEvent_t e = nullptr;
-  cudaError_t done = cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
-  if (done != cudaSuccess) return done;
-  done = cudaEventRecord(e, stream_of(first));
-  if (done == cudaSuccess) done = cudaStreamWaitEvent(stream_of(second), e, 0);
-  cudaEventDestroy(e);
-  return done;
-}
-
-constexpr std::size_t most_touched = 256;
-
-int touch(void* p, std::size_t bytes, void* s) {
-  return cudaMemsetAsync(p, 1, bytes < most_touched ? bytes : most_touched, stream_of(s));
-}
-
-int create_stream(void** s) {
-  cudaStream_t made = nullptr;
-  const cudaError_t done = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking);
-  *s = made;
-  return done;
-}
-
-// The last error is taken away with the answer, so that it does not come up in somebody else's call.
-int answered(cudaError_t done) {
-  if (done != cudaSuccess) cudaGetLastError();
-  return done;
-}
-
-constexpr gpumem_baseline_api api{
-    .open = open_baseline,
-    .close = [](gpumem_baseline* of) { delete of; },
-    .allocate = [](gpumem_baseline* of, void** p, std::size_t bytes,
-                   void* s) { return answered(of->allocate(p, bytes, stream_of(s))); },
-    .release = [](gpumem_baseline* of, void* p, void* s) { return answered(of->release(p, stream_of(s))); },
-    .reserved_bytes = [](gpumem_baseline* of) { return of->reserved_bytes(); },
-    .set_device = [](int device) { return static_cast<int>(cudaSetDevice(device)); },
-    .stream_create = create_stream,
-    .stream_destroy = [](void* s) { return static_cast<int>(cudaStreamDestroy(stream_of(s))); },
-    .synchronize = [] { return static_cast<int>(cudaDeviceSynchronize()); },
-    .order = order,
-    .runtime_calls_of_a_pair = [](gpumem_baseline* of, void* s) { return of->runtime_calls_of_a_pair(stream_of(s)); },
-    .touch = touch,
-    .reset = [] { return static_cast<int>(cudaDeviceReset()); },
-    .error_text = [](int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); },
-};
-
 }  // namespace
-
-extern "C" const gpumem_baseline_api* gpumem_baselines(void) { return &api; }

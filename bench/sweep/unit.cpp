@@ -39,7 +39,8 @@ std::string without_path(std::string text, const std::string& path, const std::s
 
 /// The keys that a unit's row has instead, or that are times.
 void leave_out(json& row) {
-  for (const char* key : {"trace", "policy", "simulated", "model", "prefix_ops", "host_ns_per_op", "fit_utilization"}) {
+  for (const char* key : {"trace", "policy", "simulated", "model", "prefix_ops", "host_ns_per_op", "loop_ns_per_op",
+                          "version", "fit_utilization"}) {
     row.erase(key);
   }
 }
@@ -79,6 +80,7 @@ unit_rows fit_unit(const std::string& head, const trace& of, const policy_row& r
   if (!figures) return {error_row(head, "defect", figures.why().message()), "{}"};
   json out = json::parse(fit_json({{&of, &row, *figures}}, setup))["results"][0];
   leave_out(out);
+  out.erase("failed");  // of peers, which a sweep has not
   out["ops"] = of.ops.size();
   return rows_of(head, out, json::object());
 }

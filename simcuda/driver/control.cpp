@@ -7,13 +7,22 @@
 
 using namespace gpumem::simcuda;  // NOLINT: these functions are global
 
+namespace {
+
+std::uint64_t granularity_bytes = world_config{}.granularity_bytes;
+
+}  // namespace
+
 extern "C" {
+
+void simcuda_set_granularity(std::uint64_t bytes) { granularity_bytes = bytes; }
 
 void simcuda_configure(int devices, std::uint64_t bytes, int host_memory, int referee) {
   // A program initialises its driver once; the new world is the same driver.
   const bool initialised = the_world().initialised;
   configure({.devices = devices,
              .bytes = bytes,
+             .granularity_bytes = granularity_bytes,
              .driver_version = the_world().config.driver_version,
              .queue_depth = the_world().config.queue_depth,
              .abort_on_undefined = the_world().config.abort_on_undefined,

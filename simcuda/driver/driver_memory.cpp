@@ -8,13 +8,20 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-constexpr std::uint64_t granule = std::uint64_t{2} << 20;
+constexpr std::uint64_t page = std::uint64_t{2} << 20;
 
-std::uint64_t rounded(std::uint64_t bytes) { return (bytes + granule - 1) / granule * granule; }
+std::uint64_t rounded(std::uint64_t bytes) {
+  const std::uint64_t granule = the_world().config.granularity_bytes;
+  return (bytes + granule - 1) / granule * granule;
+}
+/// A device that counts in less than a segment hands out exactly what is asked for.
+bool shares_a_segment(std::uint64_t bytes) {
+  return bytes <= small_blocks::largest && the_world().config.granularity_bytes == small_blocks::segment_bytes;
+}
 std::uint64_t number_of(const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); }
 
 CUresult allocate(gpu& g, CUdeviceptr* at, std::size_t bytes) {
-  const auto got = bytes <= small_blocks::largest ? g.small->alloc(bytes) : g.sim->alloc(rounded(bytes));
+  const auto got = shares_a_segment(bytes) ? g.small->alloc(bytes) : g.sim->alloc(rounded(bytes));
   if (!got) {
     note_refused(g, "cuMemAlloc", bytes);
     return error_of(got.why());
@@ -156,7 +163,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, 
 CUresult CUDAAPI cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp* /*prop*/,
                                                CUmemAllocationGranularity_flags /*which*/) {
   SIMCUDA_ENTER("cuMemGetAllocationGranularity");
-  *bytes = granule;
+  *bytes = page;
   return CUDA_SUCCESS;
 }
 

@@ -106,6 +106,7 @@ void make_gpu(gpu& g, const world_config& config) {
       sim_config{.ordinal = g.ordinal,
                  .name = config.mig ? "simulated GPU MIG 1g.10gb" : std::string{config.name},
                  .capacity_bytes = config.bytes,
+                 .granularity_bytes = config.granularity_bytes,
                  .compute_major = config.profile->compute_major,
                  .compute_minor = config.profile->compute_minor,
                  .first_address = first_address,

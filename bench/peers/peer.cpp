@@ -1,0 +1,179 @@
+/// The side that asks: finds a peer's file, starts its process, reads the answer.
+#include "peer.hpp"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+
+#include "binary_trace.hpp"
+#include "child.hpp"
+#include "protocol.hpp"
+#include "text.hpp"
+
+namespace gpumem::bench::peers {
+namespace {
+
+constexpr std::array known_peers{"torch", "torch_expandable", "tensorflow", "rmm"};
+
+/// JSON in a result: by itself it would be taken for a list of one.
+struct document {
+  json value;
+};
+
+std::string file_of(const std::string& folder, const std::string& name) { return folder + "/" + name + ".json"; }
+
+/// A folder of its own that goes with all that is in it.
+class temporary_folder {
+ public:
+  temporary_folder() {
+    std::error_code why;
+    std::string name = (std::filesystem::temp_directory_path(why) / "gpumem_peer.XXXXXX").string();
+    if (!why && ::mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~temporary_folder() {
+    std::error_code why;
+    if (!path_.empty()) std::filesystem::remove_all(path_, why);
+  }
+  temporary_folder(const temporary_folder&) = delete;
+  temporary_folder& operator=(const temporary_folder&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+status about(const policy_row& row, const std::string& what) {
+  return {errc::unsupported, fmt::format("{}: {}", row.baseline, what)};
+}
+
+std::string text_at(const json& of, const char* key) {
+  const auto found = of.find(key);
+  return found != of.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+/// What scripts/peers wrote, where all that it names is still there.
+result<document> read_file(const policy_row& row) {
+  std::ifstream file{row.peer};
+  if (!file) return about(row, fmt::format("not installed ({} is not there; scripts/peers makes it)", row.peer));
+  const json told = json::parse(file, nullptr, false);
+  if (!told.is_object()) return about(row, row.peer + " is no JSON object; run scripts/peers again");
+  if (const std::string problem = text_at(told, "problem"); !problem.empty()) return about(row, problem);
+  for (const char* key : {"library", "kind", "version", "installed"}) {
+    if (text_at(told, key).empty()) {
+      return about(row, fmt::format("{} has no text '{}'; run scripts/peers again", row.peer, key));
+    }
+  }
+  std::error_code why;
+  if (!std::filesystem::exists(told["installed"].get<std::string>(), why)) {
+    return about(row, fmt::format("built against version {}, of which {} is gone; run scripts/peers again",
+                                  text_at(told, "version"), text_at(told, "installed")));
+  }
+  if (!std::filesystem::exists(told["library"].get<std::string>(), why)) {
+    return about(row, fmt::format("{} is gone; run scripts/peers again", text_at(told, "library")));
+  }
+  return document{told};
+}
+
+json request_for(const json& told, const std::string& trace_path, const replay_setup& setup, std::string_view what) {
+  return {{"protocol", 1},
+          {"what", what},
+          {"library", told["library"]},
+          {"kind", told["kind"]},
+          {"one_stream", told.value("one_stream", false)},
+          {"environment", told.value("environment", json::object())},
+          {"trace", trace_path},
+          {"capacity_bytes", setup.device.capacity_bytes},
+          {"lag_ns", setup.lag_ns},
+          {"shared_use", setup.shared_use},
+          {"seed", setup.seed}};
+}
+
+std::string end_of(const sweep::child_outcome& of) {
+  std::string_view text = of.err;
+  while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+  const std::size_t line = text.rfind('\n');
+  return printable(line == std::string_view::npos ? text : text.substr(line + 1), 300);
+}
+
+result<document> answer_of(const policy_row& row, const sweep::child_outcome& got, const replay_setup& setup) {
+  if (got.timed_out) {
+    return about(row, fmt::format("no answer within {} s (--peer-limit)", setup.peer_limit.count()));
+  }
+  const json answer = json::parse(got.out, nullptr, false);
+  if (got.signal != 0 || got.exit_status != 0 || !answer.is_object()) {
+    const std::string how = got.signal != 0        ? fmt::format("ended by signal {}", got.signal)
+                            : got.exit_status != 0 ? fmt::format("ended with status {}", got.exit_status)
+                                                   : "its answer is not JSON";
+    return about(row, fmt::format("its process {}{}{}", how, got.err.empty() ? "" : ": ", end_of(got)));
+  }
+  if (const std::string failed = text_at(answer, "failed"); !failed.empty()) {
+    return about(row, fmt::format("{}{}{}", failed, got.err.empty() ? "" : ": ", end_of(got)));
+  }
+  return document{answer};
+}
+
+/// The peer's answer: figures, never a failure.
+result<document> ask(const trace& t, const policy_row& row, const replay_setup& setup, std::string_view what) {
+  if (setup.cuda) return about(row, "peers run over the simulated driver; expected --device sim");
+  const result<document> told = read_file(row);
+  if (!told) return told.why();
+  const temporary_folder folder;
+  if (folder.path().empty()) return about(row, "no folder for its trace can be made in the temporary folder");
+  const std::string trace_path = folder.path() + "/peer.gmtrace";
+  if (status written = write_binary_trace(trace_path, t); !written) return about(row, written.message());
+  std::error_code why;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", why).string();
+  const auto got = sweep::run_child(program, {"peer"}, request_for(told->value, trace_path, setup, what).dump() + "\n",
+                                    setup.peer_limit);
+  if (!got) return got.why();
+  return answer_of(row, *got, setup);
+}
+
+/// An answer with keys that are missing is a failure like others.
+template <typename read>
+auto read_answer(const result<document>& answer, const policy_row& row, const read& as)
+    -> result<decltype(as(std::declval<const json&>()))> {
+  if (!answer) return answer.why();
+  try {
+    return as(answer->value);
+  } catch (const json::exception& e) {
+    return about(row, fmt::format("its answer cannot be read: {}", e.what()));
+  }
+}
+
+}  // namespace
+
+bool is_peer(const std::string& folder, const std::string& name) {
+  if (std::find(known_peers.begin(), known_peers.end(), name) != known_peers.end()) return true;
+  std::error_code why;
+  return name.find('/') == std::string::npos && std::filesystem::exists(file_of(folder, name), why);
+}
+
+policy_row row_of(const std::string& folder, const std::string& name) {
+  policy_row row;
+  row.text = name;
+  row.baseline = name;
+  row.peer = file_of(folder, name);
+  if (const auto told = read_file(row)) row.version = text_at(told->value, "version");
+  return row;
+}
+
+result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup) {
+  return read_answer(ask(t, row, setup, "checked"), row, compare_figures_of);
+}
+
+result<peer_times> measure_times(const trace& t, const policy_row& row, const replay_setup& setup) {
+  return read_answer(ask(t, row, setup, "times"), row, [](const json& from) {
+    return peer_times{number_of(from.at("host_ns_per_op")), number_of(from.at("loop_ns_per_op"))};
+  });
+}
+
+result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup) {
+  return read_answer(ask(t, row, setup, "fit"), row, fit_figures_of);
+}
+
+}  // namespace gpumem::bench::peers

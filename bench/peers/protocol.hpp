@@ -1,0 +1,20 @@
+/// The figures of a pass as JSON, for the process that measures a peer and the one that asks it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "measure.hpp"
+
+namespace gpumem::bench::peers {
+
+using json = nlohmann::json;
+
+json json_of(const compare_figures& figures);
+json json_of(const fit_figures& figures);
+
+/// These throw json::exception where a key is missing or of another type.
+compare_figures compare_figures_of(const json& from);
+fit_figures fit_figures_of(const json& from);
+std::optional<double> number_of(const json& from);
+
+}  // namespace gpumem::bench::peers

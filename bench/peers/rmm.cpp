@@ -1,0 +1,62 @@
+// RMM's pool over cudaMalloc: 64 MiB at first, no maximum. scripts/peers builds this with the sources of RMM that the
+// user names. RMM wants a block's size back at its free, so the sizes are kept here; what that costs is among the
+// calls that are taken out of a pair's time.
+#include <exception>
+#include <new>
+#include <rmm/mr/cuda_memory_resource.hpp>
+#include <rmm/mr/pool_memory_resource.hpp>
+#include <unordered_map>
+
+#include "over_runtime.hpp"
+
+namespace {
+
+constexpr std::size_t initial_bytes = std::size_t{64} << 20;
+constexpr std::size_t alignment = 256;
+
+class rmm_baseline final : public gpumem_baseline {
+ public:
+  cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) override {
+    try {
+      *p = pool_.allocate(cuda::stream_ref{s}, bytes, alignment);
+    } catch (const std::bad_alloc&) {  // rmm::out_of_memory is one
+      return cudaErrorMemoryAllocation;
+    } catch (const std::exception&) {
+      return cudaErrorUnknown;
+    }
+    sizes_.emplace(*p, bytes);
+    return cudaSuccess;
+  }
+  cudaError_t release(void* p, cudaStream_t s) override {
+    const auto found = sizes_.find(p);
+    if (found == sizes_.end()) return cudaErrorInvalidValue;
+    pool_.deallocate(cuda::stream_ref{s}, p, found->second, alignment);
+    sizes_.erase(found);
+    return cudaSuccess;
+  }
+  std::uint64_t reserved_bytes() override { return pool_.pool_size(); }
+  // A free records the stream's event.
+  int runtime_calls_of_a_pair(cudaStream_t s) override {
+    if (event_ == nullptr) cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+    sizes_.emplace(this, alignment);
+    sizes_.erase(sizes_.find(this));
+    return cudaEventRecord(event_, s);
+  }
+
+ private:
+  rmm::mr::cuda_memory_resource device_;
+  rmm::mr::pool_memory_resource pool_{device_, initial_bytes};
+  std::unordered_map<void*, std::size_t> sizes_;
+  cudaEvent_t event_ = nullptr;  // lives as long as the process
+};
+
+gpumem_baseline* open_baseline(const char* /*kind*/, int device) {
+  if (cudaSetDevice(device) != cudaSuccess) return nullptr;
+  try {
+    return new rmm_baseline;
+  } catch (const std::exception&) {
+    return nullptr;  // a device of less than 64 MiB
+  }
+}
+
+}  // namespace
