@@ -178,7 +178,7 @@ TEST(paging, what_may_not_move_goes_back_to_make_room) {
   for (std::size_t k = 1; k < 8; k += 2) EXPECT_TRUE(tested.release_block(blocks[k], {}).ok());
   EXPECT_NE(take(4 * page), 0U);
   EXPECT_EQ(tested.stats().remapped_pages, 0U);
-  EXPECT_EQ(tested.stats().returned_pages, 4U);
+  EXPECT_EQ(tested.stats().returned_pages, 3U) << "one of the four lies where the request goes";
   EXPECT_EQ(tested.stats().reserved_bytes, 8 * page);
   EXPECT_TRUE(tested.check().ok());
 }
