@@ -26,8 +26,9 @@ class budget {
   budget(const budget&) = delete;
   budget& operator=(const budget&) = delete;
 
-  /// Takes `bytes` of what is left, or nothing.
+  /// Takes `bytes` of what is left, or nothing. None are always to be had, even beyond a lowered limit: pages may move.
   [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept {
+    if (bytes == 0) return true;
     std::uint64_t held = reserved_.load(std::memory_order_relaxed);
     do {
       const std::uint64_t limit = limit_.load(std::memory_order_seq_cst);

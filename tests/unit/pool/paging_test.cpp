@@ -151,6 +151,16 @@ TEST(paging, runs_that_are_too_long_to_move_go_back_before_too_much_is_made) {
   EXPECT_EQ(reserved_after(page - 512), 9 * page);
 }
 
+TEST(paging, beyond_a_lowered_limit_idle_pages_still_move) {
+  paged_pool p{UINT64_MAX};
+  std::vector<address> blocks;
+  for (int k = 0; k < 8; ++k) blocks.push_back(p.take(page));
+  static_cast<void>(p.tested.set_limit(3 * page));
+  for (std::size_t k = 1; k < 8; k += 2) p.give(blocks[k]);
+  EXPECT_NE(p.take(4 * page), 0U);
+  EXPECT_EQ(p.tested.stats().reserved_bytes, 8 * page);
+}
+
 // What growth in one region does: idle memory goes back and comes again behind what is mapped, at no new address.
 TEST(paging, what_may_not_move_goes_back_to_make_room) {
   sim_device device;
@@ -168,7 +178,7 @@ TEST(paging, what_may_not_move_goes_back_to_make_room) {
   for (std::size_t k = 1; k < 8; k += 2) EXPECT_TRUE(tested.release_block(blocks[k], {}).ok());
   EXPECT_NE(take(4 * page), 0U);
   EXPECT_EQ(tested.stats().remapped_pages, 0U);
-  EXPECT_EQ(tested.stats().returned_pages, 4U);
+  EXPECT_EQ(tested.stats().returned_pages, 3U) << "one of the four lies where the request goes";
   EXPECT_EQ(tested.stats().reserved_bytes, 8 * page);
   EXPECT_TRUE(tested.check().ok());
 }
