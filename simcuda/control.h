@@ -33,6 +33,8 @@ int simcuda_discharge_library(uint64_t at);
 uint64_t simcuda_undefined_uses(void);
 /* The n-th call of the function from now on returns `error`, and its context does so for good. */
 void simcuda_break_at(const char* function, unsigned nth, int error);
+/* Calls of the function (a base name: cuMemAlloc) so far; of all functions where it is null. */
+uint64_t simcuda_calls(const char* function);
 /* Runs the destructors of user objects that nothing refers to; else they run some driver calls later. */
 void simcuda_finish_destructors(void);
 /* One count for each kind of device call, in the order of gpumem::device_call; at most `kinds` of them. */

@@ -60,6 +60,8 @@ std::uint64_t spinning_waits();
 void finish_destructors();
 /// Calls of the function so far.
 std::uint64_t calls(std::string_view function);
+/// The same of all functions together.
+std::uint64_t all_calls();
 
 /// What stands for a CUstream on its sim_device.
 stream_ref stream_of(CUstream s);

@@ -40,6 +40,17 @@ std::uint64_t calls(std::string_view function) {
   return found == w.functions.end() ? 0 : found->second.calls.load();
 }
 
+std::uint64_t all_calls() {
+  world& w = the_world();
+  const std::lock_guard lock{w.functions_mutex};
+  std::uint64_t all = 0;
+  for (const auto& counts : w.own_calls) {
+    for (const auto& each : *counts) all += each;
+  }
+  for (const auto& [name, record] : w.functions) all += record.calls;
+  return all;
+}
+
 void count_from_now_on() {
   world& w = the_world();
   const std::lock_guard lock{w.functions_mutex};

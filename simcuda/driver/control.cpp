@@ -89,6 +89,10 @@ void simcuda_break_at(const char* function, unsigned nth, int error) {
   gpumem::simcuda::break_at(function, nth, static_cast<CUresult>(error));
 }
 
+std::uint64_t simcuda_calls(const char* function) {
+  return function == nullptr ? gpumem::simcuda::all_calls() : gpumem::simcuda::calls(function);
+}
+
 void simcuda_finish_destructors() { gpumem::simcuda::finish_destructors(); }
 
 // A function that no header knows yet: what stands before the driver has to pass it on.

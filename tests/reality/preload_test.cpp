@@ -34,6 +34,37 @@ class RealityPreload : public testing::Test {
 
 constexpr std::uint64_t five_seconds_ns = 5'000'000'000;
 
+/// Calls of the driver by 64 pairs, when 64 have gone before.
+template <typename Pair>
+std::uint64_t driver_calls(const Pair& pair, const char* function = nullptr) {
+  const auto calls = of_double<std::uint64_t(const char*)>("simcuda_calls");
+  for (int i = 0; i < 64; ++i) pair();
+  const std::uint64_t before = calls(function);
+  for (int i = 0; i < 64; ++i) pair();
+  return calls(function) - before;
+}
+
+// Golden: one record and one query for each 16 pairs, and what stands around them.
+TEST_F(RealityPreload, GoldenCallsOfCudaMallocAndCudaFree) {
+  const auto pair = [] { EXPECT_EQ(cudaFree(malloc_of(4096)), cudaSuccess); };
+  const std::uint64_t records = driver_calls(pair, "cuCtxRecordEvent") + driver_calls(pair, "cuEventRecord");
+  const std::uint64_t queries = driver_calls(pair, "cuEventQuery");
+  EXPECT_LE(records, 64U / 16) << "of 64 pairs";
+  EXPECT_LE(queries, 64U / 16) << "of 64 pairs";
+  EXPECT_LE(driver_calls(pair), 224U) << "of 64 pairs, those of the runtime itself included";
+}
+
+TEST_F(RealityPreload, GoldenCallsOfCudaMallocAsync) {
+  cudaStream_t const s = new_stream();
+  const auto pair = [s] {
+    void* p = nullptr;
+    EXPECT_EQ(cudaMallocAsync(&p, 4096, s), cudaSuccess);
+    EXPECT_EQ(cudaFreeAsync(p, s), cudaSuccess);
+  };
+  EXPECT_LE(driver_calls(pair), 128U) << "of 64 pairs: those of the runtime itself";
+  EXPECT_EQ(driver_calls(pair, "cuMemAllocAsync"), 0U);
+}
+
 // What was enqueued after the cudaFree has nothing to do with the block.
 TEST_F(RealityPreload, A5AMallocDoesNotWaitForWorkThatCameAfterTheFree) {
   setenv("GPUMEM_LIMIT", "256MiB", 1);
