@@ -15,6 +15,10 @@
 #include <sstream>
 #include <string>
 
+#ifndef GPUMEM_TEST_ADAPTERS_TAKER
+#define GPUMEM_TEST_ADAPTERS_TAKER GPUMEM_TEST_TAKER
+#endif
+
 namespace gpumem {
 namespace {
 
@@ -85,6 +89,13 @@ class EntryPoints : public ::testing::TestWithParam<const char*> {
 
   [[nodiscard]] bool preloads() const { return std::string{GetParam()} == "preload"; }
   [[nodiscard]] bool runs() const { return std::string{GetParam()} == "run"; }
+  [[nodiscard]] bool pinned() const { return std::string{GetParam()} == "pmr"; }
+  [[nodiscard]] bool adapter() const {
+    const std::string way = GetParam();
+    return way == "cuda_mr" || way == "thrust" || way == "rmm" || pinned();
+  }
+  /// Opened by the program, whatever GPUMEM_DEVICES chooses among the driver's.
+  [[nodiscard]] bool names_its_device() const { return std::string{GetParam()} == "linked_sim" || pinned(); }
   /// The program with these variables and no others of gpumem's.
   outcome take(const std::string& variables) {
     std::string command = fmt::format(
@@ -93,7 +104,7 @@ class EntryPoints : public ::testing::TestWithParam<const char*> {
         "' SIMCUDA_BYTES=1GiB SIMCUDA_HOST_MEMORY=0 SIMCUDA_CONTEXT_BYTES=32MiB FAKENVML_CARDS=1 FAKENVML_MIB=1024 "
         "FAKENVML_UUIDS=00000000-0000-0000-0000-000000000000 " GPUMEM_TEST_SANITIZER " {1} ",
         folder_, variables);
-    const std::string taker = "'" GPUMEM_TEST_TAKER "' ";
+    const std::string taker = fmt::format("'{}' ", adapter() ? GPUMEM_TEST_ADAPTERS_TAKER : GPUMEM_TEST_TAKER);
     if (preloads()) {
       command += "LD_PRELOAD='" GPUMEM_TEST_PRELOAD "' " + taker + "driver";
     } else if (runs()) {
@@ -116,9 +127,8 @@ TEST_P(EntryPoints, ABadSettingGivesNothingAndIsToldOnce) {
   const std::vector<bad_setting> all = bad_settings();
   ASSERT_GE(all.size(), 45U);
   for (const bad_setting& each : all) {
-    // A simulated card is opened whatever GPUMEM_DEVICES chooses among the driver's; its text must be good all the
-    // same.
-    if (std::string{GetParam()} == "linked_sim" && each.variable == "GPUMEM_DEVICES" && each.value == "7") continue;
+    // Its text must be good all the same.
+    if (names_its_device() && each.variable == "GPUMEM_DEVICES" && each.value == "7") continue;
     SCOPED_TRACE(fmt::format("{}={} {}", each.variable, each.value, each.also));
     const outcome got = take(fmt::format("{} {}='{}'", each.also, each.variable, each.value));
     EXPECT_EQ(got.exit_status, refused) << got.out << got.err;
@@ -149,6 +159,7 @@ TEST_P(EntryPoints, AGoodSettingGivesUpToItsLimit) {
 }
 
 TEST_P(EntryPoints, WhatHasNoEffectIsSaid) {
+  if (pinned()) GTEST_SKIP() << "the program reads the settings itself";
   const outcome one_card = take("GPUMEM_LIMIT_1=256MiB");
   EXPECT_EQ(one_card.exit_status, 0);
   EXPECT_THAT(one_card.err, HasSubstr("GPUMEM_LIMIT_1=256MiB has no effect: there is no such device; expected 0\n"));
@@ -198,7 +209,8 @@ TEST(Careless, AValueThatIsNotThereEndsTheProgramWithTheReason) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, EntryPoints,
-                         ::testing::Values("linked", "linked_sim", "c", "torch", "cupy", "preload", "run"),
+                         ::testing::Values(GPUMEM_TEST_ADAPTERS "linked", "linked_sim", "c", "torch", "cupy", "preload",
+                                           "run"),
                          [](const auto& one) { return std::string{one.param}; });
 
 }  // namespace
