@@ -135,7 +135,8 @@ result<std::string> find_preload() {
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::string looked;
   for (const fs::path& folder :
-       {here, here / ".." / GPUMEM_LIBRARY_FOLDER, here / ".." / "lib", here / ".." / "src" / "adapters" / "preload"}) {
+       {here, here / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem", here / ".." / "lib" / "gpumem",
+        here / ".." / GPUMEM_LIBRARY_FOLDER, here / ".." / "lib", here / ".." / "src" / "adapters" / "preload"}) {
     const fs::path file = (folder / preload_name).lexically_normal();
     if (fs::is_regular_file(file, error)) {
       if (file.string().find_first_of(": \t") == std::string::npos) return file.string();
