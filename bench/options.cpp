@@ -8,10 +8,14 @@
 #include <cmath>
 #include <thread>
 
+#include "../cli/pages.hpp"
 #include "bits.hpp"
+#include "generate.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "gpumem/settings.hpp"
+#include "merge.hpp"
 #include "peer.hpp"
+#include "session.hpp"
 #include "text.hpp"
 
 #ifndef GPUMEM_VERSION_TEXT
@@ -35,6 +39,7 @@ struct option_texts {
   std::string jobs;
   std::string peer_limit = "600";
   std::vector<std::string> threads;
+  std::string pages;
 };
 
 status refused(std::string_view option, std::string_view value, std::string_view expected) {
@@ -153,7 +158,9 @@ void add_options(CLI::App& app, option_texts& texts, options& into) {
       ->allow_extra_args(false)
       ->type_name("P");
   app.add_option("--limit", into.limit, "limit of the rows that name none: 4GiB, 30%, 80%free")->type_name("L");
-  app.add_option("--device", texts.device, "sim[:BYTES] (sim is 80 GiB) or cuda[:N]")->type_name("D");
+  app.add_option("--device", texts.device, "sim[:BYTES] (sim is 80 GiB) or cuda[:N]")
+      ->type_name("D")
+      ->capture_default_str();
   app.add_option(
          "--baseline", into.baselines,
          "a row for what others do: cub (its allocator caching every size, and with its defaults), cuda_malloc or "
@@ -173,14 +180,54 @@ void add_options(CLI::App& app, option_texts& texts, options& into) {
       ->type_name("FILE");
   app.add_flag("--over-time", into.over_time, "of compare: the JSON has memory and fragmentation over time, too");
   app.add_option("--seed", texts.seed, "chooses the blocks of --shared-use; the same seed gives the same figures")
-      ->type_name("N");
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("--lag", texts.lag, "how far the device's work ends behind the host: 1ms, 250us, 0")
-      ->type_name("TIME");
+      ->type_name("TIME")
+      ->capture_default_str();
   app.add_option("--shared-use", texts.shared_use, "share of the blocks that a second stream uses, too: 10%")
-      ->type_name("PERCENT");
+      ->type_name("PERCENT")
+      ->capture_default_str();
   app.add_option("-j,--jobs", texts.jobs, "replays at once (by default as many as there are cores)")->type_name("N");
   app.add_flag("--quiet", into.quiet, "no progress bar");
+  app.add_option("--pages", texts.pages)->group("");  // for the build: man pages and completions into this folder
 }
+
+/// A subcommand that takes the options above, too.
+CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what, const std::string& example) {
+  CLI::App* const made = app.add_subcommand(name, what)->fallthrough();
+  made->footer("Example: " + example);
+  return made;
+}
+
+/// With the options above where a subcommand was asked that takes them.
+std::string help_of(const CLI::App& app) {
+  std::string text = app.help();
+  for (const CLI::App* const each : app.get_subcommands()) {
+    if (each->get_fallthrough()) text += CLI::Formatter{}.make_groups(&app, CLI::AppFormatMode::Normal);
+  }
+  return text;
+}
+
+/// These have parsers of their own and are taken before this one sees them; here for --help and the pages.
+struct other_commands {
+  sweep::sweep_words sweep_with;
+  sweep::merge_options merge_with;
+  generate_options generate_with;
+  CLI::App* sweep;
+  CLI::App* merge;
+  CLI::App* generate;
+
+  explicit other_commands(CLI::App& app)
+      : sweep{app.add_subcommand("sweep", "a manifest's traces, policies, devices and seeds")},
+        merge{app.add_subcommand("merge", "a sweep's folder as one file")},
+        generate{app.add_subcommand("generate", "traces by the thousand, from a seed")} {
+    sweep::add_sweep_options(*sweep, sweep_with);
+    sweep::add_merge_options(*merge, merge_with);
+    add_generate_options(*generate, generate_with);
+  }
+  [[nodiscard]] bool parsed() const { return sweep->parsed() || merge->parsed() || generate->parsed(); }
+};
 
 /// The first line of CLI11's message.
 std::string first_line(std::string_view text) { return std::string{text.substr(0, text.find('\n'))}; }
@@ -259,14 +306,18 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   CLI::App app{"Replays recorded allocation traces under every policy and shows what each one costs.", "gpumem_bench"};
   app.set_version_flag("--version", GPUMEM_VERSION_TEXT);
   add_options(app, texts, into);
-  app.add_subcommand("compare", "every policy on every trace (the default)")->fallthrough();
-  CLI::App* const fit = app.add_subcommand("fit", "the smallest capacity at which each policy runs each trace");
-  fit->fallthrough();
-  CLI::App* const costs = app.add_subcommand("costs", "what each device call costs, by size");
-  costs->fallthrough();
+  app.footer(
+      "Example: gpumem_bench compare --trace run.csv.gz --policy growth --policy caching,limit=4GiB --html "
+      "report.html");
+  add_command(app, "compare", "every policy on every trace (the default)",
+              "gpumem_bench compare --trace run.csv.gz --policy growth --policy caching,limit=4GiB --baseline cub");
+  CLI::App* const fit = add_command(app, "fit", "the smallest capacity at which each policy runs each trace",
+                                    "gpumem_bench fit --trace run.csv.gz");
+  CLI::App* const costs =
+      add_command(app, "costs", "what each device call costs, by size", "gpumem_bench costs --device cuda:0");
   CLI::App* const latency =
-      app.add_subcommand("latency", "what a cached allocate and free cost, beside the machine's floor");
-  latency->fallthrough();
+      add_command(app, "latency", "what a cached allocate and free cost, beside the machine's floor",
+                  "gpumem_bench latency --case pair --threads 1 --baseline cub");
   latency->add_option("--threads", texts.threads, "threads, each on a stream of its own: 1 to 64, may be repeated")
       ->allow_extra_args(false)
       ->type_name("N");
@@ -274,28 +325,29 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
       ->allow_extra_args(false)
       ->type_name("C");
   CLI::App* const claims =
-      app.add_subcommand("claims", "what documents say of memory policies: experiment, figure, verdict");
-  claims->fallthrough();
+      add_command(app, "claims", "what documents say of memory policies: experiment, figure, verdict",
+                  "gpumem_bench claims --html claims.html");
   claims->add_option("--only", into.only, "a claim by its id; may be repeated")
       ->allow_extra_args(false)
       ->type_name("ID");
-  // These have options of their own and are taken before this parser sees them; here for --help.
-  CLI::App* const sweep = app.add_subcommand("sweep", "a manifest's traces, policies, devices and seeds: sweep --help");
-  CLI::App* const merge = app.add_subcommand("merge", "a sweep's folder as one file: merge --help");
-  CLI::App* const generate = app.add_subcommand("generate", "traces by the thousand, from a seed: generate --help");
+  const other_commands others{app};
   app.require_subcommand(0, 1);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    return std::optional{app.help()};
+    return std::optional{help_of(app)};
   } catch (const CLI::CallForVersion&) {
     return std::optional<std::string>{"gpumem_bench " GPUMEM_VERSION_TEXT "\n"};
   } catch (const CLI::Error& wrong) {
     return status{errc::bad_setting, fmt::format("{} (--help lists what there is)", first_line(wrong.what()))};
   }
-  if (sweep->parsed() || merge->parsed() || generate->parsed()) {
+  if (others.parsed()) {
     return status{errc::bad_setting,
                   "sweep, merge and generate are expected as the first word, their options behind them"};
+  }
+  if (!texts.pages.empty()) {
+    if (status written = cli::write_pages(app, GPUMEM_VERSION_TEXT, texts.pages); !written) return written;
+    return std::optional<std::string>{""};
   }
   if (fit->parsed()) into.what = command::fit;
   if (costs->parsed()) into.what = command::costs;

@@ -13,11 +13,13 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <tuple>
 
 #include "device_figures.hpp"
 #include "gpumem/gpu_usage.hpp"
+#include "room_claims.hpp"
 #include "text.hpp"
 
 namespace gpumem::cli {
@@ -30,7 +32,8 @@ constexpr std::string_view beginning = "@gpumem-lease/";
 
 struct lease {
   std::string uuid;
-  unsigned place = 0;
+  std::optional<unsigned> place;            ///< none: a card that was named has no lease, only a claim
+  std::optional<std::uint64_t> room_bytes;  ///< what the program was promised, where that is known
   std::vector<int> holders;
 };
 
@@ -51,7 +54,7 @@ std::map<std::uint64_t, lease> sockets() {
     if (!fields || slash == std::string::npos) continue;
     lease& one = out[inode];
     one.uuid = name.substr(0, slash);
-    std::from_chars(name.data() + slash + 1, name.data() + name.size(), one.place);
+    std::from_chars(name.data() + slash + 1, name.data() + name.size(), one.place.emplace());
   }
   return out;
 }
@@ -92,6 +95,20 @@ std::string index_of(const std::string& bare_uuid) {
   return "-";
 }
 
+/// A claim is part of its program's lease on the card, or stands for itself where the card was named.
+void join_claim(std::map<std::uint64_t, lease>& found, const room_claim& claim) {
+  const std::optional<std::uint64_t> bytes = claim.bytes != 0 ? std::optional{claim.bytes} : std::nullopt;
+  for (auto& [inode, one] : found) {
+    const bool same = one.place && one.uuid == claim.uuid &&
+                      std::find(one.holders.begin(), one.holders.end(), claim.pid) != one.holders.end();
+    if (!same) continue;
+    one.room_bytes = bytes;
+    found.erase(claim.inode);
+    return;
+  }
+  found[claim.inode].room_bytes = bytes;
+}
+
 int end_holder(int pid) {
   for (const json& each : leases_now()) {
     for (const json& holder : each["holders"]) {
@@ -113,7 +130,10 @@ int end_holder(int pid) {
 
 json leases_now() {
   std::map<std::uint64_t, lease> found = sockets();
+  const std::vector<room_claim> claims = claims_now();
+  for (const room_claim& claim : claims) found[claim.inode].uuid = claim.uuid;
   find_holders(found);
+  for (const room_claim& claim : claims) join_claim(found, claim);
   std::vector<lease> all;
   for (auto& [inode, one] : found) all.push_back(std::move(one));
   std::sort(all.begin(), all.end(),
@@ -126,7 +146,10 @@ json leases_now() {
       const auto number = static_cast<unsigned>(pid);
       holders.push_back({{"pid", pid}, {"user", user_of(number)}, {"command", command_of(number)}});
     }
-    out.push_back({{"uuid", one.uuid}, {"place", one.place}, {"holders", std::move(holders)}});
+    out.push_back({{"uuid", one.uuid},
+                   {"place", one.place ? json(*one.place) : json()},
+                   {"room_bytes", one.room_bytes ? json(*one.room_bytes) : json()},
+                   {"holders", std::move(holders)}});
   }
   return out;
 }
@@ -143,14 +166,16 @@ int show_leases(const lease_options& with) {
     fmt::print("no lease: programs that run with --devices auto hold one\n");
     return 0;
   }
-  std::vector<std::vector<std::string>> rows{{"gpu", "<uuid", "place", "pid", "<user", "<command"}};
+  std::vector<std::vector<std::string>> rows{{"gpu", "<uuid", "place", "room", "pid", "<user", "<command"}};
   for (const json& each : all) {
     const std::string uuid = each["uuid"];
     const std::string index = index_of(uuid);
     const std::string name = printable(uuid.substr(0, 13));
-    if (each["holders"].empty()) rows.push_back({index, name, each["place"].dump(), "-", "another user's", ""});
+    const std::string place = each["place"].is_null() ? "-" : each["place"].dump();
+    const std::string room = each["room_bytes"].is_null() ? "-" : format_bytes(each["room_bytes"].get<std::uint64_t>());
+    if (each["holders"].empty()) rows.push_back({index, name, place, room, "-", "another user's", ""});
     for (const json& holder : each["holders"]) {
-      rows.push_back({index, name, each["place"].dump(), holder["pid"].dump(), holder["user"].get<std::string>(),
+      rows.push_back({index, name, place, room, holder["pid"].dump(), holder["user"].get<std::string>(),
                       holder["command"].get<std::string>()});
     }
   }

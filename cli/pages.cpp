@@ -20,10 +20,26 @@ std::vector<const CLI::Option*> options_of(const CLI::App& app) {
   return app.get_options([](const CLI::Option* one) { return !one->get_group().empty(); });
 }
 
+/// The program's own, where they may stand behind the subcommand, too.
+std::vector<const CLI::Option*> options_of_all(const CLI::App& app) {
+  std::vector<const CLI::Option*> out;
+  if (!app.get_fallthrough() || app.get_parent() == nullptr) return out;
+  for (const CLI::Option* const one : options_of(*app.get_parent())) {
+    if (!one->check_lname("help") && !one->check_lname("version")) out.push_back(one);
+  }
+  return out;
+}
+
+std::vector<const CLI::Option*> options_behind(const CLI::App& app) {
+  std::vector<const CLI::Option*> out = options_of(app);
+  for (const CLI::Option* const one : options_of_all(app)) out.push_back(one);
+  return out;
+}
+
 /// The words on a command line: `--limit`, `-h`.
 std::vector<std::string> flags_of(const CLI::App& app) {
   std::vector<std::string> out;
-  for (const CLI::Option* const one : options_of(app)) {
+  for (const CLI::Option* const one : options_behind(app)) {
     for (const std::string& name : one->get_lnames()) out.push_back(fmt::format("--{}", name));
     for (const std::string& name : one->get_snames()) out.push_back(fmt::format("-{}", name));
   }
@@ -63,7 +79,8 @@ std::string man_page(const CLI::App& top, const CLI::App& app, const std::string
   const std::string name = whole ? top.get_name() : top.get_name() + "-" + app.get_name();
   std::string out = fmt::format(".TH {} 1 \"\" \"gpumem {}\" \"gpumem\"\n.SH NAME\n{} \\- {}\n", name, version,
                                 roff(name), roff(app.get_description()));
-  const bool command = app.get_name() == "run";
+  const std::string& called = app.get_name();
+  const bool command = called == "run" || called == "simulate" || called == "predict";
   out += fmt::format(".SH SYNOPSIS\n.B {}\n{}{}\n", roff(whole ? name : top.get_name() + " " + app.get_name()),
                      whole ? "COMMAND [OPTIONS]" : "[OPTIONS]", command ? " \\-\\- COMMAND..." : "");
   if (whole) {
@@ -73,7 +90,7 @@ std::string man_page(const CLI::App& top, const CLI::App& app, const std::string
     }
   }
   out += ".SH OPTIONS\n";
-  for (const CLI::Option* const one : options_of(app)) out += option_entry(*one);
+  for (const CLI::Option* const one : options_behind(app)) out += option_entry(*one);
   if (!app.get_footer().empty()) out += fmt::format(".SH NOTES\n{}\n", roff(app.get_footer()));
   return out;
 }
@@ -85,8 +102,8 @@ std::string bash_completion(const CLI::App& app) {
     names.push_back(each->get_name());
     cases += fmt::format("    {}) words='{}' ;;\n", each->get_name(), fmt::join(flags_of(*each), " "));
   }
-  return fmt::format(R"(# bash completion for gpumem; made from its options
-_gpumem() {{
+  return fmt::format(R"(# bash completion for {3}; made from its options
+_{3}() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} command=${{COMP_WORDS[1]}} words i
   for ((i = 1; i < COMP_CWORD; ++i)); do
     if [[ ${{COMP_WORDS[i]}} == -- ]]; then  # a program, and then its own words
@@ -111,9 +128,9 @@ _gpumem() {{
     mapfile -t COMPREPLY < <(compgen -f -- "$current")
   fi
 }}
-complete -o filenames -F _gpumem gpumem
+complete -o filenames -F _{3} {3}
 )",
-                     fmt::join(names, " "), fmt::join(flags_of(app), " "), cases);
+                     fmt::join(names, " "), fmt::join(flags_of(app), " "), cases, app.get_name());
 }
 
 /// Text inside '...[...]' of zsh's _arguments.
@@ -138,7 +155,7 @@ std::string zsh_completion(const CLI::App& app) {
   for (const CLI::App* const each : subcommands_of(app)) {
     list += fmt::format("    '{}:{}'\n", each->get_name(), zsh_text(each->get_description()));
     cases += fmt::format("    {})\n      _arguments", each->get_name());
-    for (const CLI::Option* const one : options_of(*each)) {
+    for (const CLI::Option* const one : options_behind(*each)) {
       const bool value = one->get_type_size() != 0;
       for (const std::string& name : one->get_lnames()) {
         cases += fmt::format(" \\\n        '--{}[{}]{}'", name, zsh_text(one->get_description()),
@@ -147,11 +164,11 @@ std::string zsh_completion(const CLI::App& app) {
     }
     cases += " \\\n        '*:file:_files'\n      ;;\n";
   }
-  return fmt::format(R"(#compdef gpumem
-# made from gpumem's options
+  return fmt::format(R"(#compdef {0}
+# made from the options of {0}
 local -a commands
 commands=(
-{})
+{1})
 if ((CURRENT == 2)); then
   _describe command commands
   return
@@ -167,9 +184,9 @@ fi
 shift words
 ((CURRENT -= 1))
 case $command in
-{}esac
+{2}esac
 )",
-                     list, cases);
+                     app.get_name(), list, cases);
 }
 
 status write_file(const std::string& path, const std::string& text) {

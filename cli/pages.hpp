@@ -11,7 +11,8 @@ class App;
 
 namespace gpumem::cli {
 
-/// gpumem.1, a page for each subcommand (gpumem-run.1), gpumem.bash and _gpumem, into a folder that exists.
+/// gpumem.1, a page for each subcommand (gpumem-run.1), gpumem.bash and _gpumem, into a folder that exists; of
+/// gpumem_bench likewise.
 status write_pages(const CLI::App& app, const std::string& version, const std::string& folder);
 
 }  // namespace gpumem::cli

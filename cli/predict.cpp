@@ -203,7 +203,9 @@ std::string as_text(const json& all) {
 
 CLI::App* add_predict_command(CLI::App& to, predict_options& into) {
   CLI::App* const predict = to.add_subcommand("predict", "one simulated run, then which cards and policies hold it");
-  predict->footer("The command and its own words follow behind --: gpumem predict [OPTIONS] -- COMMAND...");
+  predict->footer(
+      "The command and its own words follow behind --: gpumem predict [OPTIONS] -- COMMAND...\n"
+      "Example: gpumem predict --capacity 24GiB --capacity 80GiB -- python train.py");
   predict->add_option("--capacity", into.capacities, "memory (24GiB) or a card's name; may be given several times")
       ->type_name("C")
       ->allow_extra_args(false);

@@ -74,9 +74,13 @@ result<settings> read_settings(const run_options& with) {
   // A policy that the program registers itself is known to it alone; it is named in the environment.
   const bool named_here = out.source("policy") == setting_source::code;
   const result<policy_entry> decides = find_policy(out.policy);
-  if (!decides && named_here) return decides.why();
+  if (!decides && named_here) {
+    return status{errc::bad_setting, fmt::format("--policy={}: {}", out.policy, decides.why().message())};
+  }
   if (decides && decides->needs.limit && !out.limit && out.pools.empty()) {
-    return status{errc::bad_setting, fmt::format("policy {} needs --limit (4GiB, 30% or 80%free)", out.policy)};
+    return status{errc::bad_setting,
+                  fmt::format("{}={}: needs {} (4GiB, 30% or 80%free)", named_here ? "--policy" : "GPUMEM_POLICY",
+                              out.policy, named_here ? "--limit" : "GPUMEM_LIMIT or --limit")};
   }
   for (const pool_spec& each : out.pools) {
     const result<policy_entry> known = find_policy(each.policy.empty() ? out.policy : each.policy);
@@ -85,7 +89,9 @@ result<settings> read_settings(const run_options& with) {
     }
   }
   if (decides && decides->needs.pools && out.pools.empty()) {
-    return status{errc::bad_setting, fmt::format("policy {} needs --pools (2GiB,2GiB)", out.policy)};
+    return status{errc::bad_setting,
+                  fmt::format("{}={}: needs {} (2GiB,2GiB)", named_here ? "--policy" : "GPUMEM_POLICY", out.policy,
+                              named_here ? "--pools" : "GPUMEM_POOLS or --pools")};
   }
   if (out.scope == limit_scope::process && !out.pools.empty()) {
     return status{errc::bad_setting, "GPUMEM_LIMIT_SCOPE=process with pools: expected one or the other"};
@@ -129,7 +135,8 @@ result<std::string> find_preload() {
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
   std::string looked;
   for (const fs::path& folder :
-       {here, here / ".." / GPUMEM_LIBRARY_FOLDER, here / ".." / "lib", here / ".." / "src" / "adapters" / "preload"}) {
+       {here, here / ".." / GPUMEM_LIBRARY_FOLDER / "gpumem", here / ".." / "lib" / "gpumem",
+        here / ".." / GPUMEM_LIBRARY_FOLDER, here / ".." / "lib", here / ".." / "src" / "adapters" / "preload"}) {
     const fs::path file = (folder / preload_name).lexically_normal();
     if (fs::is_regular_file(file, error)) {
       if (file.string().find_first_of(": \t") == std::string::npos) return file.string();

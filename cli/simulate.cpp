@@ -103,7 +103,8 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
       to.add_subcommand("simulate", "runs a program on simulated cards: peak, and where it runs out");
   simulate->footer(
       "Kernels do nothing and values are not computed; what the program allocates is real.\n"
-      "The command and its own words follow behind --: gpumem simulate [OPTIONS] -- COMMAND...");
+      "The command and its own words follow behind --: gpumem simulate [OPTIONS] -- COMMAND...\n"
+      "Example: gpumem simulate --card a100-80g --trace run.csv.gz -- python train.py");
   simulate->add_option("--card", into.card, "a name of --card list, or memory: 24GiB (default h100)")
       ->type_name("NAME|BYTES");
   simulate->add_option("--cards", into.cards, "how many of it")->type_name("N");

@@ -14,28 +14,19 @@ namespace {
 using clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds between_looks{500};
 
-bool names_room(const byte_limit& limit) {
-  return limit.unit == byte_limit::kind::bytes || limit.unit == byte_limit::kind::of_total;
-}
-
 std::string wanted(const settings& with) {
   const std::size_t count = std::max<std::size_t>(with.devices.names.size(), with.devices.count);
   const std::string cards = count == 1 ? "a card" : fmt::format("{} cards", count);
-  return names_room(with.limit) ? fmt::format("{} with {} free", cards, with.limit.to_string())
-                                : cards + " that nobody uses";
+  return names_room(with) ? fmt::format("{} with {} free", cards, with.limit.to_string()) : cards + " that nobody uses";
 }
 
 }  // namespace
 
 result<chosen_cards> wait_for_cards(const settings& with, double longest_s) {
-  const auto has_room = [&](const card_state& card) {
-    if (!names_room(with.limit)) return card.idle();
-    return card.known && card.free_bytes >= with.limit.resolve(card.total_bytes, card.free_bytes);
-  };
   const clock::time_point begun = clock::now();
   bool said = false;
   for (;;) {
-    result<chosen_cards> chosen = choose_cards(with, visible_by::driver, has_room);
+    result<chosen_cards> chosen = choose_cards(with, visible_by::driver, true);
     if (chosen.ok() || chosen.code() != errc::out_of_memory) return chosen;
     const std::chrono::duration<double> waited = clock::now() - begun;
     if (waited.count() >= longest_s) {

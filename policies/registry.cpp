@@ -87,7 +87,7 @@ std::vector<registered_policy>::const_iterator find(const registry& in, std::str
 status unknown(const registry& in, std::string_view name) GPUMEM_REQUIRES(in.lock) {
   std::string known;
   for (const registered_policy& r : in.rows) known += (known.empty() ? "" : ", ") + r.entry.name;
-  return {errc::bad_setting, fmt::format("policy '{}' is unknown; known: {}", name, known)};
+  return {errc::bad_setting, fmt::format("policy '{}' is unknown; expected one of {}", name, known)};
 }
 
 /// The row that `text` names.

@@ -99,11 +99,8 @@ status generate(const generate_options& with) {
   });
 }
 
-int generate_main(std::vector<std::string> words) {
-  generate_options with;
-  with.jobs = std::max(1U, std::thread::hardware_concurrency());
-  CLI::App app{"Traces from a seed: steps of networks of many shapes, variations of recorded programs, serving.",
-               "gpumem_bench generate"};
+void add_generate_options(CLI::App& app, generate_options& with) {
+  app.footer("Example: gpumem_bench generate -o traces --count 200 --seed 7");
   app.add_option("-o,--output", with.folder, "they go here")->type_name("FOLDER")->required();
   app.add_option("--count", with.count, "how many (1000)")
       ->type_name("N")
@@ -117,6 +114,14 @@ int generate_main(std::vector<std::string> words) {
   app.add_option("--format", with.ending, "gmtrace or csv.gz")->check(CLI::IsMember({"gmtrace", "csv.gz", ".gmtrace"}));
   app.add_option("-j,--jobs", with.jobs, "at once (as many as there are cores)")->check(CLI::Range(1U, 1024U));
   app.add_flag("--quiet", with.quiet, "no progress bar");
+}
+
+int generate_main(std::vector<std::string> words) {
+  generate_options with;
+  with.jobs = std::max(1U, std::thread::hardware_concurrency());
+  CLI::App app{"Traces from a seed: steps of networks of many shapes, variations of recorded programs, serving.",
+               "gpumem_bench generate"};
+  add_generate_options(app, with);
   std::reverse(words.begin(), words.end());
   status made;
   try {

@@ -10,6 +10,10 @@
 #include "gpumem/status.hpp"
 #include "trace.hpp"
 
+namespace CLI {
+class App;
+}
+
 namespace gpumem::bench {
 
 struct generate_options {
@@ -29,6 +33,9 @@ trace generate_trace(std::uint64_t seed, std::uint64_t number, std::uint64_t ops
 
 /// All of them, each written whole or not at all; files that are there already with the same name are written again.
 status generate(const generate_options& with);
+
+/// What `generate` takes.
+void add_generate_options(CLI::App& app, generate_options& into);
 
 /// `gpumem_bench generate`: exit status 0, or 2.
 int generate_main(std::vector<std::string> words);

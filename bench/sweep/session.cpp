@@ -135,14 +135,23 @@ int run_sweep(const std::vector<std::string>& words) {
   return ran->failed == 0 ? 0 : units_failed;
 }
 
-int run_merge(const std::vector<std::string>& words) {
-  merge_options with;
-  CLI::App app{"A sweep's folder as one file: the same bytes whoever ran its units.", "gpumem_bench merge"};
+}  // namespace
+
+void add_merge_options(CLI::App& app, merge_options& with) {
+  app.footer("Example: gpumem_bench merge results -o results.json");
   app.add_option("folder", with.folder, "what gpumem_bench sweep wrote")->type_name("FOLDER")->required();
   app.add_option("-o,--output", with.output, "ends in .json, .html or .parquet (needs python3 with pyarrow)")
       ->type_name("FILE")
       ->required();
   app.add_flag("--partial", with.partial, "also where units have no result yet");
+}
+
+namespace {
+
+int run_merge(const std::vector<std::string>& words) {
+  merge_options with;
+  CLI::App app{"A sweep's folder as one file: the same bytes whoever ran its units.", "gpumem_bench merge"};
+  add_merge_options(app, with);
   const auto text = parse_words(app, words);
   if (!text) return complain(text.why(), bad_input);
   if (*text) return print_out(**text).ok() ? 0 : bad_input;
@@ -157,10 +166,8 @@ int complain(const status& why, int exit_status) {
   return exit_status;
 }
 
-result<std::optional<std::string>> parse_sweep_words(const std::string& program, std::vector<std::string> words,
-                                                     sweep_words& into) {
-  CLI::App app{"Every trace of a manifest under every policy, device, capacity and seed; resumes where it was killed.",
-               program};
+void add_sweep_options(CLI::App& app, sweep_words& into) {
+  app.footer("Example: gpumem_bench sweep manifest.json -o results --shard 3/8");
   app.add_option("manifest", into.manifest, "JSON (docs/sweep.md)")->type_name("MANIFEST")->required();
   app.add_option("-o,--output", into.folder, "results go here, and are found again")->type_name("FOLDER")->required();
   app.add_option("--shard", into.shard, "a share of the units: 3/8; by default a Slurm array's task")->type_name("i/n");
@@ -171,6 +178,13 @@ result<std::optional<std::string>> parse_sweep_words(const std::string& program,
   app.add_flag("--retry-failed", into.again, "run units again that crashed, took too long, or had a bad trace");
   app.add_flag("--quiet", into.quiet, "no progress on the terminal");
   app.add_flag("--progress", into.lines, "progress as lines on standard error, for logs");
+}
+
+result<std::optional<std::string>> parse_sweep_words(const std::string& program, std::vector<std::string> words,
+                                                     sweep_words& into) {
+  CLI::App app{"Every trace of a manifest under every policy, device, capacity and seed; resumes where it was killed.",
+               program};
+  add_sweep_options(app, into);
   auto text = parse_words(app, std::move(words));
   if (!text || *text) return text;
   if (status read = read_numbers(into); !read) return read;

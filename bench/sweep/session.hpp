@@ -10,6 +10,10 @@
 #include "plan.hpp"
 #include "shard.hpp"
 
+namespace CLI {
+class App;
+}
+
 namespace gpumem::bench::sweep {
 
 struct sweep_words {
@@ -25,6 +29,12 @@ struct sweep_words {
   unsigned job_count = 0;  ///< of `jobs`; 0: as many as there are cores
   std::chrono::milliseconds unit_time_limit{600'000};
 };
+
+struct merge_options;
+
+/// What `sweep` and `merge` take.
+void add_sweep_options(CLI::App& app, sweep_words& into);
+void add_merge_options(CLI::App& app, merge_options& into);
 
 /// A text where one was asked for (help) instead of a sweep. `words` begin behind `sweep`.
 result<std::optional<std::string>> parse_sweep_words(const std::string& program, std::vector<std::string> words,

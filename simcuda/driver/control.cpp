@@ -42,7 +42,7 @@ void simcuda_handed_out(std::uint64_t at, std::uint64_t bytes, void* stream) {
 void simcuda_given_back(std::uint64_t at) { device(0).given_back(at); }
 void simcuda_advance_by(std::uint64_t ns) { device(0).advance_by(ns); }
 void simcuda_advance_to(std::uint64_t ns) { device(0).advance_to(ns); }
-std::uint64_t simcuda_used_bytes() { return device(0).used_bytes(); }
+std::uint64_t simcuda_used_bytes() { return the_world().gpus.empty() ? 0 : device(0).used_bytes(); }
 std::uint64_t simcuda_peak_used_bytes() { return device(0).peak_used_bytes(); }
 std::uint64_t simcuda_hazards() { return device(0).hazard_count(); }
 std::uint64_t simcuda_in_calls_ns() { return device(0).in_calls_ns(); }

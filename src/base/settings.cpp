@@ -270,21 +270,30 @@ variable_name split(std::string_view name) {
   return plain ? variable_name{name.substr(0, bar), ordinal} : variable_name{name, {}};
 }
 
+/// The option whose name is nearly this one; empty where none is.
+std::string_view closest_option(const variable_name& name) {
+  std::vector<std::string_view> known;
+  for (const option& o : options) known.push_back(o.variable.substr(prefix.size()));
+  return closest_name(name.base.substr(prefix.size()), known);
+}
+
 std::string unknown_variable(std::string_view variable, std::string_view value, const variable_name& name) {
   std::vector<std::string_view> known;
   for (const option& o : options) known.push_back(o.variable.substr(prefix.size()));
-  const std::string_view close = closest_name(name.base.substr(prefix.size()), known);
+  const std::string_view close = closest_option(name);
   const std::string problem = fmt::format("{}={}: unknown variable; ", printable(variable), printable(value));
   if (close.empty()) return problem + fmt::format("expected GPUMEM_ and one of {}", fmt::join(known, ", "));
   return problem +
          fmt::format("did you mean {}{}{}?", prefix, close, name.ordinal ? fmt::format("_{}", *name.ordinal) : "");
 }
 
-/// `GPUMEM_LIMIT_x` can only have been meant for a setting that guards memory.
-bool extends_a_guard(std::string_view variable) noexcept {
+/// Whether it was meant for a setting that guards memory: `GPUMEM_LIMIT_x`, `GPUMEM_LIMTI`.
+bool means_a_guard(std::string_view variable, const variable_name& name) {
+  const std::string_view close = closest_option(name);
   return std::any_of(std::begin(options), std::end(options), [&](const option& o) {
-    return o.guards && variable.size() > o.variable.size() && variable.starts_with(o.variable) &&
-           variable[o.variable.size()] == '_';
+    const bool extended =
+        variable.size() > o.variable.size() && variable.starts_with(o.variable) && variable[o.variable.size()] == '_';
+    return o.guards && (extended || o.variable.substr(prefix.size()) == close);
   });
 }
 
@@ -375,7 +384,7 @@ status settings::apply(const environment& variables, std::vector<std::string>* p
     const variable_name name = split(variable);
     o = name.ordinal ? find_variable(name.base) : nullptr;
     if (o == nullptr) {
-      add(unknown_variable(variable, value, name), extends_a_guard(variable));
+      add(unknown_variable(variable, value, name), means_a_guard(variable, name));
     } else if (o->reach == scope::process) {
       add(fmt::format("{}={}: {} cannot differ between devices; expected {}", variable, printable(value), o->variable,
                       o->variable),

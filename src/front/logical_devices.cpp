@@ -83,7 +83,7 @@ result<std::shared_ptr<group_ledger>> join_group(const settings& with, const dev
 result<std::vector<pool_config>> logical_devices(device& on, const settings& with, int first_ordinal) {
   const device_info& info = on.info();
   const result<policy_entry> main_policy = find_policy(with.policy);
-  if (!main_policy) return main_policy.why();
+  if (!main_policy) return refused("GPUMEM_POLICY", with.policy, main_policy.why().message());
   if (main_policy->needs.limit && !with.limit && with.pools.empty()) {
     return refused("GPUMEM_POLICY", with.policy, "needs GPUMEM_LIMIT (4GiB, 30% or 80%free)");
   }
@@ -127,7 +127,7 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
     p.name = spec.name.empty() ? fmt::format("{}", p.ordinal) : spec.name;
     p.policy_name = spec.policy.empty() ? with.policy : spec.policy;
     if (const result<policy_entry> known = find_policy(p.policy_name); !known) {
-      return refused("GPUMEM_POOLS", p.policy_name, known.why().message());
+      return refused("GPUMEM_POOLS", pools_text(with.pools), known.why().message());
     }
     device_info shared = info;
     shared.total_bytes = *limit;

@@ -142,7 +142,8 @@ result<placement> place_on_cards(const device_choice& asked, std::span<const car
       std::vector<std::string> missing;
       for (const std::string& name : asked.names) {
         const looked_up found = look_up(visible, name);
-        if (found.card && choose.taken(*found.card)) return refused(fmt::format("{} is a card named before", name));
+        if (found.card && choose.taken(*found.card))
+          return refused(fmt::format("{} is a card named before; expected each once", name));
         if (!found.card && !soft) return refused(found.wrong);
         if (!found.card) missing.push_back(found.wrong);
         if (found.card) choose.take(*found.card, "named " + name);
@@ -165,7 +166,8 @@ result<placement> place_on_cards(const device_choice& asked, std::span<const car
       unsigned got = 0;
       while (got < asked.count && choose.take_best()) ++got;
       if (got == asked.count) break;
-      const std::string why = fmt::format("{} visible, {} asked", visible.size(), asked.count);
+      const std::string why = fmt::format("{} visible, {} asked; expected auto or auto:N with N cards that are there",
+                                          visible.size(), asked.count);
       if (!soft) return refused(why);
       choose.out.warnings.push_back(fmt::format("GPUMEM_DEVICES={}: {}", asked.to_string(), why));
       break;

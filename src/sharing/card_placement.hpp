@@ -24,7 +24,9 @@ struct card_state {
   std::uint64_t free_bytes = 0;
   std::size_t processes = 0;
   unsigned busy_percent = 0;
-  bool known = false;  ///< whether the last four are
+  bool known = false;                ///< whether the last four are
+  unsigned claims = 0;               ///< of other programs that were given this card
+  std::uint64_t promised_bytes = 0;  ///< to them, of what is free: they do not use it yet
   [[nodiscard]] bool idle() const noexcept { return known && processes == 0 && busy_percent == 0; }
 };
 

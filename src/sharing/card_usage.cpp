@@ -1,13 +1,6 @@
 #include "card_usage.hpp"
 
 namespace gpumem {
-namespace {
-
-std::string_view bare(std::string_view uuid) {
-  return uuid.starts_with("GPU-") || uuid.starts_with("MIG-") ? uuid.substr(4) : uuid;
-}
-
-}  // namespace
 
 std::vector<card> cards_of(std::span<const gpu_usage> usage) {
   std::vector<card> out;
@@ -27,7 +20,7 @@ card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid) {
   card_state out;
   out.uuid = uuid;
   for (const gpu_usage& u : usage) {
-    if (bare(u.uuid) == bare(uuid)) {
+    if (bare_uuid(u.uuid) == bare_uuid(uuid)) {
       out.name = u.name;
       out.total_bytes = u.total_bytes;
       out.free_bytes = u.free_bytes;
@@ -37,7 +30,7 @@ card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid) {
       return out;
     }
     for (const gpu_instance& i : u.instances) {
-      if (bare(i.uuid) != bare(uuid)) continue;
+      if (bare_uuid(i.uuid) != bare_uuid(uuid)) continue;
       // Processes are listed by card; what an instance holds tells whether somebody is on it.
       constexpr std::uint64_t held_by_nobody = std::uint64_t{64} << 20;
       out.name = u.name + " (MIG)";

@@ -6,14 +6,16 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
-#include <iterator>
 #include <optional>
+#include <thread>
 
 #include "card_usage.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "gpumem/gpu_usage.hpp"
 #include "log.hpp"
+#include "room_claims.hpp"
 
 namespace gpumem {
 namespace {
@@ -72,13 +74,41 @@ std::optional<std::vector<card_state>> ask_driver() {
   return std::nullopt;
 }
 
+bool has_room(const settings& with, const card_state& card) {
+  if (!names_room(with)) return card.idle() && card.claims == 0;
+  const std::uint64_t wanted = with.limit.resolve(card.total_bytes, card.free_bytes);
+  return card.known && card.free_bytes >= card.promised_bytes && card.free_bytes - card.promised_bytes >= wanted;
+}
+
 status no_room(const std::vector<card_state>& cards) {
   std::string text;
   for (const card_state& c : cards) {
     text += fmt::format("{}{} has {} free and {} processes", text.empty() ? "" : ", ", c.uuid,
                         format_bytes(c.free_bytes), c.processes);
+    if (c.claims == 0) continue;
+    text += fmt::format("; {} other program{} given it", c.claims, c.claims == 1 ? " was" : "s were");
+    if (c.promised_bytes != 0) text += fmt::format(", with {} of what is free", format_bytes(c.promised_bytes));
   }
   return {errc::out_of_memory, text};
+}
+
+/// Nobody else looks at the claims or makes one while this is held. Not held where another program goes on choosing,
+/// which takes milliseconds unless it is stopped; an error where there are no sockets.
+result<card_lease> choose_alone() {
+  constexpr int most_tries = 400;
+  constexpr std::chrono::milliseconds between_tries{5};
+  result<card_lease> lock = card_lease::choosing();
+  for (int i = 0; i < most_tries && lock && !lock->held(); ++i) {
+    std::this_thread::sleep_for(between_tries);
+    lock = card_lease::choosing();
+  }
+  return lock;
+}
+
+/// What the limit allows of the card; all of it where a card that nobody uses was waited for.
+std::uint64_t claimed_bytes(const settings& with, const card_state& card, bool waited_for_an_idle_one) {
+  if (waited_for_an_idle_one) return card.total_bytes;
+  return with.limit ? with.limit.resolve(card.total_bytes, card.free_bytes) : 0;
 }
 
 /// The instance's name that CUDA_VISIBLE_DEVICES takes, where CUDA calls it by a card's.
@@ -108,6 +138,7 @@ result<visible_now> cards_visible_now(visible_by whose) {
   const visibility by_rule = visible_cards(cards, variable("CUDA_VISIBLE_DEVICES"));
   visible_now out;
   out.hidden = by_rule.hidden;
+  out.usage = usage;
   if (const auto driver = whose == visible_by::driver ? ask_driver() : std::nullopt) {
     for (const card_state& one : *driver) {
       out.cards.push_back(describe(name_for_the_list(usage, one.uuid), one.name));
@@ -120,8 +151,11 @@ result<visible_now> cards_visible_now(visible_by whose) {
   return out;
 }
 
-result<chosen_cards> choose_cards(const settings& with, visible_by whose,
-                                  const std::function<bool(const card_state&)>& has_room) {
+bool names_room(const settings& with) noexcept {
+  return with.limit.unit == byte_limit::kind::bytes || with.limit.unit == byte_limit::kind::of_total;
+}
+
+result<chosen_cards> choose_cards(const settings& with, visible_by whose, bool must_have_room) {
   if (with.devices.how == device_choice::kind::none) return chosen_cards{};
   result<visible_now> visible = cards_visible_now(whose);
   if (!visible) {
@@ -129,18 +163,33 @@ result<chosen_cards> choose_cards(const settings& with, visible_by whose,
     log_line(visible.why().message());
     visible = visible_now{};
   }
-  std::vector<card_state> full;
-  if (has_room && with.devices.how == device_choice::kind::automatic) {
-    const std::size_t all = visible->cards.size();
-    std::vector<card_state>& cards = visible->cards;
-    std::copy_if(cards.begin(), cards.end(), std::back_inserter(full), [&](const auto& c) { return !has_room(c); });
-    std::erase_if(cards, [&](const auto& c) { return !has_room(c); });
-    if (cards.size() < with.devices.count && all >= with.devices.count) return no_room(full);
+  std::vector<card_state>& cards = visible->cards;
+  // The claims are read after NVML: a program that ends in between leaves the card looking fuller, not emptier.
+  const result<card_lease> alone = choose_alone();
+  if (must_have_room && alone && !alone->held()) {
+    return status{errc::out_of_memory, "another program is choosing a card and does not come to an end"};
   }
-  result<placement> placed = place_on_cards(with.devices, visible->cards, with.soft_placement);
+  count_claims(cards, claims_now(), visible->usage);
+  if (must_have_room && with.devices.how == device_choice::kind::automatic) {
+    const std::size_t all = cards.size();
+    const auto full =
+        std::stable_partition(cards.begin(), cards.end(), [&](const auto& c) { return has_room(with, c); });
+    const std::vector<card_state> without_room{full, cards.end()};
+    cards.erase(full, cards.end());
+    if (cards.size() < with.devices.count && all >= with.devices.count) return no_room(without_room);
+  }
+  result<placement> placed = place_on_cards(with.devices, cards, with.soft_placement);
   if (!placed) return placed.why();
   for (const std::size_t i : placed->cards) {
-    if (has_room && !has_room(visible->cards[i])) return no_room({visible->cards[i]});
+    if (must_have_room && !has_room(with, cards[i])) return no_room({cards[i]});
+  }
+  for (const std::size_t i : placed->cards) {
+    const std::uint64_t bytes = claimed_bytes(with, cards[i], must_have_room && !names_room(with));
+    if (result<card_lease> claim = card_lease::claim(cards[i].uuid, bytes, ::getpid())) {
+      placed->leases.push_back(*std::move(claim));
+    } else if (placed->warnings.empty()) {
+      placed->warnings.push_back(claim.why().message());
+    }
   }
   for (const std::string& line : placed->warnings) log_line(line);
   if (with.verbose) {
@@ -149,7 +198,7 @@ result<chosen_cards> choose_cards(const settings& with, visible_by whose,
   }
   chosen_cards out;
   for (const std::size_t i : placed->cards) {
-    out.list += (out.list.empty() ? "" : ",") + visible->cards[i].uuid;
+    out.list += (out.list.empty() ? "" : ",") + cards[i].uuid;
   }
   out.leases = std::move(placed->leases);
   if (with.verbose) log_line(fmt::format("CUDA_VISIBLE_DEVICES={}", out.list));

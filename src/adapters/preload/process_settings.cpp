@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "gpumem/policy.hpp"
 #include "log.hpp"
 #include "sees.hpp"
 #include "serving.hpp"
@@ -57,9 +58,14 @@ limit_scope scope_of(const settings& on_device) noexcept {
   return on_device.scope.value_or(whole ? limit_scope::process : limit_scope::pool);
 }
 
+// A policy that cannot be used, or lacks the limit that it needs (`hard_cap`), stops gpumem from opening; what the
+// program asks past gpumem is then refused as well.
 bool guards_memory() noexcept {
-  static const bool any =
-      of_any_device([](const settings& s) { return s.limit || !s.pools.empty() || !s.group.empty() || s.group_limit; });
+  static const bool any = of_any_device([](const settings& s) {
+    const result<policy_entry> decides = find_policy(s.policy);
+    return s.limit || !s.pools.empty() || !s.group.empty() || s.group_limit || !decides || decides->needs.limit ||
+           decides->needs.pools;
+  });
   return any;
 }
 

@@ -324,6 +324,21 @@ TEST_F(cli, measures_what_device_calls_cost) {
 }
 #endif
 
+TEST_F(cli, every_help_has_the_options_and_an_example) {
+  for (const std::string command : {"compare", "fit", "costs", "latency", "claims"}) {
+    const outcome got = run(command + " --help");
+    EXPECT_EQ(got.exit_status, 0) << command;
+    EXPECT_THAT(got.out, testing::HasSubstr("Example: gpumem_bench " + command)) << command;
+    EXPECT_THAT(got.out, testing::HasSubstr("--policy")) << command;
+    EXPECT_THAT(got.out, testing::HasSubstr("--html")) << command;
+    EXPECT_THAT(got.out, testing::HasSubstr("1ms")) << "the default of --lag";
+    EXPECT_THAT(got.out, testing::Not(testing::HasSubstr("--pages"))) << "that is for the build";
+  }
+  for (const std::string command : {"sweep", "merge", "generate"}) {
+    EXPECT_THAT(run(command + " --help").out, testing::HasSubstr("Example: gpumem_bench " + command));
+  }
+}
+
 TEST_F(cli, prints_help_and_version) {
   EXPECT_EQ(run("--help").exit_status, 0);
   EXPECT_THAT(run("--help").out, testing::AllOf(testing::HasSubstr("compare"), testing::HasSubstr("--shared-use")));

@@ -86,8 +86,8 @@ TEST_F(Devices, LeasesAreListedAndEndWithTheirHolder) {
         "for try in $(seq 200); do holder \"$1\" >/dev/null && break; sleep 0.05; done\n"
         "\"$1\" lease --json >\"$2/json\"\n"
         "set -- \"$1\" \"$2\" $(holder \"$1\")\n"
-        "echo \"gpu $3 place $5 user $7\"\n"
-        "\"$1\" lease --end \"$6\"\n"
+        "echo \"gpu $3 place $5 room $6 user $8\"\n"
+        "\"$1\" lease --end \"$7\"\n"
         "wait $!\n"
         "echo \"ended $?\"\n"
         "\"$1\" lease | grep -c \"^ *0 .* sleep$\"\n");
@@ -96,7 +96,7 @@ TEST_F(Devices, LeasesAreListedAndEndWithTheirHolder) {
                               path("out") + "' 2>/dev/null";
   static_cast<void>(std::system(command.c_str()));
   const std::string told = content_of(path("out"));
-  EXPECT_THAT(told, HasSubstr("gpu 0 place 0 user "));
+  EXPECT_THAT(told, HasSubstr("gpu 0 place 0 room - user "));
   EXPECT_THAT(told, HasSubstr("(sleep) was asked to end; its lease on 0-"));
   EXPECT_THAT(told, HasSubstr("ended 143\n0\n")) << "by SIGTERM, and the lease is gone";
   const json all = json::parse(content_of(path("json")));

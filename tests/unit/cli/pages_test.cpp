@@ -13,7 +13,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* subcommands[] = {"run", "devices", "top", "lease", "plan", "advise"};
+constexpr const char* subcommands[] = {"run",    "devices",  "top",     "lease",  "plan",
+                                       "advise", "simulate", "predict", "convert"};
 
 class Pages : public Program {
  protected:

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -257,6 +258,66 @@ TEST_F(Run, AHundredStartersShareNoCardWhileAnotherIsIdle) {
   }
   EXPECT_EQ(starters, evenly);
   EXPECT_EQ(alone, one_each) << "the first on each card had it for itself";
+}
+
+/// Three programs that wait at once for a card of 24 GiB, each for a moment; `got N` are those that were given it.
+class Waiting : public Run {
+ protected:
+  outcome race(const std::string& options) {
+    write("race",
+          "for i in 1 2 3; do\n"
+          "  \"$1\" run --wait 0.5 $3 -- sh -c \"echo x >>$2/got; sleep 2\" 2>>\"$2/late\" &\n"
+          "done\n"
+          "wait\n"
+          "echo got $(wc -l <\"$2/got\")\n");
+    const std::string command = "env -i PATH=\"$PATH\" " + one_card() + " sh '" + path("race") + "' '" +
+                                path("bin/gpumem") + "' '" + folder_ + "' '" + options + "' >'" + path("out") + "'";
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    return {0, content_of(path("out")), content_of(path("late"))};
+  }
+  [[nodiscard]] std::string one_card() const { return four_cards + " FAKENVML_CARDS=1"; }
+};
+
+TEST_F(Waiting, TwoDoNotGetTheSameRoom) {
+  const outcome got = race("--limit 20GiB");
+  EXPECT_EQ(got.out, "got 1\n") << got.err;
+  EXPECT_THAT(got.err, HasSubstr("there is not a card with 20GiB free: " + uuid(0) +
+                                 " has 24.00 GiB free and 0 processes; 1 other program was given it, with 20.00 GiB"));
+}
+
+TEST_F(Waiting, TwoDoNotGetTheSameIdleCard) {
+  const outcome got = race("");
+  EXPECT_EQ(got.out, "got 1\n") << got.err;
+  EXPECT_THAT(got.err, HasSubstr("there is not a card that nobody uses: "));
+}
+
+TEST_F(Waiting, ThereIsRoomForAsManyAsFit) { EXPECT_EQ(race("--devices 0 --limit 10GiB").out, "got 2\n"); }
+
+TEST_F(Waiting, WhatAClaimsProgramUsesCountsOnce) {
+  // The outer program was promised 20 of 24 GiB and uses 256 MiB, so that 4 GiB are left and no more; its own child may
+  // use what it was promised.
+  write("inner", "\"$1\" run --wait 0.1 --limit $2 -- echo ran\n");
+  const std::string inner = "sh '" + path("inner") + "' '" + path("bin/gpumem") + "' ";
+  EXPECT_EQ(run("run --devices 0 --limit 20GiB -- " + inner + "20GiB", one_card()).out, "ran\n");
+  write("beside",
+        "\"$1\" run --devices 0 --limit 20GiB -- sleep 3 &\n"
+        "for try in $(seq 200); do \"$1\" lease | grep -q ' 20.00 GiB ' && break; sleep 0.02; done\n"
+        "export FAKENVML_USED=0=256 FAKENVML_PIDS=0=$!\n"
+        "\"$1\" run --wait 0.1 --limit 4GiB -- echo four\n"
+        "\"$1\" run --wait 0.1 --limit 4.1GiB -- echo more\n"
+        "kill $!\n");
+  const std::string command = "env -i PATH=\"$PATH\" " + one_card() + " sh '" + path("beside") + "' '" +
+                              path("bin/gpumem") + "' >'" + path("out") + "' 2>'" + path("err") + "'";
+  static_cast<void>(std::system(command.c_str()));
+  EXPECT_EQ(content_of(path("out")), "four\n") << content_of(path("err"));
+}
+
+TEST_F(Waiting, SaysOnceWhatItWaitsForAndEndsWithStatusOne) {
+  const outcome got = run("run --wait 1.2s --limit 25GiB -- true", one_card());
+  EXPECT_EQ(got.exit_status, 1);
+  EXPECT_EQ(std::count(got.err.begin(), got.err.end(), '\n'), 2) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("waiting for a card with 25GiB free: "));
+  expect_refused("run --wait 5y -- true", 2, "--wait 5y: expected a time such as 30s, 10m or 2h", one_card());
 }
 
 #ifdef GPUMEM_TEST_DRIVER
