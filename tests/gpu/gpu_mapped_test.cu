@@ -80,6 +80,7 @@ TEST_F(GpuMapped, APeerReadsAndWrites) {
 }
 
 TEST_F(GpuMapped, AnAddressRangeHoldsTheAddressThatItIsAskedFor) {
+  if (simulated()) GTEST_SKIP() << "the double of the driver knows the ranges of allocations alone";
   const std::vector<void*> blocks = three_blocks();
   ASSERT_EQ(blocks.size(), 3U);
   void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
