@@ -51,6 +51,7 @@ bool same(const bench::trace& a, const bench::trace& b) {
 
 CLI::App* add_convert_command(CLI::App& to, convert_options& into) {
   CLI::App* const convert = to.add_subcommand("convert", "a recording in another format: .csv, .csv.gz or .gmtrace");
+  convert->footer("Example: gpumem convert run.csv.gz -o run.gmtrace");
   convert->add_option("in", into.input, "a recording: RMM CSV, plain or gzip, or a compact trace")->type_name("IN");
   convert->add_option("-o,--output", into.output, "ends in .gmtrace (compact), .csv or .csv.gz")->type_name("OUT");
   convert->add_flag("--json", into.json, "sizes and reading times of both files");

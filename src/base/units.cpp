@@ -259,26 +259,11 @@ std::string format_bytes(std::uint64_t bytes) {
   }
 }
 
-namespace {
-
-/// `4GB`, as it was probably written; the plain number where it is a multiple of no thousand.
-std::string in_powers_of_1000(std::uint64_t bytes) {
-  constexpr std::array names{"", "kB", "MB", "GB", "TB"};
-  std::size_t unit = 0;
-  for (; bytes != 0 && bytes % 1000 == 0 && unit + 1 < names.size(); ++unit) bytes /= 1000;
-  return fmt::format("{}{}", bytes, names[unit]);
-}
-
-}  // namespace
-
 std::string exact_bytes(std::uint64_t bytes) {
   for (const auto& [unit, name] : {std::pair{tib, "TiB"}, {gib, "GiB"}, {mib, "MiB"}, {kib, "KiB"}}) {
-    if (bytes == 0 || bytes % unit != 0) continue;
-    const std::string binary = fmt::format("{}{}", bytes / unit, name);
-    const std::string decimal = in_powers_of_1000(bytes);
-    return decimal.size() < binary.size() ? decimal : binary;
+    if (bytes != 0 && bytes % unit == 0) return fmt::format("{}{}", bytes / unit, name);
   }
-  return in_powers_of_1000(bytes);
+  return fmt::format("{}", bytes);
 }
 
 std::uint64_t byte_limit::resolve(std::uint64_t total_bytes, std::uint64_t free_bytes) const noexcept {

@@ -330,8 +330,7 @@ TEST(ExactBytes, ReadsBackAsTheSame) {
     EXPECT_EQ(*again, bytes) << exact_bytes(bytes);
   }
   EXPECT_EQ(exact_bytes(4 * gib), "4GiB");
-  EXPECT_EQ(exact_bytes(4'000'000'000), "4GB");
-  EXPECT_EQ(exact_bytes(1001), "1001");
+  EXPECT_EQ(exact_bytes(1000), "1000");
 }
 
 }  // namespace
