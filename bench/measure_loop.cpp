@@ -10,8 +10,8 @@
 namespace gpumem::bench {
 namespace {
 
-constexpr int least_passes = 6;
-constexpr std::size_t least_ops = 300'000;  ///< short traces have more passes
+constexpr std::size_t least_passes = 12;
+constexpr std::size_t least_ops = 2'000'000;  ///< short traces have more passes
 constexpr int timed_pairs = 20'000;
 
 double now_ns() {

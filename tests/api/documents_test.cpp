@@ -1,8 +1,12 @@
 /// The documents against the tree: the option table is the generated one, every folder explains itself, links lead
 /// somewhere, and the example of a user's policy is as short as it is said to be.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -39,6 +43,26 @@ TEST(documents, policy_tables_are_the_generated_ones) {
   }
   EXPECT_EQ(generated("docs/policies.md", "parameters"), policy_parameter_table_markdown())
       << "run scripts/update_policy_table";
+}
+
+/// What scripts/record_peers makes of the recorded figures is what stands in the documents.
+TEST(documents, tables_of_peers_are_those_of_the_recorded_figures) {
+  if (std::system("python3 -c pass >/dev/null 2>&1") != 0) GTEST_SKIP() << "python3 is not installed";
+  const fs::path folder = fs::temp_directory_path() / ("gpumem_peer_tables." + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  fs::copy_file("bench/results/peers/figures.json", folder / "figures.json");
+  fs::copy_file("README.md", folder / "README_of_the_project.md");
+  const std::string command = "scripts/record_peers --tables --results '" + folder.string() + "' --readme '" +
+                              (folder / "README_of_the_project.md").string() + "'";
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  const auto text = [](const fs::path& file) {
+    std::ostringstream all;
+    all << std::ifstream{file}.rdbuf();
+    return all.str();
+  };
+  EXPECT_EQ(text(folder / "README.md"), text("bench/results/peers/README.md")) << "run scripts/record_peers --tables";
+  EXPECT_EQ(text(folder / "README_of_the_project.md"), text("README.md")) << "run scripts/record_peers --tables";
+  fs::remove_all(folder);
 }
 
 TEST(readme, names_every_option_in_its_table) {

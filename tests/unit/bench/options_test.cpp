@@ -99,10 +99,15 @@ TEST(options, read_devices) {
 
 TEST(options, know_the_baselines) {
   EXPECT_TRUE(parsed({"--baseline", "cub", "--baseline", "cuda_malloc", "--baseline", "cuda_malloc_async"}).ok());
-  for (const char* bad : {"", "CUB", "rmm", "cub,cuda_malloc"}) {
+  for (const char* bad : {"", "CUB", "rmm_arena", "../torch", "cub,cuda_malloc"}) {
     EXPECT_EQ(parsed({"--baseline", bad}).code(), errc::bad_setting) << bad;
   }
   EXPECT_EQ(parsed({"fit", "--baseline", "cub"}).code(), errc::bad_setting);
+  for (const char* peer : {"torch", "torch_expandable", "tensorflow", "rmm"}) {
+    EXPECT_TRUE(parsed({"compare", "--baseline", peer}).ok()) << peer;
+    EXPECT_TRUE(parsed({"fit", "--baseline", peer}).ok()) << peer;
+    EXPECT_EQ(parsed({"latency", "--baseline", peer}).code(), errc::bad_setting) << peer;
+  }
 }
 
 TEST(options, refuse_what_they_do_not_know) {

@@ -156,9 +156,9 @@ TEST_F(report, fit_json_has_the_agreed_keys) {
 TEST_F(report, csv_is_the_json_flattened) {
   recorded_.name = "a \"b\"";
   EXPECT_EQ(fit_csv(fitted_),
-            "trace,policy,simulated,tenants,own_plan,peak_live_bytes,min_capacity_bytes,utilization\n"
-            "\"a \"\"b\"\"\",\"growth,limit=4GiB\",true,1,false,1024,2048,0.5\n"
-            "\"a \"\"b\"\"\",growth,true,1,false,1024,,\n");
+            "trace,policy,simulated,tenants,own_plan,peak_live_bytes,min_capacity_bytes,utilization,version,failed\n"
+            "\"a \"\"b\"\"\",\"growth,limit=4GiB\",true,1,false,1024,2048,0.5,,\n"
+            "\"a \"\"b\"\"\",growth,true,1,false,1024,,,,\n");
   EXPECT_THAT(compare_csv(compared_, setup_), testing::HasSubstr("device_calls_alloc,device_calls_free,"));
 }
 
