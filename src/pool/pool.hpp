@@ -194,7 +194,9 @@ class pool {
   block_index place_planned(guard& lock, want& w, std::uint64_t stream_key);
   [[nodiscard]] bool plan_has_memory();
   void note_placed(std::uint32_t place, block_index i) noexcept;
-  [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin);
+  [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin, owner_id* in_the_way);
+  [[nodiscard]] block_index free_when_done(guard& lock, const want& w, std::uint32_t place, address begin);
+  void fence_promised() noexcept;
   block_index climb_beside_plan(guard& lock, want& w);
 
   // oom_ladder.cpp
@@ -327,6 +329,7 @@ class pool {
   std::unique_ptr<plan::follower> follower_;  // null: no plan
   segment_index plan_segment_ = 0;
   address plan_begin_ = 0;  // 0: the plan's memory could not be had
+  bool promised_ = false;   // a slot's `promised` is set
   thread_caches caches_;
 };
 

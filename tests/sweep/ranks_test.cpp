@@ -12,7 +12,8 @@ namespace {
 
 class Ranks : public Sweep {
  protected:
-  /// Without the search for leaks, where this is built with it: Open MPI has some, in plugins that are unloaded by then.
+  /// Without the search for leaks, where this is built with it: Open MPI has some, in plugins that are unloaded by
+  /// then.
   std::string ranks(int count, const std::string& words, const std::string& more = "") {
     return "env -i PATH=\"$PATH\" HOME=\"$HOME\" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
            "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0 "
