@@ -36,11 +36,12 @@ bool needs_own_plan(const policy_row& row) {
                      [&](const pool_spec& pool) { return !pool.policy.empty() && only_follows_plan(pool.policy); });
 }
 
-result<own_plan> own_plan::make(const trace& of, std::chrono::milliseconds time_limit, std::uint64_t most_steps) {
+result<own_plan> own_plan::make(const trace& of, std::chrono::milliseconds time_limit, std::uint64_t most_steps,
+                                stream_reuse reuse) {
   plan::solve_options limits;
   limits.time_limit = time_limit;
   limits.most_steps = most_steps;
-  const result<plan::step_plan> made = plan::make_plan(recorded_ops(of), limits);
+  const result<plan::step_plan> made = plan::make_plan(recorded_ops(of), limits, nullptr, reuse);
   if (!made) return status{made.code(), fmt::format("{}: {}", of.name, made.why().message())};
   own_plan out;
   out.file_ = ::memfd_create("gpumem_plan", MFD_CLOEXEC);

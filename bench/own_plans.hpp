@@ -25,9 +25,9 @@ namespace gpumem::bench {
 class own_plan {
  public:
   own_plan() = default;
-  /// The best plan that is found within the time and so many steps of the solver's.
+  /// The best plan for `reuse` that is found within the time and so many steps of the solver's.
   static result<own_plan> make(const trace& of, std::chrono::milliseconds time_limit,
-                               std::uint64_t most_steps = UINT64_MAX);
+                               std::uint64_t most_steps = UINT64_MAX, stream_reuse reuse = stream_reuse::poll);
   ~own_plan();
   own_plan(own_plan&& other) noexcept;
   own_plan& operator=(own_plan&& other) noexcept;

@@ -105,7 +105,7 @@ int plan_trace(const plan_options& with, const plan::solve_options& limits) {
   plan::solution found;
   const result<plan::step_plan> made = [&] {
     const progress line{"planning " + with.trace, with.time_limit_s};
-    return plan::make_plan(ops, limits, &found);
+    return plan::make_plan(ops, limits, &found, with.share_streams ? stream_reuse::device : stream_reuse::poll);
   }();
   const result<plan::step> step = plan::step_of(ops);
   if (!made) return fail(1, fmt::format("{}: {}", with.trace, made.why().message()));
@@ -129,6 +129,8 @@ CLI::App* add_plan_command(CLI::App& to, plan_options& into) {
       ->type_name("S")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 86400.0).description(""));
+  plan->add_flag("--share-streams", into.share_streams,
+                 "streams may share addresses, for GPUMEM_STREAM_REUSE=device or host");
   plan->add_flag("--json", into.json, "as JSON");
   plan->footer(
       "Exit status: 1 where nothing fits within --capacity.\n"

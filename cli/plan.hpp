@@ -16,6 +16,7 @@ struct plan_options {
   std::string output;
   std::string capacity;  ///< bytes (1048576, 16GiB); empty: as low as can be found
   double time_limit_s = 50;
+  bool share_streams = false;
   bool json = false;
 };
 

@@ -58,7 +58,7 @@ result<policy_row> row_for(const json& request, const trace& of, own_plan& plan)
   auto row = parse_policy_row(request["policy"].get<std::string>(), settings{}, limit);
   if (row && request["mode"] == "fit") row = fit_row(*row);
   if (!row || !needs_own_plan(*row)) return row;
-  auto made = own_plan::make(of, no_time_limit, request["plan_steps"].get<std::uint64_t>());
+  auto made = own_plan::make(of, no_time_limit, request["plan_steps"].get<std::uint64_t>(), row->with.reuse);
   if (!made) return made.why();
   plan = *std::move(made);
   return plan.followed_by(*row);

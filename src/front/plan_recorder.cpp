@@ -15,7 +15,8 @@
 
 namespace gpumem {
 
-result<std::unique_ptr<allocation_recorder>> plan_recorder::open(std::string path, writes when, std::size_t most) {
+result<std::unique_ptr<allocation_recorder>> plan_recorder::open(std::string path, writes when, std::size_t most,
+                                                                 stream_reuse reuse) {
   // Tried now, not when the program has ended.
   const std::filesystem::path folder = std::filesystem::path{path}.parent_path();
   if (::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
@@ -25,7 +26,8 @@ result<std::unique_ptr<allocation_recorder>> plan_recorder::open(std::string pat
   // The program may go to another folder.
   std::error_code why;
   std::string place = std::filesystem::absolute(path, why).string();
-  return std::unique_ptr<allocation_recorder>{new plan_recorder{why ? std::move(path) : std::move(place), when, most}};
+  return std::unique_ptr<allocation_recorder>{
+      new plan_recorder{why ? std::move(path) : std::move(place), when, most, reuse}};
 }
 
 const char* plan_recorder::policy_name() const noexcept {
@@ -95,7 +97,7 @@ status plan_recorder::finish(const std::function<statistics()>& at_end) {
 
 status plan_recorder::write_plan_of(const std::vector<plan::recorded_op>& ops) const {
   plan::solution found;
-  const result<plan::step_plan> made = plan::make_plan(ops, {.time_limit = time_limit}, &found);
+  const result<plan::step_plan> made = plan::make_plan(ops, {.time_limit = time_limit}, &found, reuse_);
   if (!made) return {made.code(), fmt::format("{}: {}", policy_name(), made.why().message())};
   if (status ok = plan::write_plan(path_, *made); !ok) {
     return {ok.code(), fmt::format("GPUMEM_PLAN={}", ok.message())};

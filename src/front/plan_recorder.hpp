@@ -32,7 +32,8 @@ class plan_recorder final : public allocation_recorder {
   static constexpr std::chrono::milliseconds time_limit{10'000};
 
   /// The plan will be written to `path`; `bad_setting` where it cannot be.
-  static result<std::unique_ptr<allocation_recorder>> open(std::string path, writes when, std::size_t most);
+  static result<std::unique_ptr<allocation_recorder>> open(std::string path, writes when, std::size_t most,
+                                                           stream_reuse reuse = stream_reuse::poll);
 
   void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
   void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
@@ -41,7 +42,8 @@ class plan_recorder final : public allocation_recorder {
   status finish(const std::function<statistics()>& at_end) override;
 
  private:
-  plan_recorder(std::string path, writes when, std::size_t most) : path_{std::move(path)}, when_{when}, most_{most} {}
+  plan_recorder(std::string path, writes when, std::size_t most, stream_reuse reuse)
+      : path_{std::move(path)}, when_{when}, most_{most}, reuse_{reuse} {}
   [[nodiscard]] const char* policy_name() const noexcept;
   bool room() GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] bool stays(const statistics& at_end, const std::vector<plan::recorded_op>& ops) const;
@@ -50,6 +52,7 @@ class plan_recorder final : public allocation_recorder {
   const std::string path_;
   const writes when_;
   const std::size_t most_;
+  const stream_reuse reuse_;
   checked_mutex mutex_;
   std::vector<plan::recorded_op> ops_ GPUMEM_GUARDED_BY(mutex_);
   std::unordered_map<address, std::uint32_t> blocks_ GPUMEM_GUARDED_BY(mutex_);  ///< live ones, numbered

@@ -16,9 +16,10 @@ result<recorder_list> open_recorders(const settings& with, const policy_entry& s
   if (serves.needs.plan.records) {
     using writes = plan_recorder::writes;
     const std::string path = plan_of_pool(with, logical);
-    auto opened = serves.needs.plan.follows
-                      ? plan_recorder::open(path, writes::where_departed, plan_recorder::most_ops_of_each_run)
-                      : plan_recorder::open(path, writes::always, plan_recorder::most_ops);
+    auto opened =
+        serves.needs.plan.follows
+            ? plan_recorder::open(path, writes::where_departed, plan_recorder::most_ops_of_each_run, with.reuse)
+            : plan_recorder::open(path, writes::always, plan_recorder::most_ops, with.reuse);
     if (!opened) return opened.why();
     all.push_back(*std::move(opened));
   }

@@ -14,7 +14,8 @@ std::uint64_t mixed(std::uint64_t value) noexcept {  // the finalizer of splitmi
 
 }  // namespace
 
-follower::follower(std::shared_ptr<const step_plan> followed) : plan_{std::move(followed)} {
+follower::follower(std::shared_ptr<const step_plan> followed)
+    : plan_{std::move(followed)}, changes_stream_{plan::changes_stream(*plan_)} {
   const std::vector<planned_allocation>& all = plan_->allocations;
   for (const planned_allocation& each : all) offsets_.push_back(each.offset);
   std::sort(offsets_.begin(), offsets_.end());
@@ -65,6 +66,7 @@ std::optional<std::uint32_t> follower::find_again() const noexcept {
 }
 
 std::uint32_t follower::go_behind(std::uint32_t at) noexcept {
+  latest_given_ = at;
   cursor_ = at + 1 == plan_->allocations.size() ? plan_->repeat_from : at + 1;
   in_a_row_ = 0;
   return place_of_[at];
@@ -81,18 +83,18 @@ std::optional<std::uint32_t> follower::next(std::uint64_t bytes, std::uint64_t s
 }
 
 void follower::placed(std::uint32_t place, std::uint32_t block) {
-  if (block >= place_at_.size()) place_at_.resize(std::max<std::size_t>(block + 1, 2 * place_at_.size()), nobody);
-  place_at_[block] = place;
+  if (block >= place_at_.size()) place_at_.resize(std::max<std::size_t>(block + 1, 2 * place_at_.size()));
+  place_at_[block] = {place, changes_stream_[latest_given_]};
   block_at_[place] = block;
   taken_.add(place);
 }
 
-void follower::gone(std::uint32_t block) noexcept {
-  if (block >= place_at_.size() || place_at_[block] == nobody) return;
-  const std::uint32_t place = place_at_[block];
-  place_at_[block] = nobody;
-  block_at_[place] = nobody;
-  taken_.remove(place);
+bool follower::gone(std::uint32_t block) noexcept {
+  if (block >= place_at_.size() || place_at_[block].place == nobody) return false;
+  const placed_block was = std::exchange(place_at_[block], {});
+  block_at_[was.place] = nobody;
+  taken_.remove(was.place);
+  return was.changes_stream;
 }
 
 std::optional<std::uint32_t> follower::placed_at_or_below(std::uint32_t place) const noexcept {
@@ -104,7 +106,7 @@ std::optional<std::uint32_t> follower::placed_at_or_below(std::uint32_t place) c
 std::uint64_t follower::metadata_bytes() const noexcept {
   return plan_->allocations.size() * (sizeof(planned_allocation) + sizeof(std::uint32_t)) +
          offsets_.size() * (sizeof(std::uint64_t) + sizeof(std::uint32_t)) + known_.capacity() * sizeof(known_[0]) +
-         place_at_.capacity() * sizeof(std::uint32_t);
+         place_at_.capacity() * sizeof(placed_block) + changes_stream_.capacity() / 8;
 }
 
 }  // namespace gpumem::plan

@@ -28,9 +28,11 @@ class follower {
   /// Of a place, which several allocations that are never live together share: its offset, and its rank among all.
   [[nodiscard]] std::uint64_t offset(std::uint32_t place) const noexcept { return offsets_[place]; }
 
-  /// A block, any number, begins at this place; until it is gone. Throws with nothing changed.
+  /// A block, any number, begins at the place that the latest `next` gave; until it is gone. Throws with nothing
+  /// changed.
   void placed(std::uint32_t place, std::uint32_t block);
-  void gone(std::uint32_t block) noexcept;
+  /// True where the plan gives memory of it to another stream next.
+  bool gone(std::uint32_t block) noexcept;
   /// The block that was placed at `place` or, if there is none, at the next one below.
   [[nodiscard]] std::optional<std::uint32_t> placed_at_or_below(std::uint32_t place) const noexcept;
 
@@ -61,8 +63,14 @@ class follower {
   std::uint64_t last_number_ = nobody;
   rank_set taken_;
   std::vector<std::uint32_t> block_at_;  ///< by place
-  std::vector<std::uint32_t> place_at_;  ///< by block
+  struct placed_block {
+    std::uint32_t place = nobody;
+    bool changes_stream = false;
+  };
+  std::vector<placed_block> place_at_;  ///< by block
+  std::vector<bool> changes_stream_;    ///< by allocation
   std::uint64_t history_[remembered] = {};
+  std::uint32_t latest_given_ = 0;
   std::uint32_t cursor_ = 0;
   std::uint32_t in_a_row_ = 0;  ///< departures
 };

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "gpumem/settings.hpp"
 #include "solve.hpp"
 
 namespace gpumem::plan {
@@ -57,9 +58,15 @@ struct step {
 /// `invalid_argument` where there is no allocation, or a free of what is not live.
 [[nodiscard]] result<step> step_of(const std::vector<recorded_op>& recorded);
 
-/// The whole way; solves within the given limits.
+/// The whole way; solves within the given limits. Under `poll`, where memory that one stream freed may still be in use
+/// when another one's request comes, each stream's blocks get offsets of their own, unless that makes the plan more
+/// than a fifth higher. Otherwise streams share offsets.
 [[nodiscard]] result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solve_options& with,
-                                          solution* solved = nullptr);
+                                          solution* solved = nullptr, stream_reuse reuse = stream_reuse::poll);
+
+/// By allocation: whether any of its memory goes to another stream next. The step that comes round again counts.
+/// O(n log n).
+[[nodiscard]] std::vector<bool> changes_stream(const step_plan& of);
 
 /// A number that two plans for the same requests share: over sizes, streams, order and where it repeats.
 [[nodiscard]] std::uint64_t fingerprint(const std::vector<planned_allocation>& allocations, std::uint32_t repeat_from);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "log.hpp"
 #include "pool.hpp"
@@ -35,17 +36,15 @@ block_index pool::place_planned(guard& lock, want& w, std::uint64_t stream_key) 
     open_first(lock, w);
     w.klass = klass;
   }
+  fence_promised();
   block_index i = no_block;
   const std::optional<std::uint32_t> place = follower_->next(w.bytes, stream_key);
   if (place && !w.capturing && plan_has_memory()) {
     const address begin = plan_begin_ + follower_->offset(*place);
-    i = begin % w.alignment == 0 ? free_at(w, *place, begin) : no_block;
-    if (i == no_block && !uses_.waiting().empty()) {
-      poll();
-      i = free_at(w, *place, begin);
-    }
+    i = begin % w.alignment == 0 ? free_when_done(lock, w, *place, begin) : no_block;
     if (i != no_block) {
-      i = heap_.carve_at(i, begin, w.bytes, heap_.at(i).owner);
+      const owner_id o = heap_.at(i).owner;
+      i = heap_.carve_at(i, begin, w.bytes, o == idle_owner ? w.owner : o);
       note_placed(*place, i);
     }
   }
@@ -69,8 +68,35 @@ void pool::note_placed(std::uint32_t place, block_index i) noexcept {
   }
 }
 
+// What the plan gives to another stream next gets its fence at the first request behind the free, so that the work
+// before it can be seen to be done when that stream asks. Under `device` the fence is recorded when it is waited for.
+void pool::fence_promised() noexcept {
+  if (!promised_ || config_.reuse == stream_reuse::device || streams_.captures() > 0) return;
+  promised_ = false;
+  for (owner_id o = 1; o < streams_.end(); ++o) {
+    if (!std::exchange(streams_[o].promised, false)) continue;
+    if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) streams_.let_go(*f);
+  }
+}
+
+// As `free_at`, also where what other streams did there is done by now. Under `host` the first of them is waited for.
+block_index pool::free_when_done(guard& lock, const want& w, std::uint32_t place, address begin) {
+  owner_id other = idle_owner;
+  const block_index at_once = free_at(w, place, begin, &other);
+  if (at_once != no_block || (other == idle_owner && uses_.waiting().empty())) return at_once;
+  poll();
+  const block_index i = free_at(w, place, begin, &other);
+  if (i != no_block || other == idle_owner || config_.reuse != stream_reuse::host) return i;
+  held_fences behind{streams_};
+  if (behind.add_cover_of(other)) wait_for(lock, behind.all().front());
+  poll();
+  return free_at(w, place, begin, &other);
+}
+
 // The free block that contains all of a place, after the request's stream was ordered behind those whose memory it is.
-block_index pool::free_at(const want& w, std::uint32_t place, address begin) {
+// Where an owner is in the way that may not be waited for on the device, none, and that owner.
+block_index pool::free_at(const want& w, std::uint32_t place, address begin, owner_id* in_the_way) {
+  *in_the_way = idle_owner;
   const std::optional<std::uint32_t> below = follower_->placed_at_or_below(place);
   block_index first = below ? *below : heap_.segments()[plan_segment_].first;
   while (heap_.at(first).begin + heap_.at(first).bytes <= begin) first = heap_.at(first).above;
@@ -83,7 +109,10 @@ block_index pool::free_at(const want& w, std::uint32_t place, address begin) {
     if (o != w.owner && o != idle_owner) {
       const bool takes = config_.reuse == stream_reuse::device && streams_.captures() == 0 &&
                          (!streams_[o].is_graph || streams_[o].gone);
-      if (!takes) return no_block;
+      if (!takes) {
+        *in_the_way = o;
+        return no_block;
+      }
       if (std::find(others.begin(), others.end(), o) == others.end()) others.push_back(o);
     }
     if (heap_.at(i).begin + heap_.at(i).bytes >= end) break;
@@ -92,7 +121,7 @@ block_index pool::free_at(const want& w, std::uint32_t place, address begin) {
   for (const owner_id o : others) {
     if (!streams_.order_behind(w.owner, o)) return no_block;
   }
-  if (!several) return first;
+  if (!several || others.empty()) return first;  // parts of own and idle blocks are cut out where they are
   streams_[w.owner].dirty = true;
   return heap_.unite(first, end, w.owner, streams_[w.owner].epoch);
 }

@@ -27,6 +27,7 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
       streams_{on, heap_, config_.stream_ids},
       uses_{heap_, streams_, config_.name},
       follower_{config_.plan != nullptr ? std::make_unique<plan::follower>(config_.plan) : nullptr} {
+  if (follower_ != nullptr) streams_.keep_idle_apart();
   if (on.info().page_bytes != 0) page_rules_ = policy_.pages(view());
   no_report_ = {errc::out_of_memory, fmt::format("out of memory on pool {} ({}); the host has no memory for the report",
                                                  config_.name, config_.policy_name)};
@@ -258,7 +259,7 @@ status pool::release_block(address at, const release& stated) {
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
   // From here on nothing takes host memory that can fail.
-  if (follower_ != nullptr) follower_->gone(i);
+  if (follower_ != nullptr && follower_->gone(i)) promised_ = streams_[o].promised = true;
   if (config_.before_free) config_.before_free(at, requested, streams_[o].stream);
   ++counts_.frees;
   counts_.requested_bytes -= requested;

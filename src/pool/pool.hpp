@@ -158,7 +158,11 @@ class pool final : private arena_below {
   block_index place_planned(guard& lock, want& w, std::uint64_t stream_key) GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] bool plan_has_memory() GPUMEM_REQUIRES(mutex_);
   void note_placed(std::uint32_t place, block_index i) noexcept GPUMEM_REQUIRES(mutex_);
-  [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin) GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin, owner_id* in_the_way)
+      GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] block_index free_when_done(guard& lock, const want& w, std::uint32_t place, address begin)
+      GPUMEM_REQUIRES(mutex_);
+  void fence_promised() noexcept GPUMEM_REQUIRES(mutex_);
   block_index climb_beside_plan(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
 
   // oom_ladder.cpp
@@ -284,6 +288,7 @@ class pool final : private arena_below {
   std::unique_ptr<plan::follower> follower_ GPUMEM_GUARDED_BY(mutex_);  // null: no plan
   segment_index plan_segment_ GPUMEM_GUARDED_BY(mutex_) = 0;
   address plan_begin_ GPUMEM_GUARDED_BY(mutex_) = 0;  // 0: the plan's memory could not be had
+  bool promised_ GPUMEM_GUARDED_BY(mutex_) = false;   // a slot's `promised` is set
 };
 
 }  // namespace gpumem

@@ -41,6 +41,7 @@ struct stream_slot {
   bool capturing = false;
   bool is_graph = false;  ///< owns what a capture allocated; nobody else may touch it
   bool dirty = false;     ///< something was freed since the last fence
+  bool promised = false;  ///< a plan gives some of that to another stream
   stream_ref stream;
   std::uint64_t key = 0;         ///< of the stream, or the graph's number
   std::uint64_t foreign = 0;     ///< the context of a stream that is not of the device's own; 0: it is
@@ -95,7 +96,9 @@ class stream_order {
   [[nodiscard]] owner_id end() const noexcept { return static_cast<owner_id>(slots_.size()); }
 
   /// True while only one stream has ever been seen: then idle memory may as well be its own.
-  [[nodiscard]] bool single() const noexcept { return seen_ <= 1; }
+  [[nodiscard]] bool single() const noexcept { return seen_ <= 1 && !keeps_idle_apart_; }
+  /// Idle memory stays idle beside what a first stream freed, for a plan that has places for later streams there.
+  void keep_idle_apart() noexcept { keeps_idle_apart_ = true; }
   [[nodiscard]] unsigned captures() const noexcept { return captures_; }
   /// What that owner freed may go to others, behind a fence: not while a graph that may run again owns it.
   [[nodiscard]] bool serves_others(owner_id o) const noexcept {
@@ -184,6 +187,7 @@ class stream_order {
   unsigned captures_ = 0;
   unsigned foreign_captures_ = 0;
   unsigned seen_ = 0;
+  bool keeps_idle_apart_ = false;
 };
 
 }  // namespace gpumem

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +28,7 @@ class planned : public ::testing::Test {
   void SetUp() override {
     path_ = ::testing::TempDir() + "gpumem_planned_" + ::testing::UnitTest::GetInstance()->current_test_info()->name() +
             ".plan";
+    std::replace(path_.begin() + static_cast<std::ptrdiff_t>(::testing::TempDir().size()), path_.end(), '/', '_');
   }
   void TearDown() override {
     if (a_ != nullptr) {
@@ -39,7 +41,7 @@ class planned : public ::testing::Test {
   }
 
   status write_plan_of(const std::vector<recorded_op>& ops) {
-    const auto made = plan::make_plan(ops, {.time_limit = std::chrono::seconds{5}, .tolerance = 0.1});
+    const auto made = plan::make_plan(ops, {.time_limit = std::chrono::seconds{5}, .tolerance = 0.1}, nullptr, reuse_);
     if (!made) return made.why();
     plan_ = *made;
     return plan::write_plan(path_, plan_);
@@ -48,7 +50,7 @@ class planned : public ::testing::Test {
     settings s;
     s.policy = policy;
     s.plan_path = path_;
-    s.reuse = stream_reuse::device;  // places are shared between streams where one may wait for another
+    s.reuse = reuse_;
     if (!limit.empty()) {
       if (status ok = s.set("limit", limit); !ok) return ok;
     }
@@ -62,7 +64,7 @@ class planned : public ::testing::Test {
     while (streams_.size() <= stream) streams_.push_back(device_.create_stream());
     void* const p = a_->allocate(bytes, streams_[stream]);
     device_.handed_out(reinterpret_cast<address>(p), bytes, streams_[stream]);
-    device_.enqueue_use(streams_[stream], 1000, reinterpret_cast<address>(p), bytes);
+    device_.enqueue_use(streams_[stream], lag_ns_, reinterpret_cast<address>(p), bytes);
     blocks_[block] = p;
   }
   void give(std::uint32_t block) {
@@ -83,6 +85,8 @@ class planned : public ::testing::Test {
   [[nodiscard]] statistics stats() const { return *a_->stats(0); }
 
   sim_device device_;
+  stream_reuse reuse_ = stream_reuse::device;  // streams share places, and wait for each other
+  std::uint64_t lag_ns_ = 1000;
   std::string path_;
   plan::step_plan plan_;
   std::unique_ptr<allocator> a_;
@@ -144,6 +148,54 @@ TEST_F(planned, shares_places_between_streams_only_in_order) {
   EXPECT_GT(stats().device_waits, 0U);
   EXPECT_EQ(stats().grown_segments, 1U);
 }
+
+TEST_F(planned, keeps_streams_apart_under_poll_and_asks_for_nothing) {
+  std::vector<recorded_op> ops = step(3);
+  for (recorded_op& op : ops) {
+    if (op.free || op.block % 4 != 0) continue;
+    op.stream = 1;
+    op.bytes = 1 + op.bytes / 64;
+  }
+  reuse_ = stream_reuse::poll;
+  lag_ns_ = 1'000'000'000;
+  ASSERT_TRUE(write_plan_of(ops));
+  ASSERT_TRUE(open());
+  for (int k = 0; k < 3; ++k) play(ops);
+  EXPECT_EQ(stats().plan_departures, 0U);
+  EXPECT_EQ(stats().grown_segments, 1U);
+  EXPECT_EQ(stats().fences, 0U);
+}
+
+/// Stream 1 gets a place that stream 0 freed a request before.
+class planned_turns : public planned, public ::testing::WithParamInterface<stream_reuse> {
+ protected:
+  /// Departures of a step, with so much time between the free and the other stream's request.
+  std::uint64_t departures_after(std::uint64_t between_ns) {
+    reuse_ = GetParam();
+    lag_ns_ = 1'000'000;
+    const std::vector<recorded_op> ops{{.bytes = 4 * mib, .block = 0}, {.block = 0, .free = true},
+                                       {.bytes = 512, .block = 1},     {.bytes = 4 * mib, .block = 2, .stream = 1},
+                                       {.block = 1, .free = true},     {.block = 2, .free = true}};
+    EXPECT_TRUE(write_plan_of(ops));
+    EXPECT_EQ(plan_.height_bytes, 4 * mib + 512);
+    EXPECT_TRUE(open());
+    play({ops[0], ops[1], ops[2]});
+    device_.advance_by(between_ns);
+    play({ops[3], ops[4], ops[5]});
+    return stats().plan_departures;
+  }
+};
+
+TEST_P(planned_turns, gives_a_place_to_another_stream_when_the_work_there_is_done) {
+  EXPECT_EQ(departures_after(2'000'000), 0U);
+}
+
+TEST_P(planned_turns, gives_no_place_to_another_stream_before_unless_one_waits) {
+  EXPECT_EQ(departures_after(0) == 0, GetParam() != stream_reuse::poll);
+}
+
+INSTANTIATE_TEST_SUITE_P(reuse, planned_turns,
+                         ::testing::Values(stream_reuse::poll, stream_reuse::device, stream_reuse::host));
 
 TEST_F(planned, serves_what_departs_beside_the_plan_and_counts_it) {
   const std::vector<recorded_op> ops = step(4);

@@ -104,6 +104,44 @@ TEST(make_plan, places_the_step) {
   EXPECT_EQ(made->height_bytes, made->lower_bound_bytes);
 }
 
+/// 10,000 bytes for good and 1,000 for a while on stream 0, then 1,000 for a while on stream 1.
+std::vector<recorded_op> one_after_another(std::uint64_t first_bytes) {
+  return {{.bytes = first_bytes, .block = 0},       {.bytes = 1000, .block = 1}, {.block = 1, .free = true},
+          {.bytes = 1000, .block = 2, .stream = 1}, {.block = 2, .free = true},  {.block = 0, .free = true}};
+}
+
+TEST(make_plan, gives_streams_offsets_of_their_own_under_poll) {
+  const auto apart = make_plan(one_after_another(10'000), {});
+  ASSERT_TRUE(apart) << apart.why().message();
+  EXPECT_EQ(apart->height_bytes, 10'240U + 1024 + 1024);
+  EXPECT_EQ(apart->lower_bound_bytes, 10'240U + 1024);
+  EXPECT_EQ(changes_stream(*apart), (std::vector<bool>{false, false, false}));
+
+  const auto shared = make_plan(one_after_another(10'000), {}, nullptr, stream_reuse::device);
+  ASSERT_TRUE(shared) << shared.why().message();
+  EXPECT_EQ(shared->height_bytes, 10'240U + 1024);
+  EXPECT_EQ(changes_stream(*shared), (std::vector<bool>{false, true, true}));
+}
+
+TEST(make_plan, shares_offsets_between_streams_where_it_saves_more_than_a_fifth_or_a_capacity_asks_for_it) {
+  const auto much = make_plan(one_after_another(2'000), {});
+  ASSERT_TRUE(much) << much.why().message();
+  EXPECT_EQ(much->height_bytes, 2'048U + 1024);
+  const auto within = make_plan(one_after_another(10'000), {.capacity = 10'240 + 1024});
+  ASSERT_TRUE(within) << within.why().message();
+  EXPECT_EQ(within->height_bytes, 10'240U + 1024);
+}
+
+TEST(changes_stream, sees_parts_of_a_block_and_the_step_that_comes_round_again) {
+  step_plan of;
+  of.allocations = {{.bytes = 512, .offset = 0, .stream = 1},       // once; its memory goes to stream 0
+                    {.bytes = 2048, .offset = 0, .stream = 0},      // all of it again to stream 0, but for the middle
+                    {.bytes = 512, .offset = 512, .stream = 2},     // goes to stream 0 when the step comes again
+                    {.bytes = 1024, .offset = 2048, .stream = 0}};  // to itself
+  of.repeat_from = 1;
+  EXPECT_EQ(changes_stream(of), (std::vector<bool>{true, true, true, false}));
+}
+
 TEST(fingerprint, tells_sizes_streams_order_and_repetition_apart) {
   const std::vector<planned_allocation> some{{.bytes = 512}, {.bytes = 1024, .stream = 1}};
   const std::uint64_t print = fingerprint(some, 0);
