@@ -125,7 +125,7 @@ const std::map<std::string, row_test>& tests() {
          migrated m{cell};
          ASSERT_TRUE(m.allocate(mib));
          EXPECT_LT(m.card().used_bytes(), gib) << "growth and a limit combine";
-         EXPECT_EQ(filled(m), 4 * gib);
+         EXPECT_GT(filled(m), 4 * gib - 64 * mib) << "what is left is less than a request of 64 MiB";
        }},
       {"TensorFlow: `set_logical_device_configuration`",
        [](const std::string& cell) {
