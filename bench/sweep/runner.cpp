@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -55,7 +56,8 @@ result<bool> run_one(const sweep_plan& plan, const run_options& with, const unit
                      result_file& times) {
   const auto began = std::chrono::steady_clock::now();
   const std::string head = row_head(plan, which);
-  const auto child = run_child(with.program, {"unit"}, request_of(plan, which), with.time_limit);
+  const auto child =
+      run_child(with.program, {"unit", std::to_string(::getpid())}, request_of(plan, which), with.time_limit);
   if (!child) return child.why();
   const unit_outcome outcome = outcome_of(head, *child, with.time_limit);
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();

@@ -216,7 +216,7 @@ bool is_sweep_command(std::string_view word) noexcept { return word == "sweep" |
 
 int sweep_main(const std::vector<std::string>& words) {
   const std::vector<std::string> rest(words.begin() + 1, words.end());
-  if (words.front() == "unit") return serve_unit();
+  if (words.front() == "unit") return serve_unit(words.size() > 1 ? words[1] : "");
   return words.front() == "merge" ? run_merge(rest) : run_sweep(rest);
 }
 

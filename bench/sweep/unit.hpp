@@ -8,8 +8,8 @@
 namespace gpumem::bench::sweep {
 
 /// `gpumem_bench unit`: two lines on standard output, the row and the times. Exit status 0, also where the row says
-/// that the trace is damaged; 2 where the request is none.
-int serve_unit();
+/// that the trace is damaged; 2 where the request is none. `parent`: the process that it ends with; empty: nobody.
+int serve_unit(const std::string& parent);
 
 /// The row and the times of a request; what a unit is, without the process around it.
 struct unit_rows {
