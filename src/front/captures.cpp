@@ -232,8 +232,8 @@ status captures::notice(device& on, stream_ref s, std::uint64_t now) {
   return {};
 }
 
-// The end of a capture is nobody's to tell where its stream allocates nothing more, and its handle may be dead. Of
-// blocking streams the driver tells without a handle that none of them captures.
+// A stream that allocates nothing more never tells that its capture has ended, and its handle may be dead by then. For
+// blocking streams no handle is needed: the driver says of all of them together that none captures.
 void captures::end_blocking_ones_over(device& on) {
   std::vector<capture_log::entry> open = log_.noticed_on(on);
   std::erase_if(open, [](const capture_log::entry& e) { return !e.blocking; });

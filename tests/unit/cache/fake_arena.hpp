@@ -1,4 +1,4 @@
-/// An arena of a fake kind: it hands out addresses that never were and counts what comes back.
+/// A fake arena: it hands out addresses with no memory behind them, and counts the blocks that come back.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -136,7 +136,7 @@ TEST_F(BlockUses, StayWhereAStreamCannotBeOrderedBehindThem) {
   uses_.free(shared_, mine_);
   EXPECT_FALSE(uses_.take_over(waiter, shared_)) << "a fence is missing";
   t_.streams[mine_].is_graph = true;
-  EXPECT_FALSE(uses_.take_over_all(waiter, idle_owner)) << "a graph's memory is nobody else's";
+  EXPECT_FALSE(uses_.take_over_all(waiter, idle_owner)) << "no other stream may have a graph's memory";
   t_.streams[mine_].is_graph = false;
   EXPECT_THAT(uses_.waiting(), ElementsAre(shared_));
 }
