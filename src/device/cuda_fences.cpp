@@ -19,6 +19,7 @@ CUstream stream_of(stream_ref s) { return static_cast<CUstream>(s.handle); }
 
 /// The default streams are those of whatever context is current.
 bool depends_on_context(stream_ref s) { return reinterpret_cast<std::uintptr_t>(s.handle) <= 2; }
+bool is_legacy(stream_ref s) { return reinterpret_cast<std::uintptr_t>(s.handle) <= 1; }
 
 using on_gone = std::function<void()>;
 void CUDA_CB graph_is_gone(void* data) {
@@ -59,7 +60,10 @@ void cuda_device::keep_event(CUevent e) noexcept {
   events_.push_back(e);
 }
 
+// An event on the legacy stream would wait for every blocking stream, and all of them for it: an order that the program
+// did not make. One on the context is behind as much, and nothing waits for it.
 result<fence> cuda_device::do_record(stream_ref on) {
+  if (is_legacy(on) && driver_.ctx_record_event) return do_record_context();
   const entered here{*this};
   if (!here.ok()) return here.why();
   const result<CUevent> e = take_event();
@@ -192,16 +196,14 @@ result<std::uint64_t> cuda_device::do_stream_id(stream_ref of) {
 result<std::uint64_t> cuda_device::do_capture_id(stream_ref of) {
   std::optional<entered> here;
   const bool usable = condition() == device_condition::usable;
-  if (usable && depends_on_context(of) && stream_of(of) != CU_STREAM_PER_THREAD) {
-    return std::uint64_t{0};  // the legacy stream cannot capture
-  }
+  if (usable && is_legacy(of)) return std::uint64_t{0};  // it cannot capture
   CUcontext current = nullptr;
   const bool in_place = usable && (!depends_on_context(of) || (driver_.ctx_get_current(&current) == CUDA_SUCCESS &&
                                                                current != nullptr && current == context_.load()));
   if (!in_place) {
     here.emplace(*this);
     if (!here->ok()) return here->why();
-    if (depends_on_context(of) && stream_of(of) != CU_STREAM_PER_THREAD) return std::uint64_t{0};
+    if (is_legacy(of)) return std::uint64_t{0};
   }
   CUstreamCaptureStatus now = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0;

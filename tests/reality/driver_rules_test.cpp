@@ -171,6 +171,35 @@ TEST_F(DriverRules, B5ManyFencesAreAskedInOneScope) {
   EXPECT_LE(scopes() - before, 24U) << "four calls a fence before";
 }
 
+// B3: an event on the legacy stream waits for all blocking streams, and they wait for it. Here the first one's work
+// waits for a signal that the second one sends.
+TEST_F(DriverRules, B3AFenceBehindTheLegacyStreamOrdersNoBlockingStreams) {
+  open({{"limit", "1GiB"}});
+  const auto blocking = [] {
+    CUstream s = nullptr;
+    EXPECT_EQ(cuStreamCreate(&s, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+    return s;
+  };
+  CUstream const a = blocking();
+  CUstream const b = blocking();
+  void* const p = take(600 * mib, nullptr);
+  void* const q = take(64 * mib, a);
+  use(a, q, 64 * mib, 3'600'000'000'000);  // until b has sent its signal
+  give(p);
+  const auto fenced = [] { return simcuda::calls("cuEventRecord") + simcuda::calls("cuCtxRecordEvent"); };
+  const std::uint64_t before = fenced();
+  void* const r = take(200 * mib, b);
+  EXPECT_GT(fenced(), before) << "the block of the legacy stream was wanted";
+  use(b, r, 200 * mib);
+  CUevent e = nullptr;
+  ASSERT_EQ(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(e, b), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventSynchronize(e), CUDA_SUCCESS);
+  EXPECT_LT(simcuda::device(0).now_ns(), 3'600'000'000'000U) << "b waits for a, and a for b";
+  give(q);
+  give(r);
+}
+
 // B1: no stream is made to wait for another one unless the program asks for that: here the first one's work waits for a
 // signal that the second one sends.
 TEST_F(DriverRules, B1NoStreamWaitsForAnotherUnlessItIsAskedTo) {
