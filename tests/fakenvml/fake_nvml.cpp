@@ -8,9 +8,11 @@
 //   FAKENVML_CELSIUS=0=45        temperature; without it the card does not tell
 //   FAKENVML_WATTS=0=120         drawn, of 300 W
 //   FAKENVML_PIDS=0=123,0=456    a process with a context on a card, with 256 MiB
+//   FAKENVML_OWN_PERCENT=50      this process has a context on card 0, and so much of what is in use there
 //   FAKENVML_MIG=2=2             a card in MIG mode with so many instances, of 4 GiB, with 1 GiB in use each
 // PCI addresses fall with the index, so that NVML's order is not that of CUDA_DEVICE_ORDER=PCI_BUS_ID.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -149,10 +151,17 @@ int nvmlDeviceGetUtilizationRates(void* device, utilization_t* out) {
   return success;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, process_t* list) {
-  const auto pids = values_for("FAKENVML_PIDS", number(device));
-  const auto there = static_cast<unsigned>(pids.size());
+  std::vector<process_t> all;
+  for (const unsigned long long pid : values_for("FAKENVML_PIDS", number(device))) {
+    all.push_back({static_cast<unsigned>(pid), 256 * mib, 0, 0});
+  }
+  if (const std::string own = text_of("FAKENVML_OWN_PERCENT"); number(device) == 0 && !own.empty()) {
+    const unsigned long long percent = std::strtoull(own.c_str(), nullptr, 10);
+    all.push_back({static_cast<unsigned>(getpid()), used_on(0) * percent / 100, 0, 0});
+  }
+  const auto there = static_cast<unsigned>(all.size());
   if (*count < there) return *count = there, insufficient_size;
-  for (unsigned i = 0; i < there; ++i) list[i] = {static_cast<unsigned>(pids[i]), 256 * mib, 0, 0};
+  std::ranges::copy(all, list);
   return *count = there, success;
 }
 int nvmlDeviceGetTemperature(void* device, unsigned /*sensor*/, unsigned* out) {

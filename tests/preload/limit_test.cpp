@@ -142,6 +142,22 @@ TEST_F(Limit, AModuleIsMeasuredAndDeducted) {
   EXPECT_EQ(try_allocate(&at, 180 * mib), CUDA_SUCCESS);
 }
 
+// Half of what a module's load adds to the device's use is another process's, which allocated meanwhile.
+TEST_F(Limit, WhatOthersAllocateDuringAMeasuredCallIsNotThisProcesss) {
+  setenv("SIMCUDA_MODULE_BYTES", "24MiB", 1);
+  setenv("GPUMEM_NVML", GPUMEM_TEST_NVML, 1);
+  setenv("FAKENVML_CARDS", "1", 1);
+  setenv("FAKENVML_UUIDS", "00000000-0000-0000-0000-000000000000", 1);
+  setenv("FAKENVML_MIB", "1024", 1);
+  setenv("FAKENVML_DRIVER", std::getenv("GPUMEM_CUDA_DRIVER"), 1);
+  setenv("FAKENVML_OWN_PERCENT", "50", 1);
+  begin();
+  EXPECT_EQ(memory().first, (256 - 16 - 16) * mib) << "half of a context of 32 MiB, and the headroom";
+  static CUmodule module = nullptr;  // never unloaded
+  ASSERT_EQ(linked<PFN_cuModuleLoadData_v2000>("cuModuleLoadData")(&module, "code"), CUDA_SUCCESS);
+  EXPECT_EQ(memory().first, (256 - 16 - 16 - 12) * mib);
+}
+
 TEST_F(Limit, ALimitSmallerThanTheContextSaysSo) {
   setenv("SIMCUDA_CONTEXT_BYTES", "300MiB", 1);
   begin();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,11 +51,35 @@ const std::vector<gpu_usage>& used_at_first() {
   return *seen;
 }
 
-/// What is used beside gpumem's segments and what was counted.
-used_memory unaccounted(const served_device& d) {
-  used_memory out{.ordinal = d.ordinal};
+/// The GPU of a device as NVML sees it now; nothing where NVML cannot tell.
+std::optional<gpu_usage> seen_by_nvml(const served_device& d) {
+  const result<std::vector<gpu_usage>> now = gpu_usage_now();
+  if (!now) return std::nullopt;
+  const auto found = std::ranges::find(*now, d.on->info().uuid, &gpu_usage::uuid);
+  return found != now->end() ? std::optional{*found} : std::nullopt;
+}
+
+/// NVML's figure for this process; nothing where it has none, as in a container with process numbers of its own.
+std::optional<std::uint64_t> own_bytes(const gpu_usage& g) {
+  for (const gpu_process& p : g.processes) {
+    if (p.pid == static_cast<unsigned>(getpid())) return p.used_bytes;
+  }
+  return std::nullopt;
+}
+
+/// What is used beside gpumem's segments and what was counted: by this process where NVML tells it apart, else by all.
+/// Of two looks whose difference counts both are of one kind, or other processes' allocations would be in it.
+used_memory unaccounted(const served_device& d, bool of_process) {
+  used_memory out{.of_process = of_process, .ordinal = d.ordinal};
   std::uint64_t used = 0;
-  out.known = used_on_current(&used);
+  if (of_process) {
+    const std::optional<gpu_usage> now = seen_by_nvml(d);
+    const std::optional<std::uint64_t> own = now ? own_bytes(*now) : std::nullopt;
+    out.known = own.has_value();
+    used = own.value_or(0);
+  } else {
+    out.known = used_on_current(&used);
+  }
   const std::uint64_t ours = reserved_by(d) + d.account.counted_bytes();
   out.bytes = used > ours ? used - ours : 0;
   return out;
@@ -63,18 +88,11 @@ used_memory unaccounted(const served_device& d) {
 }  // namespace
 
 std::uint64_t process_bytes(const served_device& d) noexcept {
-  const std::string& uuid = d.on->info().uuid;
-  if (!d.on->info().simulated) {
-    if (const result<std::vector<gpu_usage>> now = gpu_usage_now()) {
-      for (const gpu_usage& g : *now) {
-        if (g.uuid != uuid) continue;
-        for (const gpu_process& p : g.processes) {
-          if (p.pid == static_cast<unsigned>(getpid()) && p.used_bytes) return *p.used_bytes;
-        }
-        for (const gpu_usage& before : used_at_first()) {
-          if (before.uuid == uuid) return g.used_bytes > before.used_bytes ? g.used_bytes - before.used_bytes : 0;
-        }
-      }
+  if (const std::optional<gpu_usage> now = seen_by_nvml(d)) {
+    if (const std::optional<std::uint64_t> own = own_bytes(*now)) return *own;
+    const auto before = std::ranges::find(used_at_first(), now->uuid, &gpu_usage::uuid);
+    if (before != used_at_first().end() && !d.on->info().simulated) {  // a simulated card is this process's alone
+      return now->used_bytes > before->used_bytes ? now->used_bytes - before->used_bytes : 0;
     }
   }
   std::uint64_t used = 0;
@@ -159,7 +177,9 @@ used_memory measure_before() noexcept {
   CUresult refusal = CUDA_SUCCESS;
   static_cast<void>(used_at_first());
   const served_device* const d = current_device(&refusal);
-  return d != nullptr && d->account.active() ? unaccounted(*d) : used_memory{};
+  if (d == nullptr || !d->account.active()) return {};
+  const used_memory own = unaccounted(*d, true);
+  return own.known ? own : unaccounted(*d, false);
 }
 
 void measure_after(const used_memory& before) noexcept {
@@ -170,7 +190,7 @@ void measure_after(const used_memory& before) noexcept {
   constexpr int looks = 3;
   std::uint64_t least = UINT64_MAX;
   for (int i = 0; i < looks; ++i) {
-    const used_memory now = unaccounted(*d);
+    const used_memory now = unaccounted(*d, before.of_process);
     if (!now.known) return;
     least = std::min(least, now.bytes);
     if (least <= before.bytes) return;

@@ -57,6 +57,7 @@ CUresult freed(receipts& where, std::uint64_t what, Free&& free) noexcept {
 /// measured call took. `known` false: nobody can tell.
 struct used_memory {
   bool known = false;
+  bool of_process = false;  ///< by this process, as NVML says; else by all that use the device
   int ordinal = -1;
   std::uint64_t bytes = 0;  ///< without what gpumem and the counted calls have
 };
