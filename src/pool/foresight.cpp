@@ -67,7 +67,7 @@ block_index pool::search_large(guard& lock, want& w) {
     page_step step;
     const page_plan plan = plan_pages(w, *at, {}, {}, &step);
     if (plan == page_plan::wait_first && may_wait && wait_for_fences(lock)) {  // with what is idle then, look again
-      poll();
+      poll(lock);
       continue;
     }
     if (plan != page_plan::ready) break;
@@ -99,7 +99,7 @@ bool pool::page_in_ahead(guard& lock, want& w) {
       plan = plan_pages(w, *at, {}, {}, &step);
     }
     if (plan == page_plan::wait_first && may_wait && wait_for_fences(lock)) {
-      poll();
+      poll(lock);
       continue;
     }
     if (plan != page_plan::ready) return false;

@@ -31,7 +31,7 @@ std::uint64_t pool::return_idle(guard& lock, std::uint64_t bytes) {
     lost_bytes_ += going.bytes;  // nobody's until the driver has taken it
     status taken;
     {
-      const blocking_call waits{calls_, lock, mutex_};
+      const blocking_call waits{calls_.waits, lock, mutex_};
       taken = return_segment(device_, going);
       if (!taken) {
         log_if_possible([&] {
@@ -102,13 +102,13 @@ trim_result pool::trim(std::uint64_t bytes) {
   guard lock{mutex_};
   ++counts_.locks;
   trim_result out;
-  poll();
+  poll(lock);
   cache_.reclaim_all();
   const bool allowed = policy_.gives_back(give_back::trim, view());
   if (allowed) {
     out.returned_bytes = return_idle(lock, bytes);
     if (out.returned_bytes < bytes && wait_for_fences(lock)) {
-      poll();
+      poll(lock);
       out.returned_bytes += return_idle(lock, bytes - out.returned_bytes);
     }
   }

@@ -30,7 +30,7 @@ block_index pool::climb(guard& lock, want& w) {
   for (unsigned callback_rounds = 0;;) {
     w.limit_refused = w.device_refused = false;
     if (w.bytes <= std::max(budget_.limit(), budget_.reserved())) {
-      poll();
+      poll(lock);
       if (const block_index i = search(w); i != no_block) return i;
       if (cache_.reclaim_all()) {
         if (const block_index i = search(w); i != no_block) {
@@ -51,7 +51,7 @@ block_index pool::climb(guard& lock, want& w) {
       if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
       const bool worth_waiting = others_hold(w) || policy_.gives_back(give_back::pressure, view());
       if (worth_waiting && wait_for_fences(lock)) {
-        poll();
+        poll(lock);
         heap_.absorb_idle(w.owner);
         if (const block_index i = search(w); i != no_block) return i;
         if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
@@ -115,29 +115,35 @@ block_index pool::reuse_other_streams(guard& lock, want& w) {
       // already; with them back, neighbours may be merged into one that is.
       return uses_.take_over_all(w.owner, w.owner) ? search(w) : no_block;
     }
-    case stream_reuse::poll:
+    case stream_reuse::poll: {
       // Nobody waits, but the next poll can only see fences that exist.
-      for (owner_id o = 1; o < streams_.end(); ++o) {
-        if (!streams_.serves_others(o) || !streams_[o].dirty) continue;
-        if (o == w.owner || heap_.owns_nothing(o)) continue;
-        if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) streams_.let_go(*f);
+      {
+        const stream_order::later unlocked{streams_};
+        for (owner_id o = 1; o < streams_.end(); ++o) {
+          if (!streams_.serves_others(o) || !streams_[o].dirty) continue;
+          if (o == w.owner || heap_.owns_nothing(o)) continue;
+          if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) streams_.let_go(*f);
+        }
+        for (const block_index i : uses_.waiting()) {
+          if (const result<fence_index> f = streams_.cover(heap_.at(i).owner); f && *f != no_fence) streams_.let_go(*f);
+        }
       }
-      for (const block_index i : uses_.waiting()) {
-        if (const result<fence_index> f = streams_.cover(heap_.at(i).owner); f && *f != no_fence) streams_.let_go(*f);
-      }
-      return no_block;
+      const std::uint64_t before = streams_.fences_recorded();
+      record_fences(lock);
+      return streams_.fences_recorded() != before ? search(w) : no_block;
+    }
     case stream_reuse::host:
       if (from == no_block) {
         for (const block_index i : uses_.waiting()) {
           const block& b = heap_.at(i);
           if (b.klass != w.klass || b.bytes < w.bytes) continue;
-          return wait_for_fences(lock) ? (poll(), search(w)) : no_block;
+          return wait_for_fences(lock) ? (poll(lock), search(w)) : no_block;
         }
         return no_block;
       }
       held_fences behind{streams_};
       if (behind.add_cover_of(whose)) wait_for(lock, behind.all().front());
-      poll();
+      poll(lock);
       return search(w);
   }
   return no_block;
@@ -150,7 +156,7 @@ void pool::wait_for(guard& lock, fence_index f) {
   if (!streams_.may_wait_for(f)) return;
   status waited;
   {
-    const blocking_call waits{calls_, lock, mutex_};
+    const blocking_call waits{calls_.waits, lock, mutex_};
     waited = device_.wait_host(on_device);
   }
   if (waited.code() == errc::unsupported || waited.code() == errc::host_failure) return;
@@ -190,11 +196,16 @@ block_index pool::return_and_grow(guard& lock, want& w) {
 bool pool::wait_for_fences(guard& lock) {
   if (streams_.captures() > 0) return false;
   held_fences held{streams_};
-  for (owner_id o = 1; o < streams_.end(); ++o) {
-    if (!streams_.serves_others(o) || heap_.owns_nothing(o)) continue;
-    held.add_cover_of(o);
+  {
+    const stream_order::later unlocked{streams_};
+    for (owner_id o = 1; o < streams_.end(); ++o) {
+      if (!streams_.serves_others(o) || heap_.owns_nothing(o)) continue;
+      held.add_cover_of(o);
+    }
+    uses_.hold_fences(&held);
   }
-  uses_.hold_fences(&held);
+  record_fences(lock);
+  calls_.records.wait_for_none(lock);  // other threads'
   for (const fence_index f : held.all()) wait_for(lock, f);
   return !held.all().empty();
 }

@@ -255,7 +255,7 @@ status pool::carry(guard& lock, page_step& step, reservation* reserved) {
   heap_.set_blocks_aside(2 * runs);
   status done;
   {
-    const blocking_call waits{calls_, lock, mutex_};
+    const blocking_call waits{calls_.waits, lock, mutex_};
     done = carry_out(device_, step);
   }
   heap_.set_blocks_aside(0);
@@ -285,7 +285,7 @@ pool::growth pool::page_in(guard& lock, want& w) {
     switch (plan_pages(w, *at, most, left, &step)) {
       case page_plan::wait_first:
         left.wait = false;
-        if (wait_for_fences(lock)) poll();
+        if (wait_for_fences(lock)) poll(lock);
         continue;
       case page_plan::give_back_first:
         // Idle runs may be too long for the pieces: given back, they make room for others.
@@ -340,7 +340,7 @@ std::uint64_t pool::return_stretches(guard& lock, std::uint64_t bytes, page_span
     take_stretch(begin, size);
     status taken;
     {
-      const blocking_call waits{calls_, lock, mutex_};
+      const blocking_call waits{calls_.waits, lock, mutex_};
       taken = return_runs(device_, going);
       if (!taken) {
         log_if_possible([&] {

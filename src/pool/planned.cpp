@@ -36,7 +36,7 @@ block_index pool::place_planned(guard& lock, want& w, std::uint64_t stream_key) 
     open_first(lock, w);
     w.klass = klass;
   }
-  fence_promised();
+  fence_promised(lock);
   block_index i = no_block;
   const std::optional<std::uint32_t> place = follower_->next(w.bytes, stream_key);
   if (place && !w.capturing && plan_has_memory()) {
@@ -70,13 +70,17 @@ void pool::note_placed(std::uint32_t place, block_index i) noexcept {
 
 // What the plan gives to another stream next gets its fence at the first request behind the free, so that the work
 // before it can be seen to be done when that stream asks. Under `device` the fence is recorded when it is waited for.
-void pool::fence_promised() noexcept {
+void pool::fence_promised(guard& lock) {
   if (!promised_ || config_.reuse == stream_reuse::device || streams_.captures() > 0) return;
   promised_ = false;
-  for (owner_id o = 1; o < streams_.end(); ++o) {
-    if (!std::exchange(streams_[o].promised, false)) continue;
-    if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) streams_.let_go(*f);
+  {
+    const stream_order::later unlocked{streams_};
+    for (owner_id o = 1; o < streams_.end(); ++o) {
+      if (!std::exchange(streams_[o].promised, false)) continue;
+      if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) streams_.let_go(*f);
+    }
   }
+  record_fences(lock);
 }
 
 // As `free_at`, also where what other streams did there is done by now. Under `host` the first of them is waited for.
@@ -84,12 +88,12 @@ block_index pool::free_when_done(guard& lock, const want& w, std::uint32_t place
   owner_id other = idle_owner;
   const block_index at_once = free_at(w, place, begin, &other);
   if (at_once != no_block || (other == idle_owner && uses_.waiting().empty())) return at_once;
-  poll();
+  poll(lock);
   const block_index i = free_at(w, place, begin, &other);
   if (i != no_block || other == idle_owner || config_.reuse != stream_reuse::host) return i;
   held_fences behind{streams_};
   if (behind.add_cover_of(other)) wait_for(lock, behind.all().front());
-  poll();
+  poll(lock);
   return free_at(w, place, begin, &other);
 }
 

@@ -230,7 +230,7 @@ status pool::release_block(address at, const release& stated) {
     key = *k;
     if (!streams_.key_is_known(*stated.stream) && cache_.free_by_key(at, key, stated)) return {};
   }
-  const guard lock{mutex_};
+  guard lock{mutex_};
   ++counts_.locks;
   const pointer_map::lookup seen = cache_.pointers().find(at);
   const owner_word held = seen.word();
@@ -271,7 +271,11 @@ status pool::release_block(address at, const release& stated) {
   if (uses_.any(i)) {
     cache_.pointers().erase(seen.at);
     if (lookahead_.is_large(b.bytes)) lookahead_.freed(b.begin);
-    uses_.free(i, o);
+    {
+      const stream_order::later unlocked{streams_};
+      uses_.free(i, o);
+    }
+    record_fences(lock);
   } else {
     const bool kept =
         mine != nullptr && cacheable(o, b.bytes) && cache_.keep(*mine, seen.at, {o, streams_[o].key}, b.bytes, b.klass);
@@ -281,10 +285,29 @@ status pool::release_block(address at, const release& stated) {
 }
 
 // Takes note of every fence that is done by now; while a capture is under way none is asked (`stream_order::ask`).
-void pool::poll() {
+// Records what uses still lack, for which the lock is given up.
+void pool::poll(guard& lock) {
+  {
+    const device::calls_together row{device_};
+    const stream_order::later unlocked{streams_};
+    streams_.poll();  // first: what is done on the owner's stream lets a fenced block go to everybody at once
+    uses_.poll();
+  }
+  record_fences(lock);
+}
+
+// Records the fences that were made under `stream_order::later`, without the lock: the driver blocks while the queue of
+// a stream is full, and that is no reason for other threads to wait.
+void pool::record_fences(guard& lock) {
+  const std::vector<unrecorded_fence> fences = streams_.take_unrecorded();
+  if (fences.empty()) return;
   const device::calls_together row{device_};
-  streams_.poll();  // first: what is done on the owner's stream lets a fenced block go to everybody at once
-  uses_.poll();
+  for (const unrecorded_fence& f : fences) streams_.recorded(f, record_unlocked(lock, f));
+}
+
+result<fence> pool::record_unlocked(guard& lock, const unrecorded_fence& f) {
+  const blocking_call waits{calls_.records, lock, mutex_};
+  return streams_.record_on_device(f);
 }
 
 status pool::record_use(address at, stream_ref s) {
@@ -312,7 +335,7 @@ status pool::record_use(address at, stream_ref s) {
 }
 
 status pool::stream_release(std::uint64_t key) {
-  const guard lock{mutex_};
+  guard lock{mutex_};
   ++counts_.locks;
   const std::optional<owner_id> o = streams_.find(key);
   if (!o) return {};
@@ -320,7 +343,12 @@ status pool::stream_release(std::uint64_t key) {
     return {errc::invalid_argument, "a stream that is capturing cannot be released; end the capture first"};
   }
   cache_.reclaim(*o);
-  streams_.stream_gone(*o);
+  {
+    const stream_order::later unlocked{streams_};
+    streams_.stream_gone(*o);
+  }
+  record_fences(lock);
+  calls_.records.wait_for_none(lock);  // another thread may name the handle, which is destroyed next
   return {};
 }
 
@@ -328,22 +356,27 @@ status pool::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
   guard lock{mutex_};
   ++counts_.locks;
   cache_.reclaim(idle_owner);  // what is freed from here on is looked at under the lock
-  if (!has_begun) poll();      // the last chance to learn of fences before the capture forbids asking
+  if (!has_begun) poll(lock);  // the last chance to learn of fences before the capture forbids asking
   status begun = streams_.capture_begin(streams_.slot_of(s, key)).why();
   // From here on no call begins that would spoil it; those under way are waited for.
-  if (begun) calls_.wait_for_none(lock);
+  if (begun) {
+    calls_.waits.wait_for_none(lock);
+    calls_.records.wait_for_none(lock);
+  }
   return begun;
 }
 
 void pool::forbid_fences(bool yes) {
-  const guard lock{mutex_};
+  guard lock{mutex_};
   ++counts_.locks;
   streams_.forbid_fences(yes);
+  if (yes) calls_.records.wait_for_none(lock);
 }
 
 void pool::forbid_foreign_fences(bool yes) {
-  const guard lock{mutex_};
+  guard lock{mutex_};
   streams_.forbid_foreign_fences(yes);
+  if (yes) calls_.records.wait_for_none(lock);
 }
 
 result<std::uint64_t> pool::capture_end(std::uint64_t key) {
@@ -355,8 +388,14 @@ result<std::uint64_t> pool::capture_end(std::uint64_t key) {
 }
 
 status pool::graph_release(std::uint64_t graph) {
-  const guard lock{mutex_};
-  return streams_.graph_gone(graph);
+  guard lock{mutex_};
+  status gone;
+  {
+    const stream_order::later unlocked{streams_};
+    gone = streams_.graph_gone(graph);
+  }
+  record_fences(lock);
+  return gone;
 }
 
 void pool::on_out_of_memory(const oom_callback& callback) {

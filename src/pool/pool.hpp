@@ -152,7 +152,9 @@ class pool final : private arena_below {
   status out_of_memory(guard& lock, const request& r, const want& w, oom_slot* refusal) GPUMEM_REQUIRES(mutex_);
   status why_not_live(address at, block_index i) const GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] owner_word held_as(block_index i) const noexcept GPUMEM_REQUIRES(mutex_);
-  void poll() GPUMEM_REQUIRES(mutex_);
+  void poll(guard& lock) GPUMEM_REQUIRES(mutex_);
+  void record_fences(guard& lock) GPUMEM_REQUIRES(mutex_);
+  result<fence> record_unlocked(guard& lock, const unrecorded_fence& f) GPUMEM_REQUIRES(mutex_);
 
   // planned.cpp
   block_index place_planned(guard& lock, want& w, std::uint64_t stream_key) GPUMEM_REQUIRES(mutex_);
@@ -162,7 +164,7 @@ class pool final : private arena_below {
       GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] block_index free_when_done(guard& lock, const want& w, std::uint32_t place, address begin)
       GPUMEM_REQUIRES(mutex_);
-  void fence_promised() noexcept GPUMEM_REQUIRES(mutex_);
+  void fence_promised(guard& lock) GPUMEM_REQUIRES(mutex_);
   block_index climb_beside_plan(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
 
   // oom_ladder.cpp
@@ -280,7 +282,7 @@ class pool final : private arena_below {
   lookahead lookahead_ GPUMEM_GUARDED_BY(mutex_);  ///< of a paged pool whose policy asks for it
   std::vector<oom_callback> callbacks_ GPUMEM_GUARDED_BY(mutex_);
   growth_gate growth_ GPUMEM_GUARDED_BY(mutex_);
-  blocking_calls calls_ GPUMEM_GUARDED_BY(mutex_);
+  lasting_calls calls_ GPUMEM_GUARDED_BY(mutex_);
   bool opened_ GPUMEM_GUARDED_BY(mutex_) = false;
   statistics counts_ GPUMEM_GUARDED_BY(mutex_);  // the counters; the bytes are filled in from the heap when asked
   status no_report_ GPUMEM_GUARDED_BY(mutex_);   // of a request that fails where the host has no memory for a report

@@ -50,7 +50,13 @@ class blocking_calls {
   std::condition_variable none_left_;
 };
 
-/// Such a call: the lock is free while this lives. Requires that nothing captures.
+/// Those that may last: waits of the host for work, and records of fences, which block while a queue is full.
+struct lasting_calls {
+  blocking_calls waits;
+  blocking_calls records;
+};
+
+/// Such a call: the lock is free while this lives. Requires that no capture is under way that it would spoil.
 class GPUMEM_SCOPED blocking_call {
  public:
   blocking_call(blocking_calls& all, pool_lock& lock, [[maybe_unused]] checked_mutex& of) noexcept GPUMEM_RELEASE(of)

@@ -44,49 +44,40 @@ void block_uses::drop(block_index i) noexcept {
   }
 }
 
-void block_uses::leak(block_index i, owner_id o, std::string_view why) noexcept {
+void block_uses::leak(block_index i) noexcept {
   drop(i);
-  --streams_[o].references;
+  --streams_[heap_.at(i).owner].references;
   heap_.leak(i);
   const block& b = heap_.at(i);
   log_if_possible([&] {
-    return fmt::format("pool {}: {} at {:#x} leaked, its fence failed: {}", name_, format_bytes(b.bytes), b.begin, why);
+    return fmt::format("pool {}: {} at {:#x} leaked: the query of its fence reported an error", name_,
+                       format_bytes(b.bytes), b.begin);
   });
 }
 
-// `done` where no stream but `o`, which the free is ordered behind, uses it.
-block_uses::wait block_uses::record_fences(block_index i, owner_id o, status* why) noexcept {
-  wait all = wait::done;
+// False where no stream but `o`, which the free is ordered behind, uses it. A fence that a capture or the driver
+// refuses for now is recorded later, by `ask_fences`.
+bool block_uses::record_fences(block_index i, owner_id o) noexcept {
+  bool any = false;
   for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
     if (uses_[n].user == o) continue;
-    all = wait::pending;
-    if (streams_.fences_may_spoil()) continue;  // nobody has asked for captures here: `ask_fences` records it later
-    const result<fence_index> behind = streams_.record(uses_[n].user);
-    if (behind.ok()) {
-      uses_[n].behind = *behind;
-    } else if (behind.code() != errc::unsupported && behind.code() != errc::host_failure) {
-      *why = behind.why();
-      return wait::failed;
-    }  // else a capture forbids it for now, or the host is short: `ask_fences` records it later
+    any = true;
+    if (streams_.fences_may_spoil()) continue;  // nobody has asked for captures here
+    if (const result<fence_index> behind = streams_.record(uses_[n].user)) uses_[n].behind = *behind;
   }
-  return all;
+  return any;
 }
 
 // The fences come first, and the block is published later: until each use has one that is done, nobody gets it.
 void block_uses::free(block_index i, owner_id o) noexcept {
   heap_.fence(i);
-  status why;
-  switch (record_fences(i, o, &why)) {
-    case wait::failed:
-      return leak(i, o, why.message());
-    case wait::done:
-      drop(i);
-      return streams_.free_block(i, o);
-    case wait::pending:
-      heap_.at(i).in_use.freed_epoch = streams_[o].epoch;
-      streams_[o].dirty = true;  // whoever takes it from here is ordered behind this free, too
-      waiting_.push_back(i);
+  if (!record_fences(i, o)) {
+    drop(i);
+    return streams_.free_block(i, o);
   }
+  heap_.at(i).in_use.freed_epoch = streams_[o].epoch;
+  streams_[o].dirty = true;  // whoever takes it from here is ordered behind this free, too
+  waiting_.push_back(i);
 }
 
 block_uses::wait block_uses::ask_fences(block_index i) noexcept {
@@ -99,8 +90,12 @@ block_uses::wait block_uses::ask_fences(block_index i) noexcept {
       continue;
     }
     const tracked_fence::state seen = streams_.ask(uses_[n].behind);
-    if (seen == tracked_fence::state::failed) return wait::failed;
-    if (seen == tracked_fence::state::pending) all = wait::pending;
+    if (seen == tracked_fence::state::done) continue;
+    if (seen == tracked_fence::state::failed) {
+      if (!streams_.tracked(uses_[n].behind).not_made) return wait::failed;
+      streams_.let_go(std::exchange(uses_[n].behind, no_fence));  // another is recorded next time
+    }
+    all = wait::pending;
   }
   return all;
 }
@@ -112,7 +107,7 @@ bool block_uses::try_to_free(block_index i) noexcept {
     case wait::pending:
       return false;
     case wait::failed:
-      leak(i, b.owner, "its query reported an error");
+      leak(i);
       return true;
     case wait::done:
       break;

@@ -33,7 +33,7 @@ class block_uses {
   [[nodiscard]] bool any(block_index i) const noexcept { return heap_.at(i).in_use.uses != no_block; }
 
   /// Frees a live block with uses in the order of `o`, whose slot its reference names: at once where no other stream's
-  /// use is left to wait for, else when their fences are done. A fence that fails leaks the block.
+  /// use is left to wait for, else when their fences are done. A fence whose query fails leaks the block.
   void free(block_index i, owner_id o) noexcept;
   /// Asks the fences of the blocks that wait, and frees those whose uses are all done.
   void poll() noexcept;
@@ -63,12 +63,12 @@ class block_uses {
   };
   enum class wait : std::uint8_t { done, pending, failed };
 
-  [[nodiscard]] wait record_fences(block_index i, owner_id o, status* why) noexcept;
+  [[nodiscard]] bool record_fences(block_index i, owner_id o) noexcept;
   [[nodiscard]] wait ask_fences(block_index i) noexcept;
   [[nodiscard]] bool try_to_free(block_index i) noexcept;
   [[nodiscard]] bool order_behind_uses(owner_id waiter, block_index i) noexcept;
   void drop(block_index i) noexcept;
-  void leak(block_index i, owner_id o, std::string_view why) noexcept;
+  void leak(block_index i) noexcept;
 
   heap& heap_;
   stream_order& streams_;

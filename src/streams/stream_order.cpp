@@ -98,17 +98,45 @@ result<fence_index> stream_order::record_or_throw(owner_id o) {
     spare_fences_.push_back(static_cast<fence_index>(fences_.size()));
     fences_.emplace_back();
   }
-  // A fence on this device is behind nothing that another context's stream was given.
-  result<fence> made = slot.foreign != 0 ? device_.record_foreign(slot.foreign)
-                       : on_stream       ? device_.record(slot.stream)
-                                         : device_.record_context();
-  if (!made) return made.why();
-  ++recorded_;
+  make_room(unrecorded_);
   const fence_index f = spare_fences_.back();
+  const unrecorded_fence wanted{f, slot.stream, slot.foreign, on_stream};
+  if (records_later_) {
+    unrecorded_.push_back(wanted);
+  } else if (result<fence> made = record_on_device(wanted); made) {
+    ++recorded_;
+    fences_[f].device_fence = *made;
+  } else {
+    return made.why();
+  }
   spare_fences_.pop_back();
-  fences_[f] = {
-      .device_fence = *made, .holders = 1, .seen = tracked_fence::state::pending, .foreign = slot.foreign != 0};
+  fences_[f].holders = records_later_ ? 2 : 1;  // of whom one is who records it
+  fences_[f].seen = records_later_ ? tracked_fence::state::unrecorded : tracked_fence::state::pending;
+  fences_[f].foreign = slot.foreign != 0;
+  fences_[f].not_made = false;
   return f;
+}
+
+// A fence on this device is behind nothing that another context's stream was given.
+result<fence> stream_order::record_on_device(const unrecorded_fence& f) const noexcept {
+  return without_exceptions([&] {
+    return f.foreign != 0 ? device_.record_foreign(f.foreign)
+           : f.by_stream  ? device_.record(f.on)
+                          : device_.record_context();
+  });
+}
+
+void stream_order::recorded(const unrecorded_fence& f, const result<fence>& made) noexcept {
+  tracked_fence& t = fences_[f.which];
+  if (made) {
+    ++recorded_;
+    t.device_fence = *made;
+    t.seen = tracked_fence::state::pending;
+  } else {
+    t.seen = tracked_fence::state::failed;
+    t.not_made = true;
+  }
+  let_go(f.which);
 }
 
 result<fence_index> stream_order::cover(owner_id o) noexcept {
@@ -161,11 +189,11 @@ void stream_order::poll() noexcept {
     for (; settled < slot.fences.size(); ++settled) {
       const auto [epoch, behind] = slot.fences[settled];
       const tracked_fence::state seen = ask(behind);
-      if (seen == tracked_fence::state::pending) break;
+      if (seen == tracked_fence::state::pending || seen == tracked_fence::state::unrecorded) break;
       if (seen == tracked_fence::state::done) {
         slot.done = epoch;
         heap_.settle(o, epoch);
-      } else if (slot.gone) {
+      } else if (slot.gone && !fences_[behind].not_made) {
         heap_.settle(o, epoch, true);  // nothing will ever say when this memory is free: leaked
       } else {
         slot.dirty = true;  // still good for its own stream; another fence may be tried for the others
@@ -200,6 +228,9 @@ status stream_order::order_behind_fence(owner_id waiter, fence_index f) noexcept
   if (fences_[f].seen == tracked_fence::state::done) return {};
   if (fences_[f].seen == tracked_fence::state::failed) {
     return without_exceptions([] { return status{errc::device_error, "the fence has failed"}; });
+  }
+  if (fences_[f].seen == tracked_fence::state::unrecorded) {
+    return without_exceptions([] { return status{errc::unsupported, "the fence is not recorded yet"}; });
   }
   status ok = device_.wait_stream(slots_[waiter].stream, fences_[f].device_fence);
   if (ok) ++device_waits_;
@@ -313,7 +344,7 @@ void stream_order::gone_graph(owner_id g) {
 
 std::uint64_t stream_order::metadata_bytes() const noexcept {
   std::uint64_t bytes = slots_.capacity() * sizeof(stream_slot) + fences_.capacity() * sizeof(tracked_fence) +
-                        by_key_.bytes() + graphs_.bytes();
+                        unrecorded_.capacity() * sizeof(unrecorded_fence) + by_key_.bytes() + graphs_.bytes();
   for (const stream_slot& s : slots_) {
     bytes += s.fences.capacity() * sizeof(stream_slot::pending) + s.waited.capacity() * sizeof(std::uint32_t);
   }

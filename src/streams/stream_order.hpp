@@ -9,26 +9,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "flat_map.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/settings.hpp"
 #include "heap.hpp"
+#include "tracked_fence.hpp"
 
 namespace gpumem {
-
-/// A recorded fence that several slots and blocks may wait for. Index into `stream_order::fences`.
-using fence_index = std::uint32_t;
-inline constexpr fence_index no_fence = 0xffff'ffff;
-
-struct tracked_fence {
-  enum class state : std::uint8_t { pending, done, failed };
-  fence device_fence;
-  std::uint32_t holders = 0;
-  state seen = state::pending;
-  bool foreign = false;  ///< an event on another context
-};
 
 struct stream_slot {
   struct pending {
@@ -129,6 +119,21 @@ class stream_order {
   result<fence_index> cover(owner_id o) noexcept;
   /// A new fence behind everything the slot's stream was given so far, whether or not it freed anything.
   result<fence_index> record(owner_id o) noexcept;
+  /// While one lives, fences are numbered and not recorded. Whoever makes one takes them with `take_unrecorded` before
+  /// the lock is given up, calls `record_on_device` for each without the lock, and says what came of it in `recorded`.
+  class later {
+   public:
+    explicit later(stream_order& in) noexcept : in_{in} { in_.records_later_ = true; }
+    ~later() { in_.records_later_ = false; }
+    later(const later&) = delete;
+    later& operator=(const later&) = delete;
+
+   private:
+    stream_order& in_;
+  };
+  [[nodiscard]] std::vector<unrecorded_fence> take_unrecorded() noexcept { return std::exchange(unrecorded_, {}); }
+  [[nodiscard]] result<fence> record_on_device(const unrecorded_fence& f) const noexcept;  ///< no lock needed
+  void recorded(const unrecorded_fence& f, const result<fence>& made) noexcept;
   void hold(fence_index f) noexcept { ++fences_[f].holders; }
   void let_go(fence_index f) noexcept;
   [[nodiscard]] tracked_fence& tracked(fence_index f) noexcept { return fences_[f]; }
@@ -178,6 +183,7 @@ class stream_order {
   flat_map graphs_;
   std::vector<tracked_fence> fences_;
   std::vector<fence_index> spare_fences_;
+  std::vector<unrecorded_fence> unrecorded_;
   std::uint64_t last_key_ = 0;  // the stream of the latest call, which most calls repeat
   owner_id last_slot_ = idle_owner;
   owner_id told_alive_ = idle_owner;  // whose fence may be recorded on the handle, though it is gone in a moment
@@ -188,6 +194,7 @@ class stream_order {
   unsigned foreign_captures_ = 0;
   unsigned seen_ = 0;
   bool keeps_idle_apart_ = false;
+  bool records_later_ = false;
 };
 
 }  // namespace gpumem

@@ -12,8 +12,9 @@ class forwarding_device final : public device {
   explicit forwarding_device(sim_device& to) : to_{to} {}
   /// Called in `alloc` before the device is; may replace itself.
   std::function<void()> before_alloc;
-  /// The same of `map`.
+  /// The same of `map`, and of `record` and `record_context`.
   std::function<void()> before_map;
+  std::function<void()> before_record;
   /// As the driver's is in the child of a fork.
   void fork() noexcept { set_condition(device_condition::forked); }
 
@@ -38,8 +39,14 @@ class forwarding_device final : public device {
   status do_set_access(address at, std::uint64_t bytes) override { return to_.set_access(at, bytes); }
   status do_unmap(address at, std::uint64_t bytes) override { return to_.unmap(at, bytes); }
   result<memory_info> do_memory() override { return to_.memory(); }
-  result<fence> do_record(stream_ref on) override { return to_.record(on); }
-  result<fence> do_record_context() override { return to_.record_context(); }
+  result<fence> do_record(stream_ref on) override {
+    if (const std::function<void()> told = before_record) told();
+    return to_.record(on);
+  }
+  result<fence> do_record_context() override {
+    if (const std::function<void()> told = before_record) told();
+    return to_.record_context();
+  }
   result<bool> do_query(fence f) override { return to_.query(f); }
   status do_wait_host(fence f) override { return to_.wait_host(f); }
   status do_wait_stream(stream_ref waiter, fence f) override { return to_.wait_stream(waiter, f); }

@@ -1,9 +1,117 @@
 /// Caches and streams: captures empty them, a stream's end forgets them, and a handle that is used again inherits
 /// nothing.
+#include <chrono>
+#include <future>
+
 #include "cached.hpp"
+#include "forwarding_device.hpp"
 
 namespace gpumem::caches {
 namespace {
+
+/// The driver blocks in a record while the queue of a stream is full; other threads' requests must not wait for that.
+class FullQueues : public cached_program, public ::testing::WithParamInterface<stream_id_mode> {
+ protected:
+  void SetUp() override {
+    cached_program::SetUp();
+    allocator_.reset();
+    settings s;
+    ASSERT_TRUE(s.set("policy", "grab_all").ok());
+    ASSERT_TRUE(s.set("limit", "64MiB").ok());
+    s.stream_ids = GetParam();
+    device* const devices[] = {&hooked_};
+    auto opened = allocator::open(devices, s);
+    ASSERT_TRUE(opened.ok()) << opened.why().message();
+    allocator_ = *std::move(opened);
+  }
+  void TearDown() override {
+    if (other_.joinable()) other_.join();
+    cached_program::TearDown();
+  }
+  /// From here on each record lasts until another thread has been served, or 20 s.
+  void block_records() {
+    hooked_.before_record = [this] {
+      hooked_.before_record = nullptr;
+      ++blocked_;
+      std::promise<void> served;
+      auto done = served.get_future();
+      other_ = std::thread{[this, served = std::move(served)]() mutable {
+        give(take(2 * mib, device_.create_stream()));
+        served.set_value();
+      }};
+      others_are_served_ = done.wait_for(std::chrono::seconds{20}) == std::future_status::ready;
+    };
+  }
+
+  forwarding_device hooked_{device_};
+  std::thread other_;
+  int blocked_ = 0;
+  bool others_are_served_ = false;
+};
+
+TEST_P(FullQueues, HoldNobodyUpWhereAFenceIsRecordedForOthersMemory) {
+  const stream_ref a = device_.create_stream();
+  void* const of_a = take(40 * mib, a);
+  void* const kept = take(8 * mib, a);
+  device_.enqueue_use(a, 1'000'000, reinterpret_cast<std::uintptr_t>(of_a), 40 * mib);
+  give(of_a);
+  block_records();
+  EXPECT_FALSE(allocator_->try_allocate({.bytes = 60 * mib, .stream = device_.create_stream()}).ok());
+  EXPECT_EQ(blocked_, 1);
+  EXPECT_TRUE(others_are_served_);
+  give(kept);
+}
+
+TEST_P(FullQueues, HoldNobodyUpWhereABlockThatOthersUsedIsFreed) {
+  const stream_ref a = device_.create_stream();
+  const stream_ref b = device_.create_stream();
+  void* const shared = take(30 * mib, a);
+  ASSERT_TRUE(allocator_->record_use(shared, b).ok());
+  device_.enqueue_use(b, 1'000'000, reinterpret_cast<std::uintptr_t>(shared), 30 * mib);
+  block_records();
+  give(shared);
+  if (blocked_ == 0) {  // under `query` the fence is recorded when memory is wanted
+    EXPECT_FALSE(allocator_->try_allocate({.bytes = 60 * mib, .stream = b}).ok());
+  }
+  EXPECT_EQ(blocked_, 1);
+  EXPECT_TRUE(others_are_served_);
+  device_.advance_by(2'000'000);
+  void* const again = take(60 * mib, a);
+  EXPECT_EQ(again, shared) << "its fence is done";
+  give(again);
+}
+
+TEST_P(FullQueues, HoldNobodyUpWhereAStreamEnds) {
+  const stream_ref a = device_.create_stream();
+  give(take(mib, device_.create_stream()));  // a second stream: what is idle is not the first one's
+  give(take(30 * mib, a));
+  block_records();
+  EXPECT_TRUE(allocator_->stream_release(a).ok());
+  EXPECT_EQ(blocked_, 1);
+  EXPECT_TRUE(others_are_served_);
+}
+
+// Who needs that very memory waits for the fence to be recorded, as the last step before a refusal.
+TEST_P(FullQueues, AreWaitedForByWhoNeedsTheMemoryBehindThem) {
+  const stream_ref a = device_.create_stream();
+  give(take(mib, device_.create_stream()));
+  give(take(60 * mib, a));
+  std::promise<void> asked;
+  hooked_.before_record = [&] {
+    hooked_.before_record = nullptr;
+    other_ = std::thread{[&] {
+      asked.set_value();
+      give(take(60 * mib, device_.create_stream()));
+    }};
+    asked.get_future().wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});  // it gets no further than to the fence
+  };
+  EXPECT_TRUE(allocator_->stream_release(a).ok());
+  other_.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Ids, FullQueues, ::testing::Values(stream_id_mode::query, stream_id_mode::notify),
+                         [](const auto& one) { return one.param == stream_id_mode::query ? "query" : "notify"; });
 
 class CachedStreams : public cached_program, public ::testing::WithParamInterface<stream_id_mode> {
  protected:

@@ -85,26 +85,19 @@ TEST_F(BlockUses, ByTheStreamThatFreesItWaitForNothing) {
   EXPECT_EQ(t_.blocks.totals().cached_bytes, 512U);
 }
 
-TEST_F(BlockUses, LeakABlockWhoseFenceCannotBeRecordedAndSayWhy) {
-  use(shared_, second_);
-  t_.device.fail_nth(device_call::record, 1);
-  uses_.free(shared_, mine_);
-  EXPECT_EQ(t_.blocks.totals().leaked_bytes, 512U);
-  EXPECT_EQ(references(mine_) + references(user_), 0U);
-  EXPECT_THAT(said_, ::testing::HasSubstr("pool 0: 512 B at 0x10000000 leaked, its fence failed: "));
-}
-
-TEST_F(BlockUses, LeakABlockWhoseFenceFailsLater) {
+TEST_F(BlockUses, LeakABlockWhoseFenceFailsAndSaySo) {
   use(shared_, second_);
   uses_.free(shared_, mine_);
   t_.device.fail_nth(device_call::query, 1);
   uses_.poll();
   EXPECT_THAT(uses_.waiting(), IsEmpty());
   EXPECT_EQ(t_.blocks.totals().leaked_bytes, 512U);
+  EXPECT_EQ(references(mine_) + references(user_), 0U);
+  EXPECT_THAT(said_, ::testing::HasSubstr("pool 0: 512 B at 0x10000000 leaked: "));
 }
 
-TEST_F(BlockUses, AreFencedLaterWhereACaptureForbidsItOrTheHostIsShort) {
-  for (const errc why : {errc::unsupported, errc::host_failure}) {
+TEST_F(BlockUses, AreFencedLaterWhereACaptureForbidsItOrARecordFails) {
+  for (const errc why : {errc::unsupported, errc::host_failure, errc::device_error}) {
     const block_index i = t_.take(mine_);
     use(i, second_);
     t_.device.fail_nth(device_call::record, 1, why);

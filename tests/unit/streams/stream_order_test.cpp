@@ -221,5 +221,55 @@ TEST(streams, what_a_slot_frees_is_its_own_at_once_and_the_reference_ends) {
   EXPECT_GT(t.streams.metadata_bytes(), 0U);
 }
 
+// As a pool records them, without its lock.
+TEST(streams, a_fence_that_is_made_later_covers_what_was_freed_before_it_was_asked_for) {
+  ordered_heap t;
+  const stream_ref s = t.device.create_stream();
+  t.free_on(s);
+  const owner_id o = t.slot(s);
+  fence_index f = no_fence;
+  {
+    const stream_order::later unlocked{t.streams};
+    const result<fence_index> covered = t.streams.cover(o);
+    ASSERT_TRUE(covered.ok());
+    f = *covered;
+  }
+  EXPECT_EQ(t.streams.fences_recorded(), 0U);
+  EXPECT_EQ(t.streams.ask(f), tracked_fence::state::unrecorded);
+  EXPECT_EQ(t.streams.order_behind_fence(o, f).code(), errc::unsupported);
+  t.let_time_pass();
+  EXPECT_EQ(t.blocks.totals().idle_bytes + 512, mib) << "nobody knows yet";
+  const std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
+  ASSERT_EQ(all.size(), 1U);
+  t.free_on(s);  // is behind the next one
+  t.streams.recorded(all[0], t.streams.record_on_device(all[0]));
+  EXPECT_EQ(t.streams.fences_recorded(), 1U);
+  EXPECT_TRUE(t.streams[o].dirty);
+  t.let_time_pass();
+  EXPECT_EQ(t.streams.ask(f), tracked_fence::state::done);
+  t.streams.let_go(f);
+}
+
+TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream) {
+  ordered_heap t;
+  const stream_ref s = t.device.create_stream();
+  t.free_on(s);
+  const owner_id o = t.slot(s);
+  {
+    const stream_order::later unlocked{t.streams};
+    t.streams.stream_gone(o);
+  }
+  const std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
+  ASSERT_EQ(all.size(), 1U);
+  t.streams.recorded(all[0], status{errc::device_error, "no"});
+  t.streams.poll();
+  EXPECT_EQ(t.blocks.totals().leaked_bytes, 0U);
+  const result<fence_index> again = t.streams.cover(o);
+  ASSERT_TRUE(again.ok());
+  t.streams.let_go(*again);
+  t.let_time_pass();
+  EXPECT_EQ(t.blocks.totals().idle_bytes, mib);
+}
+
 }  // namespace
 }  // namespace gpumem

@@ -1,0 +1,32 @@
+// A fence and what is known of it, and one that is yet to be recorded.
+#pragma once
+
+#include <cstdint>
+
+#include "gpumem/device.hpp"
+
+namespace gpumem {
+
+/// A recorded fence that several slots and blocks may wait for. Index into `stream_order::fences`.
+using fence_index = std::uint32_t;
+inline constexpr fence_index no_fence = 0xffff'ffff;
+
+struct tracked_fence {
+  enum class state : std::uint8_t { unrecorded, pending, done, failed };
+  fence device_fence;
+  std::uint32_t holders = 0;
+  state seen = state::pending;
+  bool foreign = false;   ///< an event on another context
+  bool not_made = false;  ///< failed before it was recorded: another one is tried
+};
+
+/// Where a fence is to be recorded. The driver blocks while the stream's queue is full (about 1,000 entries), so it can
+/// be asked without the pool's lock: see `stream_order::later`.
+struct unrecorded_fence {
+  fence_index which = no_fence;
+  stream_ref on;              ///< where `by_stream`
+  std::uint64_t foreign = 0;  ///< the context of a stream that is not of the device's own; 0: it is
+  bool by_stream = false;     ///< else an event on the whole context
+};
+
+}  // namespace gpumem
