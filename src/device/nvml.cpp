@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -219,6 +220,16 @@ result<memory_info> nvml_memory(const std::string& uuid) {
   const result<const nvml_table*> nvml = load_nvml();
   if (!nvml) return nvml.why();
   return nvml_memory_from(**nvml, uuid);
+}
+
+std::optional<std::uint64_t> nvml_own_bytes(const std::string& uuid) {
+  const result<const nvml_table*> nvml = load_nvml();
+  nvml_device_t device = nullptr;
+  if (!nvml || (*nvml)->device_by_uuid(uuid.c_str(), &device) != success) return std::nullopt;
+  std::vector<gpu_process> all;
+  if (processes_of(**nvml, device, all) != success) return std::nullopt;
+  const auto own = std::ranges::find(all, static_cast<unsigned>(getpid()), &gpu_process::pid);
+  return own != all.end() ? own->used_bytes : std::nullopt;
 }
 
 result<std::vector<gpu_usage>> gpu_usage_now() {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "gpumem/gpu_usage.hpp"
@@ -72,5 +73,8 @@ result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml);
 result<memory_info> nvml_memory_from(const nvml_table& nvml, const std::string& uuid);
 /// Of the GPU with this UUID, by the machine's NVML.
 result<memory_info> nvml_memory(const std::string& uuid);
+/// What this process has on that GPU, by the machine's NVML; nothing where it cannot tell, as in a container with
+/// process numbers of its own. Two calls of NVML.
+std::optional<std::uint64_t> nvml_own_bytes(const std::string& uuid);
 
 }  // namespace gpumem

@@ -142,20 +142,42 @@ TEST_F(Limit, AModuleIsMeasuredAndDeducted) {
   EXPECT_EQ(try_allocate(&at, 180 * mib), CUDA_SUCCESS);
 }
 
+/// NVML says how much of what is in use is this process's.
+class OwnBytes : public Limit {
+ protected:
+  static void begin_with(const char* own_percent) {
+    setenv("GPUMEM_NVML", GPUMEM_TEST_NVML, 1);
+    setenv("FAKENVML_CARDS", "1", 1);
+    setenv("FAKENVML_UUIDS", "00000000-0000-0000-0000-000000000000", 1);
+    setenv("FAKENVML_MIB", "1024", 1);
+    setenv("FAKENVML_DRIVER", std::getenv("GPUMEM_CUDA_DRIVER"), 1);
+    setenv("FAKENVML_OWN_PERCENT", own_percent, 1);
+    begin();
+  }
+};
+
 // Half of what a module's load adds to the device's use is another process's, which allocated meanwhile.
-TEST_F(Limit, WhatOthersAllocateDuringAMeasuredCallIsNotThisProcesss) {
+TEST_F(OwnBytes, OthersAllocationsDuringAMeasuredCallAreNotCharged) {
   setenv("SIMCUDA_MODULE_BYTES", "24MiB", 1);
-  setenv("GPUMEM_NVML", GPUMEM_TEST_NVML, 1);
-  setenv("FAKENVML_CARDS", "1", 1);
-  setenv("FAKENVML_UUIDS", "00000000-0000-0000-0000-000000000000", 1);
-  setenv("FAKENVML_MIB", "1024", 1);
-  setenv("FAKENVML_DRIVER", std::getenv("GPUMEM_CUDA_DRIVER"), 1);
-  setenv("FAKENVML_OWN_PERCENT", "50", 1);
-  begin();
+  begin_with("50");
   EXPECT_EQ(memory().first, (256 - 16 - 16) * mib) << "half of a context of 32 MiB, and the headroom";
   static CUmodule module = nullptr;  // never unloaded
   ASSERT_EQ(linked<PFN_cuModuleLoadData_v2000>("cuModuleLoadData")(&module, "code"), CUDA_SUCCESS);
   EXPECT_EQ(memory().first, (256 - 16 - 16 - 12) * mib);
+}
+
+// Code that is loaded at a first launch: no call tells of it, and here it is more than the headroom.
+TEST_F(OwnBytes, WhatNoCallTellsOfCountsWhenMoreIsTaken) {
+  begin_with("100");
+  const CUdeviceptr at = allocate(100 * mib);
+  std::uint64_t code = 0;
+  ASSERT_EQ(of_double<int(std::uint64_t*, std::uint64_t)>("simcuda_charge_library")(&code, 80 * mib), CUDA_SUCCESS);
+  CUdeviceptr more = 0;
+  EXPECT_EQ(try_allocate(&more, 100 * mib), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(try_managed(&more, 100 * mib), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(try_allocate(&more, 20 * mib), CUDA_SUCCESS) << "there is room for";
+  EXPECT_LE(used_bytes(), 256 * mib);
+  EXPECT_EQ(give_back(at), CUDA_SUCCESS);
 }
 
 TEST_F(Limit, ALimitSmallerThanTheContextSaysSo) {

@@ -1,7 +1,5 @@
 #include "accounts.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -11,6 +9,7 @@
 
 #include "gpumem/gpu_usage.hpp"
 #include "gpumem/settings.hpp"
+#include "nvml.hpp"
 #include "serving.hpp"
 
 namespace gpumem::preload {
@@ -51,30 +50,13 @@ const std::vector<gpu_usage>& used_at_first() {
   return *seen;
 }
 
-/// The GPU of a device as NVML sees it now; nothing where NVML cannot tell.
-std::optional<gpu_usage> seen_by_nvml(const served_device& d) {
-  const result<std::vector<gpu_usage>> now = gpu_usage_now();
-  if (!now) return std::nullopt;
-  const auto found = std::ranges::find(*now, d.on->info().uuid, &gpu_usage::uuid);
-  return found != now->end() ? std::optional{*found} : std::nullopt;
-}
-
-/// NVML's figure for this process; nothing where it has none, as in a container with process numbers of its own.
-std::optional<std::uint64_t> own_bytes(const gpu_usage& g) {
-  for (const gpu_process& p : g.processes) {
-    if (p.pid == static_cast<unsigned>(getpid())) return p.used_bytes;
-  }
-  return std::nullopt;
-}
-
 /// What is used beside gpumem's segments and what was counted: by this process where NVML tells it apart, else by all.
 /// Of two looks whose difference counts both are of one kind, or other processes' allocations would be in it.
 used_memory unaccounted(const served_device& d, bool of_process) {
   used_memory out{.of_process = of_process, .ordinal = d.ordinal};
   std::uint64_t used = 0;
   if (of_process) {
-    const std::optional<gpu_usage> now = seen_by_nvml(d);
-    const std::optional<std::uint64_t> own = now ? own_bytes(*now) : std::nullopt;
+    const std::optional<std::uint64_t> own = nvml_own_bytes(d.on->info().uuid);
     out.known = own.has_value();
     used = own.value_or(0);
   } else {
@@ -88,15 +70,23 @@ used_memory unaccounted(const served_device& d, bool of_process) {
 }  // namespace
 
 std::uint64_t process_bytes(const served_device& d) noexcept {
-  if (const std::optional<gpu_usage> now = seen_by_nvml(d)) {
-    if (const std::optional<std::uint64_t> own = own_bytes(*now)) return *own;
-    const auto before = std::ranges::find(used_at_first(), now->uuid, &gpu_usage::uuid);
-    if (before != used_at_first().end() && !d.on->info().simulated) {  // a simulated card is this process's alone
-      return now->used_bytes > before->used_bytes ? now->used_bytes - before->used_bytes : 0;
+  const device_info& info = d.on->info();
+  if (const std::optional<std::uint64_t> own = nvml_own_bytes(info.uuid)) return *own;
+  const auto before = std::ranges::find(used_at_first(), info.uuid, &gpu_usage::uuid);
+  if (before != used_at_first().end() && !info.simulated) {  // a simulated card is this process's alone
+    if (const result<memory_info> now = nvml_memory(info.uuid)) {
+      const std::uint64_t used = now->total_bytes - now->free_bytes;
+      return used > before->used_bytes ? used - before->used_bytes : 0;
     }
   }
   std::uint64_t used = 0;
   return used_on_current(&used) ? used : 0;
+}
+
+bool fits_process_limit(const served_device& d, std::uint64_t bytes) noexcept {
+  if (!d.whole_process) return true;
+  const std::optional<std::uint64_t> own = nvml_own_bytes(d.on->info().uuid);
+  return !own || (*own <= d.limit_bytes && bytes <= d.limit_bytes - *own);
 }
 
 charge charge_for(const price& p, bool dedicated) noexcept {
@@ -112,7 +102,7 @@ charge charge_for(const price& p, bool dedicated) noexcept {
   if (!counts) return out;
   if (p.ordinal >= 0) d = account_of(p.ordinal);
   if (d == nullptr || !d->account.active()) return out;
-  out.granted = d->account.charge(p.bytes);
+  out.granted = fits_process_limit(*d, p.bytes) && d->account.charge(p.bytes);
   out.ordinal = d->ordinal;
   out.bytes = p.bytes;
   return out;

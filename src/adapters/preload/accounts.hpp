@@ -18,6 +18,10 @@ struct served_device;
 /// else all that is used, which other processes may be part of.
 std::uint64_t process_bytes(const served_device& d) noexcept;
 
+/// Whether the process stays within a limit on all of it with so much more, by NVML's figure for what it has by now:
+/// code that is loaded at a first launch is in it, which no call tells of. True where NVML has no figure.
+bool fits_process_limit(const served_device& d, std::uint64_t bytes) noexcept;
+
 /// A charge that was made, or need not be. False: over the limit.
 struct charge {
   bool granted = true;

@@ -52,8 +52,8 @@ std::uint64_t free_wait_ms() {
   return ms;
 }
 
-// --- what gpumem sees of the driver: the driver, and two functions that know our own streams
-// ---------------------------
+// --- what gpumem sees of the driver: the driver, but for functions that know our own streams and the process's limit
+// --
 
 // Each device that is opened asks for them anew, while others are in use.
 std::atomic<PFN_cuEventRecord_v2000> record_on_stream = nullptr;
@@ -97,6 +97,27 @@ CUresult CUDAAPI wait_for_event(CUevent e) {
   }
 }
 
+std::atomic<PFN_cuMemAlloc_v3020> take_memory = nullptr;
+std::atomic<PFN_cuMemCreate_v10020> take_pages = nullptr;
+
+/// As `fits_process_limit`, of the current device; true while that is being opened.
+bool fits_current_device(std::uint64_t bytes) {
+  CUcontext here = nullptr;
+  if (calls()->ctx_get_current(&here) != CUDA_SUCCESS) return true;
+  bool fits = true;
+  for_each_device([&](const served_device& d) { fits = fits && (d.context != here || fits_process_limit(d, bytes)); });
+  return fits;
+}
+
+// The pool grows: what the process has beside it may have grown as well, unseen.
+CUresult CUDAAPI allocate_segment(CUdeviceptr* at, std::size_t bytes) {
+  return fits_current_device(bytes) ? take_memory.load()(at, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult CUDAAPI create_pages(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* of,
+                              unsigned long long flags) {
+  return fits_current_device(bytes) ? take_pages.load()(handle, bytes, of, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 template <typename Pointer>
 void put(std::atomic<Pointer>& real, void** function, Pointer ours) {
   real = reinterpret_cast<Pointer>(*function);
@@ -112,6 +133,8 @@ CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int v
   if (which == "cuEventSynchronize") put(wait_on_host, function, &wait_for_event);
   if (which == "cuEventQuery") query_event = reinterpret_cast<PFN_cuEventQuery_v2000>(*function);
   if (which == "cuStreamWaitEvent") put(wait_on_stream, function, &stream_waits);
+  if (which == "cuMemAlloc") put(take_memory, function, &allocate_segment);
+  if (which == "cuMemCreate") put(take_pages, function, &create_pages);
   if (which == "cuCtxRecordEvent") record_on_context = reinterpret_cast<record_on_context_call>(*function);
   return e;
 }
