@@ -133,5 +133,37 @@ TEST_F(Gpu, ACapturedGraphKeepsItsMemoryToItself) {
   EXPECT_TRUE(all) << "the memory of a graph that is gone comes back";
 }
 
+// Another part of the program resets the device: what was there is gone, and nothing crashes.
+TEST(GpuReset, AnOpenAllocatorSaysSoAndANewOneWorks) {
+  CUDA_OK(cudaSetDevice(ordinal()));
+  CUDA_OK(cudaFree(nullptr));
+  auto on = open_cuda_device({.ordinal = ordinal()});
+  ASSERT_TRUE(on.ok()) << on.why().message();
+  const auto open = [](device* d) {
+    settings with;
+    EXPECT_TRUE(with.set("limit", "64MiB").ok());
+    return *allocator::open({&d, 1}, with);
+  };
+  std::unique_ptr<allocator> before = open(on->get());
+  const result<void*> kept = before->try_allocate({.bytes = mib});
+  ASSERT_TRUE(kept.ok()) << kept.why().message();
+  CUDA_OK(cudaDeviceReset());
+  CUDA_OK(cudaFree(nullptr));
+  const result<void*> refused = before->try_allocate({.bytes = 32 * mib});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.why().message().find("was reset"), std::string::npos) << refused.why().message();
+  static_cast<void>(before->try_deallocate(*kept));
+  auto anew = open_cuda_device({.ordinal = ordinal()});
+  ASSERT_TRUE(anew.ok()) << anew.why().message();
+  std::unique_ptr<allocator> after = open(anew->get());
+  const result<void*> works = after->try_allocate({.bytes = 32 * mib});
+  ASSERT_TRUE(works.ok()) << works.why().message();
+  CUDA_OK(cudaMemset(*works, 1, 32 * mib));
+  CUDA_OK(cudaDeviceSynchronize());
+  EXPECT_TRUE(after->try_deallocate(*works).ok());
+  before.reset();
+  EXPECT_TRUE(after->check(0).ok());
+}
+
 }  // namespace
 }  // namespace gpumem::gpu_test
