@@ -99,6 +99,10 @@ gpumem_code gpumem_stream_release(gpumem_allocator* memory, void* stream);
  * these are noticed, and only `gpumem_capture_begin` ahead of the first allocation is worth a call. */
 gpumem_code gpumem_capture_begin(gpumem_allocator* memory, void* stream);
 gpumem_code gpumem_capture_end(gpumem_allocator* memory, void* stream, uint64_t* graph);
+/* Every capture that was noticed on that GPU (as the driver counts them) and whose stream still exists is asked whether
+ * it has ended. For captures of non-blocking streams that allocate nothing afterwards: nothing else tells of their end.
+ */
+gpumem_code gpumem_captures_ended(gpumem_allocator* memory, int physical_device);
 /* The graph will not run again. */
 gpumem_code gpumem_graph_release(gpumem_allocator* memory, uint64_t graph);
 

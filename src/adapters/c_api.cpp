@@ -200,6 +200,10 @@ gpumem_code gpumem_capture_end(gpumem_allocator* memory, void* stream, uint64_t*
   });
 }
 
+gpumem_code gpumem_captures_ended(gpumem_allocator* memory, int physical_device) {
+  return with_allocator(memory, [&](gpumem::allocator& in) { return in.captures_ended(physical_device); });
+}
+
 gpumem_code gpumem_graph_release(gpumem_allocator* memory, uint64_t graph) {
   return with_allocator(memory, [&](gpumem::allocator& in) { return in.graph_release({graph}); });
 }
