@@ -115,17 +115,24 @@ block_index pool::reuse_other_streams(guard& lock, want& w) {
       // already; with them back, neighbours may be merged into one that is.
       return uses_.take_over_all(w.owner, w.owner) ? search(w) : no_block;
     }
-    case stream_reuse::poll:
-      // Nobody waits, but the next poll can only see fences that exist.
+    case stream_reuse::poll: {
+      // Nobody waits, but a poll can only see fences that exist. What is done by now is seen at once.
+      bool any = false;
+      const auto fence = [&](owner_id o) GPUMEM_REQUIRES(mutex_) {
+        const result<fence_index> f = streams_.cover(o);
+        if (!f || *f == no_fence) return;
+        streams_.let_go(*f);
+        any = true;
+      };
       for (owner_id o = 1; o < streams_.end(); ++o) {
-        if (!streams_.serves_others(o) || !streams_[o].dirty) continue;
-        if (o == w.owner || heap_.owns_nothing(o)) continue;
-        if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) streams_.let_go(*f);
+        if (o != w.owner && streams_.serves_others(o) && streams_[o].dirty && !heap_.owns_nothing(o)) fence(o);
       }
-      for (const block_index i : uses_.waiting()) {
-        if (const result<fence_index> f = streams_.cover(heap_.at(i).owner); f && *f != no_fence) streams_.let_go(*f);
-      }
-      return no_block;
+      for (const block_index i : uses_.waiting()) fence(heap_.at(i).owner);
+      if (!any) return no_block;
+      poll();
+      heap_.absorb_idle(w.owner);
+      return search(w);
+    }
     case stream_reuse::host:
       if (from == no_block) {
         for (const block_index i : uses_.waiting()) {
