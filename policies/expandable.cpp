@@ -41,12 +41,11 @@ class expandable final : public policy {
     const std::uint64_t slack = default_slack_bytes(peak, view.moved_bytes);
     // What fitted before and does not now lies beside gaps. A little more at once, and it is the last time.
     const std::uint64_t room = room_bytes(view, peak + (rises ? slack : slack + slack / 2));
-    const std::uint64_t for_gaps = share(peak, gap_share);
     const std::uint64_t run = run_bytes(view, peak, need_bytes);
-    if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = for_gaps};
-    return {
-        .make_bytes = rises ? std::max(missing_bytes, ahead_bytes(peak)) : missing_bytes + round_up(for_gaps, page_),
-        .run_bytes = run};
+    if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = 0};
+    return {.make_bytes = rises ? std::max(missing_bytes, ahead_bytes(peak))
+                                : missing_bytes + round_up(share(peak, gap_share), page_),
+            .run_bytes = run};
   }
 
   /// Whole segments are not taken.
@@ -60,16 +59,18 @@ class expandable final : public policy {
   static constexpr double most_slack = 0.999;
   // The default, chosen by the curve in docs/expandable.md.
   static constexpr double slack_share = 0.08;
+  /// Where little is live a page that moves costs more than a few that are made.
+  static constexpr double slack_share_of_little = 0.15;
   static constexpr std::uint64_t least_slack = 32 * mib;
-  /// Where much moves, more slack costs less than moving on: three times what has moved beyond a twentieth of the peak.
-  static constexpr double moved_share = 0.05;
-  static constexpr double slack_for_moved = 3;
-  static constexpr double most_slack_for_moved = 0.2;
+  static constexpr std::uint64_t most_slack_of_little = 256 * mib;
+  /// What has moved once moves again: eight times as much is added to the slack, which costs less than moving on.
+  static constexpr double slack_for_moved = 8;
+  static constexpr double most_slack_for_moved = 0.4;
   /// Ahead of demand: enough that the calls for it cost less than its pages do.
   static constexpr double ahead_share = 0.005;
   static constexpr std::uint64_t least_ahead = 20 * mib;
   static constexpr std::uint64_t most_ahead = 64 * mib;
-  static constexpr double gap_share = 0.01;
+  static constexpr double gap_share = 0.002;  ///< more than what is missing, so that a step that repeats fits in a few
   static constexpr double run_share = 0.1;
   static constexpr std::uint64_t least_run = 16 * mib;
   static constexpr std::uint64_t largest_run = 256 * mib;
@@ -89,10 +90,10 @@ class expandable final : public policy {
     return share(live, slack_.fraction / (1 - std::min(slack_.fraction, most_slack)));
   }
   [[nodiscard]] static std::uint64_t default_slack_bytes(std::uint64_t live, std::uint64_t moved) {
-    const double much =
-        static_cast<double>(moved) / static_cast<double>(std::max<std::uint64_t>(live, 1)) - moved_share;
-    const double more = std::clamp(much * slack_for_moved, 0.0, most_slack_for_moved);
-    return std::max(share(live, slack_share + more), least_slack);
+    const double moved_share = static_cast<double>(moved) / static_cast<double>(std::max<std::uint64_t>(live, 1));
+    const double more = std::min(moved_share * slack_for_moved, most_slack_for_moved);
+    const std::uint64_t of_little = std::clamp(share(live, slack_share_of_little), least_slack, most_slack_of_little);
+    return std::max(share(live, slack_share + more), of_little);
   }
   [[nodiscard]] std::uint64_t ahead_bytes(std::uint64_t live) const {
     return round_down(std::clamp(share(live, ahead_share), least_ahead, most_ahead), page_);
@@ -115,25 +116,26 @@ class expandable final : public policy {
 }  // namespace
 
 built_in_policy expandable_policy() {
-  return {
-      {.name = "expandable",
-       .summary = "page by page behind reserved addresses; idle pages serve elsewhere before new ones do",
-       .parameters = {{.name = "slack",
-                       .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-                       .default_text = "8% of what is live, at least 32 MiB; up to 28% where much moves",
-                       .help = "how far what is held may exceed what is live before pages are moved instead of made",
-                       .check = [](std::string_view value,
-                                   std::string_view what) { return parse_share_or_bytes(value, what).why(); }}},
-       .variants = {"slack=5%", "slack=1%", "slack=25%"},
-       .takes = "page by page behind reserved addresses; what is idle is moved before more than the slack is taken",
-       .gives_back = "idle pages, on `trim`",
-       .choose_when = "memory is short: next to no holes, at less device time than `caching`"},
-      [](const policy_setup& setup) {
-        byte_limit slack;
-        const auto given = setup.parameters.find("slack");
-        if (given != setup.parameters.end()) slack = *parse_share_or_bytes(given->second, "slack");
-        return std::make_unique<expandable>(setup.page_bytes, slack);
-      }};
+  return {{.name = "expandable",
+           .summary = "page by page behind reserved addresses; idle pages serve elsewhere before new ones do",
+           .parameters =
+               {{.name = "slack",
+                 .values = "share of what is held (`5%`) or bytes (`64MiB`)",
+                 .default_text =
+                     "8% of what is live, or 15% of it up to 256 MiB, at least 32 MiB; up to 48% where pages move",
+                 .help = "how far what is held may exceed what is live before pages are moved instead of made",
+                 .check = [](std::string_view value,
+                             std::string_view what) { return parse_share_or_bytes(value, what).why(); }}},
+           .variants = {"slack=5%", "slack=1%", "slack=25%"},
+           .takes = "page by page behind reserved addresses; what is idle is moved before more than the slack is taken",
+           .gives_back = "idle pages, on `trim`",
+           .choose_when = "memory is short: next to no holes, at less device time than `caching`"},
+          [](const policy_setup& setup) {
+            byte_limit slack;
+            const auto given = setup.parameters.find("slack");
+            if (given != setup.parameters.end()) slack = *parse_share_or_bytes(given->second, "slack");
+            return std::make_unique<expandable>(setup.page_bytes, slack);
+          }};
 }
 
 }  // namespace gpumem

@@ -16,7 +16,7 @@
 namespace gpumem {
 namespace {
 
-class growth final : public policy {
+class growth : public policy {
  public:
   explicit growth(policy_needs needs) : needs_{std::move(needs)} {}
 
@@ -51,14 +51,14 @@ class doubling_growth final : public policy {
 
 /// One region of addresses that grows by mapping the next stretch behind it, so that free memory coalesces across steps
 /// and a request needs no segment of its own. Nothing that is mapped moves; idle stretches go back as segments do.
-class growth_in_one_region final : public policy {
+/// Where the addresses cannot be reserved, it is growth in segments.
+class growth_in_one_region final : public growth {
  public:
-  explicit growth_in_one_region(policy_needs needs) : needs_{std::move(needs)} {}
-
-  [[nodiscard]] policy_needs needs() const override { return needs_; }
+  using growth::growth;
 
   [[nodiscard]] page_rules pages(const pool_view& view) const override {
-    return {.range_bytes = round_up(view.total_bytes, granule_bytes(view)) * ranges_of_device};
+    const std::uint64_t device = round_up(view.total_bytes, granule_bytes(view));
+    return {.range_bytes = device * ranges_of_device, .least_range_bytes = device};
   }
 
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t, std::uint64_t missing_bytes) const override {
@@ -68,20 +68,11 @@ class growth_in_one_region final : public policy {
             .moves = false};
   }
 
-  /// Whole segments are not taken.
-  segment_request grow(const pool_view&, std::uint64_t need_bytes) override {
-    return {.bytes = need_bytes, .least_bytes = need_bytes};
-  }
-
-  [[nodiscard]] bool gives_back(give_back, const pool_view&) const override { return true; }
-
  private:
   static constexpr std::uint64_t least_step_bytes = 4 * mib;
-  static constexpr std::uint64_t step_share = 32;  ///< the last step is all that is wasted: one part in so many
+  static constexpr std::uint64_t step_share = 48;  ///< the last step is all that is wasted: one part in so many
   /// Addresses cost nothing; what went back and came again lies behind all that is mapped.
   static constexpr std::uint64_t ranges_of_device = 4;
-
-  policy_needs needs_;
 };
 
 policy_parameter backing_parameter() {

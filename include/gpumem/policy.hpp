@@ -48,6 +48,9 @@ struct segment_request {
 /// How a pool that takes memory page by page lays it out. All in bytes.
 struct page_rules {
   std::uint64_t range_bytes = 0;  ///< addresses reserved at a time; 0: the pool takes whole segments
+  /// Where not even so many can be reserved for the first range, the pool takes whole segments. 0: it takes none, and a
+  /// range may be as short as a request.
+  std::uint64_t least_range_bytes = 0;
   /// Requests from here on take the lowest place that is large enough, smaller ones the best fit.
   std::uint64_t lowest_fit_bytes = UINT64_MAX;
   /// Requests below this take the upper end of their place, others the lower one: small and large blocks then share

@@ -54,6 +54,7 @@ struct block_info {
   address segment_begin = 0;
   std::uint64_t segment_bytes = 0;
   int device = 0;
+  bool mapped = false;  ///< behind reserved addresses: the driver makes no legacy IPC handle of it
 };
 
 /// Called when a request fails and nothing gpumem holds can help: frees what it can (through any allocator)

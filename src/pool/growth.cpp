@@ -50,7 +50,10 @@ pool::growth pool::grow(guard& lock, want& w) {
     return growth::waited;
   }
   const growth_ticket ticket{growth_};
-  if (paged()) return page_in(lock, w);
+  if (paged()) {
+    const growth paged_in = page_in(lock, w);
+    if (paged()) return paged_in;
+  }
   const std::uint64_t need = w.alignment <= block_granularity ? w.bytes : w.bytes + w.alignment;
   const std::uint64_t got = add_segment(lock, policy_.grow(view(), need), w);
   if (got == 0) return growth::refused;

@@ -116,21 +116,26 @@ block_index pool::reuse_other_streams(guard& lock, want& w) {
       return uses_.take_over_all(w.owner, w.owner) ? search(w) : no_block;
     }
     case stream_reuse::poll: {
-      // Nobody waits, but the next poll can only see fences that exist.
+      // Nobody waits, but a poll can only see fences that exist. What is done by now is seen at once.
+      bool any = false;
       {
         const stream_order::later unlocked{streams_};
+        const auto fence = [&](owner_id o) GPUMEM_REQUIRES(mutex_) {
+          const result<fence_index> f = streams_.cover(o);
+          if (!f || *f == no_fence) return;
+          streams_.let_go(*f);
+          any = true;
+        };
         for (owner_id o = 1; o < streams_.end(); ++o) {
-          if (!streams_.serves_others(o) || !streams_[o].dirty) continue;
-          if (o == w.owner || heap_.owns_nothing(o)) continue;
-          if (const result<fence_index> f = streams_.cover(o); f && *f != no_fence) streams_.let_go(*f);
+          if (o != w.owner && streams_.serves_others(o) && streams_[o].dirty && !heap_.owns_nothing(o)) fence(o);
         }
-        for (const block_index i : uses_.waiting()) {
-          if (const result<fence_index> f = streams_.cover(heap_.at(i).owner); f && *f != no_fence) streams_.let_go(*f);
-        }
+        for (const block_index i : uses_.waiting()) fence(heap_.at(i).owner);
       }
-      const std::uint64_t before = streams_.fences_recorded();
+      if (!any) return no_block;
       record_fences(lock);
-      return streams_.fences_recorded() != before ? search(w) : no_block;
+      poll(lock);
+      heap_.absorb_idle(w.owner);
+      return search(w);
     }
     case stream_reuse::host:
       if (from == no_block) {

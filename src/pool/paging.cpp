@@ -35,13 +35,16 @@ void add_new(page_step& step, address begin, std::uint64_t bytes, std::uint64_t 
 
 }  // namespace
 
-// Another range of addresses, as large as the policy asks, or at least as the request needs. False where the driver has
-// none.
+// Another range of addresses, as large as the policy asks, or at least as it allows or the request needs. False where
+// the driver has none; where it was to be the first one, the pool may take segments from then on.
 bool pool::add_range(guard& lock, want& w) {
   const std::uint64_t page = device_.info().page_bytes;
   const std::optional<std::uint64_t> least = checked_round_up(w.bytes + (w.alignment - block_granularity), page);
   if (!least) return false;
-  std::uint64_t bytes = std::max(round_up(page_rules_.range_bytes, page), *least);
+  const heap_totals& held = heap_.totals();
+  const bool or_segments = page_rules_.least_range_bytes != 0 && held.segment_bytes + held.hollow_bytes == 0;
+  const std::uint64_t shortest = or_segments ? std::max(round_up(page_rules_.least_range_bytes, page), *least) : *least;
+  std::uint64_t bytes = std::max(round_up(page_rules_.range_bytes, page), shortest);
   for (;;) {
     const result<address> range = with_room_for_segment(lock, [&] { return device_.reserve(bytes); });
     if (range.ok()) {
@@ -49,13 +52,23 @@ bool pool::add_range(guard& lock, want& w) {
       note_backing(s, {.begin = *range, .bytes = bytes, .kind = segment_kind::paged, .pages = {}});
       return true;
     }
-    if (range.code() != errc::out_of_memory) {
-      w.driver_error = range.why();
+    const bool refused = range.code() == errc::out_of_memory;
+    if (!refused || bytes == shortest) {
+      if (or_segments && range.code() != errc::host_failure) {  // not paged from here on
+        page_rules_ = {};
+        best_fit_ = best_fit{page_rules_};
+        log_if_possible([&] {
+          return fmt::format("pool {} ({}): takes segments, no region of addresses could be reserved: {}", config_.name,
+                             config_.policy_name, range.why().message());
+        });
+      } else if (refused) {
+        w.device_refused = true;
+      } else {
+        w.driver_error = range.why();
+      }
       return false;
     }
-    w.device_refused = true;
-    if (bytes == *least) return false;
-    bytes = std::max(round_down(bytes / 2, page), *least);
+    bytes = std::max(round_down(bytes / 2, page), shortest);
   }
 }
 

@@ -427,7 +427,8 @@ result<block_info> pool::describe(address at) const {
                     .requested_bytes = b.bytes - held.slack_bytes(),
                     .segment_begin = s.begin,
                     .segment_bytes = s.bytes,
-                    .device = config_.ordinal};
+                    .device = config_.ordinal,
+                    .mapped = backed_[b.segment].kind != segment_kind::plain};
 }
 
 }  // namespace gpumem

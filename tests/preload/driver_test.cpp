@@ -122,6 +122,34 @@ TEST_F(Driver, AHandleOfABlockInsideASegmentIsRefusedLoudly) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("set GPUMEM_IPC=1"));
 }
 
+/// What the refusal of a handle says under these settings.
+class MappedMemory : public Driver {
+ protected:
+  static std::string refusal() {
+    begin();
+    CUipcMemHandle handle{};
+    const CUdeviceptr at = allocate(mib);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(linked<PFN_cuIpcGetMemHandle_v4010>("cuIpcGetMemHandle")(&handle, at), CUDA_ERROR_INVALID_VALUE);
+    return testing::internal::GetCapturedStderr();
+  }
+};
+
+TEST_F(MappedMemory, ARefusedHandleNamesTheVariableThatMaps) {
+  setenv("GPUMEM_BACKING", "mapped", 1);
+  EXPECT_THAT(refusal(), testing::HasSubstr("refused, GPUMEM_BACKING=mapped maps its pages"));
+}
+
+TEST_F(MappedMemory, ARefusedHandleNamesThePolicyThatMaps) {
+  setenv("GPUMEM_POLICY", "growth:backing=mapped", 1);
+  EXPECT_THAT(refusal(), testing::HasSubstr("refused, policy growth:backing=mapped maps its pages"));
+}
+
+TEST_F(MappedMemory, ARefusedHandleNamesThePolicyThatAlwaysMaps) {
+  setenv("GPUMEM_POLICY", "expandable", 1);
+  EXPECT_THAT(refusal(), testing::HasSubstr("refused, policy expandable maps its pages"));
+}
+
 TEST_F(Driver, UnderIpcEachAllocationCanBeShared) {
   setenv("GPUMEM_IPC", "1", 1);
   setenv("GPUMEM_LIMIT", "64MiB", 1);

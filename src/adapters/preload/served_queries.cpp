@@ -7,6 +7,7 @@
 #include "accounts.hpp"
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
+#include "gpumem/policy.hpp"
 #include "log.hpp"
 #include "served.hpp"
 
@@ -25,6 +26,18 @@ struct identities {
 identities& all_identities() {
   static auto* const only = new identities;
   return *only;
+}
+
+/// The setting by which the block's memory is mapped.
+std::string mapped_by(const served_device& d, const block_info& block) {
+  const auto& pools = d.memory->devices();
+  const auto its = std::find_if(pools.begin(), pools.end(), [&](const auto& l) { return l.ordinal == block.device; });
+  const std::string policy = its != pools.end() ? its->policy : "";
+  const auto entry = find_policy(policy);
+  const auto is_backing = [](const policy_parameter& p) { return p.name == "backing"; };
+  const bool by_variable = policy.find("backing=") == std::string::npos && entry &&
+                           std::any_of(entry->parameters.begin(), entry->parameters.end(), is_backing);
+  return by_variable ? "GPUMEM_BACKING=mapped" : fmt::format("policy {}", policy);
 }
 
 /// Writes what differs for a block from what the driver says about its segment; false: nothing does.
@@ -126,14 +139,19 @@ CUresult CUDAAPI pointer_get_attributes(unsigned int count, CUpointer_attribute*
   return e;
 }
 
-// The driver would make a handle of the whole segment, and an importer would silently see its beginning.
+// What keeps a block from having a handle: mapped memory has none; of a segment, the driver would make one of the
+// whole, and an importer would silently see its beginning.
 CUresult CUDAAPI ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr at) {
   block_info block;
-  if (holder_of(at, &block) == nullptr) return driver_call<entry::ipc_get_mem_handle>(handle, at);
-  log_line(
-      fmt::format("cuIpcGetMemHandle of {:#x}: refused, the block lies inside a segment of {} that other blocks "
-                  "share; set GPUMEM_IPC=1 for a program that shares memory with other processes",
-                  at, format_bytes(block.segment_bytes)));
+  const served_device* const d = holder_of(at, &block);
+  if (d == nullptr) return driver_call<entry::ipc_get_mem_handle>(handle, at);
+  const std::string why =
+      block.mapped ? fmt::format("{} maps its pages, and mapped memory has no such handle", mapped_by(*d, block))
+                   : fmt::format("the block lies inside a segment of {} that other blocks share",
+                                 format_bytes(block.segment_bytes));
+  log_line(fmt::format(
+      "cuIpcGetMemHandle of {:#x}: refused, {}; set GPUMEM_IPC=1 for a program that shares memory with other processes",
+      at, why));
   return CUDA_ERROR_INVALID_VALUE;
 }
 

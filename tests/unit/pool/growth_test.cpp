@@ -65,6 +65,40 @@ TEST(growth, shrinks_what_the_device_refuses_down_to_the_least_and_no_further) {
   EXPECT_TRUE(x.tested.check().ok()) << x.tested.check().message();
 }
 
+// Under `poll` nobody waits for another stream, but what its work is done with needs no more than a look.
+TEST(growth, memory_that_another_streams_work_is_done_with_is_taken_first) {
+  sim_device device{{}};
+  pool_config config = pool_of_one_policy::config(gib, {});
+  config.reuse = stream_reuse::poll;
+  pool tested{device, config, std::make_unique<asks>(segment_request{}, segment_request{.bytes = 8 * mib})};
+  const stream_ref one = device.create_stream();
+  const stream_ref other = device.create_stream();
+  const auto take = [&](stream_ref s) {
+    request r;
+    r.bytes = 8 * mib;
+    r.stream = s;
+    address at = 0;
+    EXPECT_TRUE(tested.allocate(r, r.bytes, &at, nullptr).ok());
+    return at;
+  };
+  const address first = take(one);
+  device.enqueue_use(one, 1'000'000, first, 8 * mib);
+  EXPECT_TRUE(tested.release_block(first, {}).ok());
+  const address second = take(other);
+  EXPECT_NE(second, first) << "which is in use for a millisecond more";
+  EXPECT_EQ(device.used_bytes(), 16 * mib);
+  EXPECT_TRUE(tested.release_block(second, {}).ok());
+  EXPECT_EQ(take(other), second);
+  device.advance_by(2'000'000);
+  EXPECT_EQ(take(other), first);
+  EXPECT_TRUE(tested.release_block(first, {}).ok());
+  EXPECT_TRUE(tested.release_block(second, {}).ok());
+  take(one);
+  EXPECT_EQ(device.used_bytes(), 16 * mib) << "no fence existed, and the work was done";
+  EXPECT_EQ(tested.stats().host_waits, 0U);
+  EXPECT_EQ(device.hazard_count(), 0U);
+}
+
 TEST(growth, a_mapped_segment_is_used_like_a_plain_one) {
   pool_of_one_policy x{gib, {}, {.bytes = 8 * mib, .kind = segment_kind::mapped}};
   const result<address> p = x.take(mib);

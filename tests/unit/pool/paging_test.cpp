@@ -19,9 +19,12 @@ struct page_by_page final : policy {
   std::uint64_t run;
   std::uint64_t over;
   bool moves = true;
+  std::uint64_t least_range = 0;
   page_by_page(std::uint64_t most_bytes, std::uint64_t range_bytes, std::uint64_t run_bytes, std::uint64_t over_bytes)
       : most{most_bytes}, range{range_bytes}, run{run_bytes}, over{over_bytes} {}
-  [[nodiscard]] page_rules pages(const pool_view&) const override { return {.range_bytes = range}; }
+  [[nodiscard]] page_rules pages(const pool_view&) const override {
+    return {.range_bytes = range, .least_range_bytes = least_range};
+  }
   [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t, std::uint64_t missing) const override {
     return {.make_bytes = std::min(missing, most > view.reserved_bytes ? most - view.reserved_bytes : 0),
             .run_bytes = run,
@@ -202,6 +205,52 @@ TEST(paging, no_more_addresses_is_out_of_memory_and_nothing_else) {
   EXPECT_EQ(p.take(9 * page), 0U);
   EXPECT_NE(p.take(page), 0U);
   p.give(held);
+}
+
+/// A pool whose policy reserves 64 pages at a time, 16 at least, on a device that refuses the first so many calls.
+struct pool_of_few_addresses {
+  sim_device device;
+  pool tested;
+  explicit pool_of_few_addresses(int refused, errc with = errc::out_of_memory)
+      : tested{device, paged_pool::config(4 * gib), policy_for()} {
+    for (int k = 1; k <= refused; ++k) device.fail_nth(device_call::reserve, static_cast<std::uint64_t>(k), with);
+  }
+  static std::unique_ptr<policy> policy_for() {
+    auto made = std::make_unique<page_by_page>(UINT64_MAX, 64 * page, page, UINT64_MAX);
+    made->least_range = 16 * page;
+    return made;
+  }
+  [[nodiscard]] address take(std::uint64_t bytes) {
+    request r;
+    r.bytes = bytes;
+    address at = 0;
+    return tested.allocate(r, bytes, &at, nullptr) ? at : 0;
+  }
+  [[nodiscard]] std::uint64_t calls(device_call kind) const { return device.calls()[static_cast<std::size_t>(kind)]; }
+};
+
+TEST(paging, a_first_range_that_is_refused_is_halved_down_to_the_least) {
+  pool_of_few_addresses p{2};
+  EXPECT_NE(p.take(page), 0U);
+  EXPECT_EQ(p.calls(device_call::alloc), 0U);
+  EXPECT_EQ(p.device.used_bytes(), page) << "a page, behind addresses";
+  EXPECT_TRUE(p.tested.check().ok()) << p.tested.check().message();
+}
+
+TEST(paging, segments_are_taken_where_no_range_can_be_reserved) {
+  for (const errc why : {errc::out_of_memory, errc::device_error}) {
+    pool_of_few_addresses p{3, why};
+    const address at = p.take(page);
+    ASSERT_NE(at, 0U);
+    EXPECT_EQ(p.calls(device_call::alloc), 1U);
+    EXPECT_NE(p.take(3 * page), 0U);
+    EXPECT_EQ(p.calls(device_call::alloc), 2U) << "and from then on";
+    EXPECT_EQ(p.calls(device_call::map), 0U);
+    EXPECT_FALSE(p.tested.describe(at)->mapped);
+    EXPECT_TRUE(p.tested.release_block(at, {}).ok());
+    EXPECT_EQ(p.tested.trim(UINT64_MAX).returned_bytes, page);
+    EXPECT_TRUE(p.tested.check().ok()) << p.tested.check().message();
+  }
 }
 
 TEST(paging, trim_goes_down_to_the_pages_that_live_blocks_touch) {
