@@ -119,7 +119,12 @@ const driver_file& driver() {
 }  // namespace
 
 std::vector<std::string> driver_candidates() {
-  if (std::string named = trusted_path("GPUMEM_CUDA_DRIVER"); !named.empty()) return {std::move(named)};
+  const char* const self = this_library();
+  if (std::string named = trusted_path("GPUMEM_CUDA_DRIVER"); !named.empty()) {
+    if (self == nullptr || !same_file(named, self)) return {std::move(named)};
+    log_line(fmt::format("GPUMEM_CUDA_DRIVER={}: this is gpumem's own library; expected the driver's", named));
+    return {};
+  }
   std::vector<std::string> all;
   if (const char* const folders = variable("LD_LIBRARY_PATH")) {
     std::string_view rest = folders;
@@ -131,7 +136,6 @@ std::vector<std::string> driver_candidates() {
   }
   add_from_cache(all);
   for (const char* const folder : usual_folders) all.push_back(fmt::format("{}/{}", folder, soname));
-  const char* const self = this_library();
   std::erase_if(all, [self](const std::string& path) {
     struct stat there {};
     return stat(path.c_str(), &there) != 0 || (self != nullptr && same_file(path, self));
