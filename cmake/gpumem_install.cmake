@@ -30,3 +30,11 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/CHANGELOG.md D
 # Whether programs find the library is up to the dynamic linker's cache; a staged installation leaves that to the package.
 configure_file(${PROJECT_SOURCE_DIR}/cmake/run_ldconfig.cmake.in ${PROJECT_BINARY_DIR}/run_ldconfig.cmake @ONLY)
 install(SCRIPT ${PROJECT_BINARY_DIR}/run_ldconfig.cmake COMPONENT library)
+
+# The Python package with all that it needs, in a folder `gpumem`: `cmake --install ... --component python --prefix` puts
+# it into a folder of modules, and a wheel is made of the same (pyproject.toml). No other installation has it.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/python/gpumem DESTINATION . COMPONENT python EXCLUDE_FROM_ALL
+        FILES_MATCHING PATTERN "*.py" PATTERN "*.cpp" PATTERN "__pycache__" EXCLUDE)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/gpumem DESTINATION gpumem/include COMPONENT python EXCLUDE_FROM_ALL
+        FILES_MATCHING PATTERN "*.hpp" PATTERN "*.h")
+install(FILES $<TARGET_FILE:gpumem> DESTINATION gpumem/lib RENAME libgpumem.so.0 COMPONENT python EXCLUDE_FROM_ALL)

@@ -119,6 +119,12 @@ class allocator {
   virtual status captures_ended(int /*physical_device*/) { return {}; }
   /// The graph will not run again: its blocks become free for others behind a fence.
   virtual status graph_release(graph_ref g) = 0;
+  /// A region for work on `s`, a number other than 0: what `request::region` asks for there is the region's, freed or
+  /// not, and serves nobody else until `close_region`. Several captures of `s` that share a region reuse its memory.
+  virtual result<std::uint64_t> open_region(int device, stream_ref s);
+  /// No work uses the region's memory from here on but what was enqueued: it becomes free for others behind a fence,
+  /// what is live in it with its free.
+  virtual status close_region(int device, std::uint64_t region);
 
   /// Gives wholly idle segments back until `bytes` are returned; everything that can be by default.
   virtual result<trim_result> trim(int device, std::uint64_t bytes = UINT64_MAX) = 0;
@@ -134,6 +140,13 @@ class allocator {
   [[nodiscard]] virtual status check(int device) const = 0;
   /// Writes out what GPUMEM_TRACE has recorded so far.
   virtual status flush_trace() = 0;
+  /// Every segment and every block, by address. Slow.
+  [[nodiscard]] virtual result<std::vector<segment_view>> segments(int device) const;
+  /// The peak of reserved bytes begins anew, at what is reserved now.
+  virtual status reset_peak_reserved(int device);
+  /// The GPU with that ordinal of the driver's reaches this device's mapped memory, too; of other memory nothing is to
+  /// be done here.
+  virtual status enable_peer(int device, int physical_ordinal);
 
  protected:
   allocator() = default;
@@ -146,7 +159,7 @@ class allocator {
   friend class pooled_allocator;
   /// A block from the calling thread's cache; null where that has none, and `do_allocate` is to be asked.
   void* try_cache(const request& r) noexcept {
-    return r.alignment == block_granularity ? try_cache(r.bytes, r.stream, r.device) : nullptr;
+    return r.alignment == block_granularity && r.region == 0 ? try_cache(r.bytes, r.stream, r.device) : nullptr;
   }
   void* try_cache(std::size_t bytes, stream_ref stream, int device) noexcept;
   /// True where the calling thread's cache took the block; else nothing changed, and `do_deallocate` is to be asked.

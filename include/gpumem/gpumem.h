@@ -153,6 +153,7 @@ typedef struct gpumem_stats {
   uint64_t returned_pages;
   uint64_t plan_placements;
   uint64_t plan_departures;
+  uint64_t taken_bytes;
 } gpumem_stats;
 gpumem_code gpumem_get_stats(gpumem_allocator* memory, int device, gpumem_stats* out);
 

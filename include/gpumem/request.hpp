@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "gpumem/device.hpp"
 #include "gpumem/export.h"
@@ -22,6 +23,8 @@ struct request {
   stream_ref stream{};
   int device = 0;                             ///< logical ordinal
   std::size_t alignment = block_granularity;  ///< a power of two
+  std::uint64_t region = 0;                   ///< of `open_region`, which then owns the block; 0: none
+  address place = 0;                          ///< where the block begins, in the region's free memory; 0: anywhere
 };
 
 /// What a free may state, to be checked against the block.
@@ -55,6 +58,32 @@ struct block_info {
   std::uint64_t segment_bytes = 0;
   int device = 0;
   bool mapped = false;  ///< behind reserved addresses: the driver makes no legacy IPC handle of it
+};
+
+/// One block of a segment, in whatever state.
+struct block_view {
+  enum class state : std::uint8_t {
+    live,      ///< the program holds it
+    cached,    ///< free, reusable at once on `stream`
+    idle,      ///< free for any stream
+    fenced,    ///< free once a fence is done
+    leaked,    ///< never reused
+    unbacked,  ///< addresses without memory
+  };
+  address begin = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t requested_bytes = 0;  ///< of a live one
+  stream_ref stream{};                ///< whose it is; of an idle one, the default stream
+  std::uint64_t region = 0;           ///< that owns it, or the graph; 0: none
+  state is = state::idle;
+};
+
+/// What the device gave in one piece, and the blocks that it is cut into, without a gap and by address.
+struct segment_view {
+  address begin = 0;
+  std::uint64_t bytes = 0;
+  bool paged = false;  ///< a range of addresses with memory behind some of its pages
+  std::vector<block_view> blocks;
 };
 
 /// Called when a request fails and nothing gpumem holds can help: frees what it can (through any allocator)

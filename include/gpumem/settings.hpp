@@ -120,6 +120,7 @@ class settings {
   std::string policy_library_path;  ///< find_policy reads the variable itself
   std::string cuda_driver_path;     ///< load_cuda_driver reads the variable itself
   std::string nvml_path;            ///< load_nvml reads the variable itself
+  bool torch = false;               ///< read by the Python package
   std::string trace_path;
   std::string stats_path;  ///< `exit`: a summary on stderr at exit
   bool oom_log = true;

@@ -45,6 +45,8 @@ struct statistics {
   std::uint64_t out_of_memory = 0;  ///< requests that failed
   std::uint64_t grown_segments = 0;
   std::uint64_t returned_segments = 0;
+  std::uint64_t taken_bytes =
+      0;  ///< from the device, in all: what went back has been `taken_bytes` less `reserved_bytes`
   std::uint64_t mapped_pages = 0;     ///< made and mapped behind a range of addresses
   std::uint64_t remapped_pages = 0;   ///< taken from where they were idle and mapped elsewhere
   std::uint64_t returned_pages = 0;   ///< unmapped and given back to the device

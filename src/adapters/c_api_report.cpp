@@ -50,7 +50,8 @@ gpumem_stats to_c(const gpumem::statistics& s) {
           .remapped_pages = s.remapped_pages,
           .returned_pages = s.returned_pages,
           .plan_placements = s.plan_placements,
-          .plan_departures = s.plan_departures};
+          .plan_departures = s.plan_departures,
+          .taken_bytes = s.taken_bytes};
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "captures.hpp"
 #include "exit_report.hpp"
 #include "first_use.hpp"
+#include "gpumem/cuda_device.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
 #include "pointers.hpp"
@@ -75,7 +76,8 @@ class pooled_allocator final : public allocator {
     if (!ordinary) {
       if (status ok = fits_device(r, p.config().total_bytes); !ok) return ok;
     }
-    if (r.alignment == block_granularity) {  // a hit after all, by another pool or stream than the last
+    if (r.alignment == block_granularity &&
+        r.region == 0) {  // a hit after all, by another pool or stream than the last
       if (const address at = p.try_cache(r.stream, r.bytes); at != 0) return to_pointer(at);
     }
     const bool asks = asks_for_captures(p.config(), on);
@@ -176,6 +178,27 @@ class pooled_allocator final : public allocator {
   }
   status graph_release(graph_ref g) override {
     return without_exceptions([&] { return captures_.release(g); });
+  }
+
+  result<std::uint64_t> open_region(int device, stream_ref s) override {
+    return with_pool<result<std::uint64_t>>(device, [s](const placed_pool& p) -> result<std::uint64_t> {
+      const result<std::uint64_t> key = p.it->key_of(s);
+      return key ? p.it->open_region(s, *key) : key;
+    });
+  }
+  status close_region(int device, std::uint64_t region) override {
+    return with_pool<status>(device, [region](const placed_pool& p) { return p.it->graph_release(region); });
+  }
+  result<std::vector<segment_view>> segments(int device) const override {
+    return with_pool<result<std::vector<segment_view>>>(device, [](const placed_pool& p) { return p.it->segments(); });
+  }
+  status reset_peak_reserved(int device) override {
+    return with_pool<status>(device, [](const placed_pool& p) { return p.it->reset_peak_reserved(), status{}; });
+  }
+  status enable_peer(int device, int physical_ordinal) override {
+    return with_pool<status>(device, [physical_ordinal](const placed_pool& p) {
+      return p.on->info().page_bytes == 0 ? status{} : add_cuda_peer(*p.on, physical_ordinal);
+    });
   }
 
   result<trim_result> trim(int device, std::uint64_t bytes) override try {
@@ -352,6 +375,17 @@ class pooled_allocator final : public allocator {
     }
   }
 
+  /// `call` with the pool of a logical device that exists and may be used.
+  template <typename Result, typename Call>
+  Result with_pool(int device, const Call& call) const {
+    return without_exceptions([&]() -> Result {
+      if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
+      const placed_pool& p = pools_[static_cast<std::size_t>(device)];
+      if (status ok = usable(*p.on); !ok) return ok;
+      return call(p);
+    });
+  }
+
   status no_such_device(int device) const {
     return {errc::wrong_device,
             fmt::format("device {} does not exist; expected 0 to {}", device, static_cast<int>(pools_.size()) - 1)};
@@ -398,6 +432,16 @@ class pooled_allocator final : public allocator {
   std::vector<std::size_t> taking_everything_;  // among pools_
   std::atomic<bool> untouched_{false};          // there are some, and nothing was allocated yet
 };
+
+// An allocator that is not gpumem's has none of these.
+namespace {
+status not_offered() { return {errc::unsupported, "this allocator does not offer that"}; }
+}  // namespace
+result<std::uint64_t> allocator::open_region(int /*device*/, stream_ref /*s*/) { return not_offered(); }
+status allocator::close_region(int /*device*/, std::uint64_t /*region*/) { return not_offered(); }
+result<std::vector<segment_view>> allocator::segments(int /*device*/) const { return not_offered(); }
+status allocator::reset_peak_reserved(int /*device*/) { return not_offered(); }
+status allocator::enable_peer(int /*device*/, int /*physical_ordinal*/) { return not_offered(); }
 
 void take_ahead_of_use(allocator& of) { static_cast<pooled_allocator&>(of).take_ahead(-1); }
 

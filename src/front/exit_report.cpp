@@ -70,6 +70,7 @@ nlohmann::json to_json(const logical_device& d, const statistics& s) {
           {"out_of_memory", s.out_of_memory},
           {"grown_segments", s.grown_segments},
           {"returned_segments", s.returned_segments},
+          {"taken_bytes", s.taken_bytes},
           {"mapped_pages", s.mapped_pages},
           {"remapped_pages", s.remapped_pages},
           {"returned_pages", s.returned_pages},

@@ -84,6 +84,7 @@ std::uint64_t pool::add_segment(guard& lock, const segment_request& ask, want& w
       reserved.settle(size);
       const segment_index s = heap_.add_segment(acquired->begin, size, w.klass);
       note_backing(s, *acquired);
+      counts_.taken_bytes += size;
       counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, budget_.reserved());
       return size;
     }

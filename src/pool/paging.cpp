@@ -235,6 +235,7 @@ void pool::settle_step(const page_step& step, reservation* reserved) {
   }
   pages_.make_room(0);
   reserved->settle(new_bytes);
+  counts_.taken_bytes += new_bytes;
   counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, budget_.reserved());
   if (moved) lookahead_.wake();
   if (new_bytes != 0) policy_.grew(view(), new_bytes);

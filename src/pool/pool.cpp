@@ -95,7 +95,7 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
     const result<std::uint64_t> asked = streams_.key_of(r.stream);
     if (!asked) return asked.why();
     key = *asked;
-    if (aligned && (*at = cache_.allocate_by_key(key, r.bytes)) != 0) return {};
+    if (aligned && r.region == 0 && (*at = cache_.allocate_by_key(key, r.bytes)) != 0) return {};
   }
   guard lock{mutex_};
   ++counts_.locks;
@@ -104,7 +104,10 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
   const stream_slot& asks = streams_[stream];
   want w;
   w.capturing = asks.capturing;
-  w.owner = w.capturing ? asks.graph : stream;
+  w.owner = r.region != 0 ? streams_.region(r.region) : w.capturing ? asks.graph : stream;
+  if (w.owner == idle_owner) {
+    return {errc::invalid_argument, fmt::format("region {} of pool {} is not open", r.region, config_.name)};
+  }
   w.bytes = rounded;
   w.alignment = std::max<std::uint64_t>(r.alignment, block_granularity);
   w.klass = policy_.segment_class(rounded);
@@ -124,6 +127,16 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
 status pool::serve(guard& lock, const request& r, want& w, std::uint64_t key, address* at, oom_slot* refusal) {
   cache_.served_below(w.bytes);
   slot_reference kept{streams_, w.owner};  // while the lock is given up; then it stands for the block
+  if (r.place != 0) {
+    const block_index there = place_in_region(w, r.place);
+    if (there == no_block) {
+      return {errc::unsupported, fmt::format("{} at {:#x} are not free in region {} of pool {}", format_bytes(w.bytes),
+                                             r.place, r.region, config_.name)};
+    }
+    kept.keep();
+    *at = hand_out(there, w.owner, w.plain, r.bytes);
+    return {};
+  }
   block_index i = follower_ != nullptr ? place_planned(lock, w, key) : no_block;
   if (i == no_block && opened_) i = lookahead_.is_large(w.bytes) ? search_large(lock, w) : search(w);
   if (i == no_block) i = follower_ != nullptr ? climb_beside_plan(lock, w) : climb(lock, w);
@@ -158,6 +171,17 @@ block_index pool::search(owner_id o, unsigned klass, std::uint64_t bytes, std::u
   if (!at.upper_end) return heap_.carve(at.from, bytes, alignment);
   const block& b = heap_.at(at.from);
   return heap_.carve_at(at.from, b.begin + b.bytes - bytes, bytes, o);
+}
+
+// Nobody but the region itself gets what is free in it.
+block_index pool::place_in_region(const want& w, address at) {
+  const block_index first = heap_.containing(at);
+  for (block_index i = first; i != no_block && heap_.at(i).state == block_state::free; i = heap_.at(i).above) {
+    const block& b = heap_.at(i);
+    if (b.owner != w.owner && b.owner != idle_owner) break;
+    if (b.begin + b.bytes >= at + w.bytes) return heap_.carve_at(first, at, w.bytes, w.owner);
+  }
+  return no_block;
 }
 
 // Among one other owner's blocks, behind which the request's stream is ordered already.
@@ -396,6 +420,11 @@ status pool::graph_release(std::uint64_t graph) {
   }
   record_fences(lock);
   return gone;
+}
+
+result<std::uint64_t> pool::open_region(stream_ref s, std::uint64_t key) {
+  const guard lock{mutex_};
+  return streams_.open_region(s, key);
 }
 
 void pool::on_out_of_memory(const oom_callback& callback) {

@@ -92,6 +92,8 @@ class pool final : private arena_below {
   void forbid_foreign_fences(bool yes);
   result<std::uint64_t> capture_end(std::uint64_t key);
   status graph_release(std::uint64_t graph);
+  /// `graph_release` closes it.
+  result<std::uint64_t> open_region(stream_ref s, std::uint64_t key);
 
   trim_result trim(std::uint64_t bytes);
   limit_result set_limit(std::uint64_t limit_bytes);
@@ -102,6 +104,8 @@ class pool final : private arena_below {
   [[nodiscard]] bool contains(address at) const;
   [[nodiscard]] result<block_info> describe(address at) const;
   [[nodiscard]] statistics stats();
+  [[nodiscard]] std::vector<segment_view> segments() const;
+  void reset_peak_reserved();
   [[nodiscard]] status check() const;
   [[nodiscard]] const pool_config& config() const noexcept { return config_; }
   [[nodiscard]] std::uint64_t limit() const noexcept { return budget_.limit(); }
@@ -151,6 +155,7 @@ class pool final : private arena_below {
       GPUMEM_REQUIRES(mutex_);
   status out_of_memory(guard& lock, const request& r, const want& w, oom_slot* refusal) GPUMEM_REQUIRES(mutex_);
   status why_not_live(address at, block_index i) const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] block_index place_in_region(const want& w, address at) GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] owner_word held_as(block_index i) const noexcept GPUMEM_REQUIRES(mutex_);
   void poll(guard& lock) GPUMEM_REQUIRES(mutex_);
   void record_fences(guard& lock) GPUMEM_REQUIRES(mutex_);
@@ -259,6 +264,7 @@ class pool final : private arena_below {
 
   // pool_check.cpp
   [[nodiscard]] statistics stats_of_stopped() const GPUMEM_REQUIRES(mutex_);
+  [[nodiscard]] block_view view_of(block_index i) const GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] status check_stopped() const GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] status check_caches() const GPUMEM_REQUIRES(mutex_);
   [[nodiscard]] pool_view view() const GPUMEM_REQUIRES(mutex_);

@@ -63,6 +63,61 @@ statistics pool::stats_of_stopped() const {
   return s;
 }
 
+block_view pool::view_of(block_index i) const {
+  const block& b = heap_.at(i);
+  block_view out{.begin = b.begin, .bytes = b.bytes};
+  if (b.owner != idle_owner) {
+    const stream_slot& slot = streams_[b.owner];
+    out.stream = slot.stream;
+    if (slot.is_graph && !slot.gone) out.region = slot.key;
+  }
+  using state = block_view::state;
+  switch (b.state) {
+    case block_state::live: {
+      const owner_word held = held_as(i);
+      out.is = held.held_by() == holder::program ? state::live : state::cached;
+      if (out.is == state::live) out.requested_bytes = b.bytes - held.slack_bytes();
+      break;
+    }
+    case block_state::free:
+      out.is = b.owner == idle_owner ? state::idle : state::cached;
+      break;
+    case block_state::fenced:
+      out.is = state::fenced;
+      break;
+    case block_state::leaked:
+      out.is = state::leaked;
+      break;
+    case block_state::hollow:
+    case block_state::unused:
+      out.is = state::unbacked;
+      break;
+  }
+  return out;
+}
+
+std::vector<segment_view> pool::segments() const {
+  const guard lock{mutex_};
+  const auto stopped = cache_.stop();
+  std::vector<segment_view> out;
+  for (segment_index s = 0; s < heap_.segments().size(); ++s) {
+    const heap_segment& segment = heap_.segments()[s];
+    if (segment.bytes == 0) continue;
+    segment_view& to = out.emplace_back();
+    to.begin = segment.begin;
+    to.bytes = segment.bytes;
+    to.paged = backed_[s].kind == segment_kind::paged;
+    for (block_index i = segment.first; i != no_block; i = heap_.at(i).above) to.blocks.push_back(view_of(i));
+  }
+  std::ranges::sort(out, {}, &segment_view::begin);
+  return out;
+}
+
+void pool::reset_peak_reserved() {
+  const guard lock{mutex_};
+  counts_.peak_reserved_bytes = budget_.reserved();
+}
+
 status pool::check() const {
   const guard lock{mutex_};
   const auto stopped = cache_.stop();

@@ -316,6 +316,17 @@ result<std::uint64_t> stream_order::capture_end(owner_id o) {
   return slots_[g].key;
 }
 
+std::uint64_t stream_order::open_region(stream_ref s, std::uint64_t key) {
+  const owner_id g = add_graph(s, key);
+  ++seen_;
+  return slots_[g].key;
+}
+
+owner_id stream_order::region(std::uint64_t number) const noexcept {
+  const owner_id g = graphs_.find(number);
+  return g == flat_map::none || slots_[g].gone ? idle_owner : g;
+}
+
 status stream_order::graph_gone(std::uint64_t graph) {
   const owner_id g = graphs_.find(graph);
   if (g == flat_map::none || slots_[g].gone) {

@@ -154,6 +154,10 @@ class stream_order {
   result<owner_id> capture_begin(owner_id o);
   result<std::uint64_t> capture_end(owner_id o);  ///< the graph's number
   status graph_gone(std::uint64_t graph);
+  /// A graph's slot without a capture: it may own what several captures of the stream allocate. Its number.
+  std::uint64_t open_region(stream_ref s, std::uint64_t key);
+  /// The slot of a graph or region that is open; nobody's where there is none.
+  [[nodiscard]] owner_id region(std::uint64_t number) const noexcept;
   /// Who owns a block of the graph that the stream with this key has freed: the graph, whose capturing stream may have
   /// it again at once, or, where another stream of the capture freed it, nobody until the graph is gone.
   owner_id graph_owner_of_free(owner_id graph, std::uint64_t key);

@@ -48,6 +48,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"policy_library", "/tmp/policies.so", "/tmp/policies.so"},
                                 {"cuda_driver", "/opt/libcuda.so.1", "/opt/libcuda.so.1"},
                                 {"nvml", "/opt/libnvidia-ml.so.1", "/opt/libnvidia-ml.so.1"},
+                                {"torch", "1", "1"},
                                 {"trace", "/tmp/t.csv.gz", "/tmp/t.csv.gz"},
                                 {"stats", "exit", "exit"},
                                 {"oom_log", "0", "0"},
@@ -72,14 +73,14 @@ problem_list problems_of(const environment& variables) {
 TEST(OptionTable, HasTheOptionsInOrder) {
   std::vector<std::string_view> variables;
   for (const option_row& row : option_table()) variables.push_back(row.variable);
-  EXPECT_THAT(
-      variables,
-      ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
-                  "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_FREE_WAIT", "GPUMEM_THREAD_CACHE",
-                  "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT",
-                  "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC", "GPUMEM_SLACK", "GPUMEM_BACKING",
-                  "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TRACE",
-                  "GPUMEM_STATS", "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+  EXPECT_THAT(variables,
+              ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
+                          "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_FREE_WAIT",
+                          "GPUMEM_THREAD_CACHE", "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP",
+                          "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC", "GPUMEM_SLACK",
+                          "GPUMEM_BACKING", "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML",
+                          "GPUMEM_TORCH", "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE",
+                          "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(Slack, IsAShareOrBytesAndMayBeNone) {

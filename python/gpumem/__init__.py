@@ -1,0 +1,16 @@
+"""gpumem: a CUDA caching allocator with policies. `gpumem.torch` makes it PyTorch's; `library()` is the C library."""
+import pathlib
+
+__all__ = ["include_folder", "library"]
+
+_HERE = pathlib.Path(__file__).resolve().parent
+
+
+def library() -> pathlib.Path:
+    """The shared library, libgpumem.so.0 (C interface: gpumem/gpumem.h)."""
+    return _HERE / "lib" / "libgpumem.so.0"
+
+
+def include_folder() -> pathlib.Path:
+    """Its headers, `gpumem/allocator.hpp` and others."""
+    return _HERE / "include"

@@ -1,0 +1,110 @@
+"""gpumem as PyTorch's allocator.
+
+    import gpumem.torch
+    gpumem.torch.enable(policy="expandable", limit="80%")
+
+before the first use of a GPU; or nothing but GPUMEM_TORCH=1 in the environment.
+"""
+import ctypes
+import os
+import warnings
+
+from .. import library
+from . import _build
+
+__all__ = ["enable", "how", "TESTED"]
+
+#: torch's versions that gpumem's tests run.
+TESTED = ("2.15",)
+
+LOST = ("memory statistics, snapshots, memory pools, checkpoints of graph trees, and torch.OutOfMemoryError (out of "
+        "memory is a RuntimeError)")
+
+_how = None
+_kept = []  # libraries and functions that PyTorch calls from here on
+
+
+def how():
+    """How PyTorch uses gpumem: "allocator", "hooks" (torch's pluggable allocator, which has less), or None: it does not."""
+    return _how
+
+
+def enable(*, fallback=True, **settings):
+    """Makes gpumem PyTorch's allocator. Call it before the first use of a GPU.
+
+    `settings` are gpumem's options in small letters: policy, limit, pools, trace and so on; where GPUMEM_* of the
+    environment names one, the environment wins. The allocator is compiled at its first use (a few seconds, then
+    cached). Where that is not possible, PyTorch's pluggable allocator serves instead, with a warning that says what is
+    lost; with `fallback=False` it is an error. RuntimeError says what is wrong and what to do; PyTorch keeps its own
+    allocator then. Returns what `how()` does.
+    """
+    global _how
+    import torch
+
+    if _how is not None:
+        if settings:
+            raise RuntimeError("gpumem is PyTorch's allocator already: its settings are those of the first enable()")
+        return _how
+    if not torch.backends.cuda.is_built() or torch.version.hip is not None:
+        raise RuntimeError(f"torch {torch.__version__} was built without CUDA: gpumem serves CUDA's GPUs only")
+    if torch.cuda.is_initialized():
+        raise RuntimeError("a GPU is in use already, with PyTorch's own allocator: call gpumem.torch.enable() before the "
+                           "first tensor on a GPU, or set GPUMEM_TORCH=1 in the environment")
+    before = dict(os.environ)
+    for name, value in settings.items():
+        os.environ.setdefault("GPUMEM_" + name.upper(), str(value))
+    try:
+        _how = _enable(torch, fallback)
+    except BaseException:
+        for name in settings:
+            if "GPUMEM_" + name.upper() not in before:
+                os.environ.pop("GPUMEM_" + name.upper(), None)
+        raise
+    return _how
+
+
+def _enable(torch, fallback):
+    try:
+        extension = _build.build(torch)
+    except _build.BuildError as wrong:
+        if not fallback:
+            raise RuntimeError(f"gpumem.torch: {wrong}") from None
+        _hooks(torch)
+        warnings.warn(f"gpumem.torch: {wrong}. PyTorch's pluggable allocator serves instead, without {LOST}", stacklevel=3)
+        return "hooks"
+    if ".".join(torch.__version__.split(".")[:2]) not in TESTED:
+        warnings.warn(f"gpumem.torch: torch {torch.__version__} is not one of those tested ({', '.join(TESTED)}); the "
+                      "allocator compiled against it", stacklevel=3)
+    loaded = ctypes.CDLL(str(extension))
+    loaded.gpumem_torch_install.restype = ctypes.c_char_p
+    wrong = loaded.gpumem_torch_install()
+    if wrong is not None:
+        raise RuntimeError(wrong.decode())
+    _kept.append(loaded)
+    return "allocator"
+
+
+def _hooks(torch):
+    path = str(library())
+    if not os.path.isfile(path):
+        raise RuntimeError(f"gpumem.torch: {path} does not exist: gpumem is not installed as a whole")
+    loaded = ctypes.CDLL(path)
+    pluggable = torch.cuda.memory.CUDAPluggableAllocator(path, "gpumem_torch_alloc", "gpumem_torch_free")
+    it = pluggable.allocator()
+    for setter, function in (("set_init_fn", "init"), ("set_reset_fn", "empty_cache"),
+                             ("set_memory_fraction_fn", "memory_fraction"), ("set_base_alloc_fn", "base_alloc"),
+                             ("set_record_stream_fn", "record_stream"),
+                             ("set_end_allocate_to_pool_fn", "end_allocate_to_pool")):
+        address = ctypes.cast(getattr(loaded, "gpumem_torch_" + function), ctypes.c_void_p).value
+        getattr(it, setter)(address)
+    torch.cuda.memory.change_current_allocator(pluggable)
+    _kept.extend([loaded, pluggable])
+
+
+def _autoload():
+    """torch's entry point for backends: GPUMEM_TORCH=1 enables it when torch is imported."""
+    asked = os.environ.get("GPUMEM_TORCH", "0")
+    if asked not in ("", "0", "1"):
+        raise RuntimeError(f"GPUMEM_TORCH={asked}: expected 0 or 1")
+    if asked == "1":
+        enable()

@@ -1,0 +1,126 @@
+"""The extension that is PyTorch's allocator, compiled against the installed torch and kept in a cache.
+
+The key of the cache covers all that goes into it: torch's commit, the source, gpumem's headers, the compiler. Several
+processes that start at once compile it once; where no folder can be written, each compiles it for itself.
+"""
+import contextlib
+import fcntl
+import glob
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from .. import include_folder, library
+
+SOURCE = pathlib.Path(__file__).resolve().parent / "csrc" / "allocator.cpp"
+
+
+class BuildError(RuntimeError):
+    """Why there is no extension, and what to do."""
+
+
+def cuda_headers():
+    """The folder of cuda_runtime_api.h: of NVIDIA's wheels, the Toolkit, or Triton, which brings the headers along."""
+    folders = [os.path.join(p, "nvidia", "*", "include") for p in sys.path]
+    folders += [os.path.join(os.environ[name], "include") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    folders += ["/usr/local/cuda/include", "/opt/cuda/include"]
+    folders += [os.path.join(p, "triton", "backends", "nvidia", "include") for p in sys.path]
+    for pattern in folders:
+        for folder in sorted(glob.glob(pattern), reverse=True):
+            if os.path.isfile(os.path.join(folder, "cuda_runtime_api.h")):
+                return folder
+    raise BuildError("no cuda_runtime_api.h was found: install the package nvidia-cuda-runtime, or set CUDA_HOME to a "
+                     "CUDA Toolkit")
+
+
+def compiler():
+    """A C++ compiler and what it says of itself."""
+    named = os.environ.get("CXX")
+    for name in [named] if named else ["g++", "c++", "clang++"]:
+        path = shutil.which(name)
+        if path is None:
+            continue
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        if told.returncode == 0:
+            return path, told.stdout.splitlines()[0]
+    raise BuildError(f"CXX={named} is no compiler that can be run" if named else
+                     "no C++ compiler was found (g++, c++, clang++): install g++, or set CXX")
+
+
+def command(torch_folder, abi, cxx, headers, out):
+    torch_folder = pathlib.Path(torch_folder)
+    return [cxx, "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(abi)}",
+            f"-I{include_folder()}", f"-isystem{torch_folder / 'include'}",
+            f"-isystem{torch_folder / 'include' / 'torch' / 'csrc' / 'api' / 'include'}", f"-isystem{headers}",
+            str(SOURCE), "-o", str(out),
+            f"-L{torch_folder / 'lib'}", "-lc10_cuda", "-ltorch_cuda", "-lc10", f"-Wl,-rpath,{torch_folder / 'lib'}",
+            str(library()), f"-Wl,-rpath,{library().parent}"]
+
+
+def key_of(parts):
+    of = hashlib.sha256()
+    for each in parts:
+        of.update(each if isinstance(each, bytes) else str(each).encode())
+        of.update(b"\0")
+    return of.hexdigest()[:24]
+
+
+def cache_folder():
+    """A folder of this user's own, or None where there is none that can be written."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = pathlib.Path(base) / "gpumem" / "torch"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A library that others may write is nothing to load.
+        of = folder.stat()
+        if of.st_uid != os.getuid() or of.st_mode & 0o022 or not os.access(folder, os.W_OK):
+            return None
+    except OSError:
+        return None
+    return folder
+
+
+def compile_into(folder, name, torch_folder, abi, cxx, headers):
+    done = folder / f"{name}.so"
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as made:
+        pass
+    try:
+        line = command(torch_folder, abi, cxx, headers, made.name)
+        ran = subprocess.run(line, capture_output=True, text=True, check=False)
+        if ran.returncode != 0:
+            wrong = [each for each in ran.stderr.splitlines() if "error" in each] or ran.stderr.splitlines()[-1:]
+            raise BuildError("the extension does not compile against this torch: " + " | ".join(wrong[:3]))
+        os.chmod(made.name, 0o700)
+        os.rename(made.name, done)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(made.name)
+        raise
+    return done
+
+
+def build(torch):
+    """The path of the extension for this torch. BuildError where it cannot be made."""
+    torch_folder = os.path.dirname(os.path.abspath(torch.__file__))
+    abi = torch._C._GLIBCXX_USE_CXX11_ABI
+    if not library().is_file():
+        raise BuildError(f"{library()} does not exist: gpumem is not installed as a whole")
+    cxx, version = compiler()
+    headers = cuda_headers()
+    ours = sorted(include_folder().glob("gpumem/*.h*"))
+    key = key_of([torch.version.git_version, torch.__version__, torch_folder, abi, version, headers, library(),
+                  SOURCE.read_bytes(), *(each.read_bytes() for each in ours)])
+    folder = cache_folder()
+    if folder is None:
+        return compile_into(pathlib.Path(tempfile.mkdtemp(prefix="gpumem-torch-")), key, torch_folder, abi, cxx, headers)
+    done = folder / f"{key}.so"
+    if done.is_file():
+        return done
+    with open(folder / f"{key}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return done if done.is_file() else compile_into(folder, key, torch_folder, abi, cxx, headers)

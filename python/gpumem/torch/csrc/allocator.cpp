@@ -1,0 +1,973 @@
+// PyTorch's CUDAAllocator over gpumem. Compiled on the user's machine against the headers of the installed torch, with
+// a plain C++ compiler; gpumem.torch does that and calls `gpumem_torch_install`.
+//
+// gpumem has the memory: places, stream order, limits, what is reserved. The book here has what PyTorch wants to know
+// of each tensor's block and gpumem has no word for: its requested size as a statistic with a peak, the frames that
+// allocated it, the MemPool that it belongs to. A block is in the book exactly while the program holds it.
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/PeerToPeerAccess.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/cuda/CUDAPluggableAllocator.h>
+#if __has_include(<torch/headeronly/version.h>)
+#include <torch/headeronly/version.h>
+#else
+#include <torch/version.h>
+#endif
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <deque>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "gpumem/default_allocator.hpp"
+
+#define GPUMEM_TORCH_AT_LEAST(major, minor) \
+  (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
+
+namespace {
+
+namespace native = c10::cuda::CUDACachingAllocator;
+namespace caching = c10::CachingDeviceAllocator;
+using c10::DataPtr;
+using c10::DeviceIndex;
+using c10::GatheredContext;
+using c10::MempoolId_t;
+using context_ptr = std::shared_ptr<GatheredContext>;
+using caching::RecordContext;
+using caching::TraceEntry;
+using gpumem::block_view;
+
+constexpr MempoolId_t no_pool{0, 0};
+constexpr std::size_t everything = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+// gpumem has segments of one kind, for small and large blocks alike: PyTorch's large pool.
+constexpr std::size_t large = static_cast<std::size_t>(c10::CachingAllocator::StatType::LARGE_POOL);
+
+std::size_t rounded(std::size_t bytes) { return (bytes + 511) / 512 * 512; }
+
+std::string in_words(std::uint64_t bytes) {
+  constexpr std::array<const char*, 4> units{"bytes", "KiB", "MiB", "GiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; unit + 1 < units.size() && value >= 1024; ++unit) value /= 1024;
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+  return text.data();
+}
+
+gpumem::allocator& memory() {
+  static gpumem::allocator* const only = [] {
+    const gpumem::result<gpumem::allocator*> opened = gpumem::default_allocator();
+    TORCH_CHECK(opened.ok(), "gpumem: ", opened.why().message());
+    return *opened;
+  }();
+  return *only;
+}
+
+/// What PyTorch is told of a block that the program holds.
+struct held_block {
+  std::size_t requested = 0;
+  cudaStream_t stream = nullptr;
+  DeviceIndex device = 0;
+  MempoolId_t pool = no_pool;
+  std::shared_ptr<native::CUDAAllocator> own;  // of a MemPool that brings its own allocator
+  context_ptr context;
+};
+
+/// A MemPool, or the memory that CUDA graphs share: one region of gpumem's for each stream.
+struct private_pool {
+  int uses = 0;
+  std::map<cudaStream_t, std::uint64_t> regions;
+  std::shared_ptr<native::CUDAAllocator> own;
+  // Of `own`: freed by the program, by stream and size; serves that stream again, and goes back with the pool.
+  std::map<std::pair<cudaStream_t, std::size_t>, std::vector<void*>> spare;
+};
+
+/// A stretch of memory that the device gave, as PyTorch's snapshot has segments.
+struct stretch {
+  bool paged = false;
+  std::size_t bytes = 0;
+};
+
+struct checkpoint : native::AllocatorState {
+  struct block {
+    void* at;
+    std::size_t requested;
+    cudaStream_t stream;
+    context_ptr context;
+  };
+  MempoolId_t pool = no_pool;
+  std::vector<block> live;
+};
+
+thread_local std::vector<std::string> compile_contexts;
+thread_local std::string user_metadata;
+
+void delete_block(void* at);
+
+class torch_allocator final : public native::CUDAAllocator {
+  struct card {
+    int logical = -1;
+    std::uint64_t limit_at_start = 0;
+    double fraction = 1.0;
+    caching::DeviceStats stats;  // what the book counts, and the peaks of what is only asked for
+    std::uint64_t taken_before = 0, returned_before = 0, misses_before = 0;
+    std::map<MempoolId_t, private_pool> pools;
+    std::vector<std::pair<MempoolId_t, std::function<bool(cudaStream_t)>>> routes;
+    std::deque<TraceEntry> trace;
+    std::map<std::size_t, stretch> known_stretches;
+    bool stretches_known = false;
+  };
+
+ public:
+  // --- life ---------------------------------------------------------------------------------------------------
+  void init(int device_count) override {
+    gpumem::allocator& in = memory();
+    const std::lock_guard lock{mutex_};
+    if (ready_) return;
+    cards_ = std::vector<card>(static_cast<std::size_t>(device_count));
+    for (const gpumem::logical_device& d : in.devices()) {
+      if (d.physical_ordinal < 0 || d.physical_ordinal >= device_count) continue;
+      card& c = cards_[static_cast<std::size_t>(d.physical_ordinal)];
+      if (c.logical >= 0) continue;  // of several pools on one GPU PyTorch's tensors live in the first
+      c.logical = d.ordinal;
+      c.limit_at_start = d.limit_bytes;
+    }
+    in.on_out_of_memory([](int, std::uint64_t) {
+      bool freed = false;
+      for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+        freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+      }
+      return freed;
+    });
+    ready_ = true;
+  }
+  bool initialized() override { return ready_; }
+  std::string name() override { return "gpumem"; }
+  void enable(bool value) override {
+    TORCH_CHECK(value, "gpumem cannot be switched off once it is PyTorch's allocator");
+  }
+  bool isEnabled() const override { return true; }
+
+  // --- blocks -------------------------------------------------------------------------------------------------
+  DataPtr allocate(std::size_t bytes) override {
+    const DeviceIndex device = c10::cuda::current_device();
+    void* const at = bytes != 0 ? take(device, bytes, c10::cuda::getCurrentCUDAStream(device)) : nullptr;
+    return {at, at, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &delete_block; }
+  void* raw_alloc(std::size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    const DeviceIndex device = c10::cuda::current_device();
+    return take(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+  }
+  void* raw_alloc_with_stream(std::size_t bytes, cudaStream_t stream) override {
+    return bytes != 0 ? take(c10::cuda::current_device(), bytes, stream) : nullptr;
+  }
+  void raw_delete(void* at) override {
+    if (at != nullptr) give(at);
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+  }
+  void recordStream(const DataPtr& of, c10::cuda::CUDAStream stream) override {
+    // Empty, or made from memory that somebody else allocated.
+    if (!of.get() || of.get_deleter() != &delete_block) return;
+    {
+      const std::lock_guard lock{mutex_};
+      const auto found = book_.find(of.get());
+      if (found == book_.end() || found->second.own) return;
+    }
+    const gpumem::status noted = memory().record_use(of.get(), {stream.stream()});
+    TORCH_CHECK(noted.ok(), "gpumem: record_stream: ", noted.message());
+  }
+  void* getBaseAllocation(void* at, std::size_t* bytes) override {
+    const gpumem::result<gpumem::block_info> found = memory().describe(at);
+    TORCH_CHECK(found.ok(), "gpumem: ", found.why().message());
+    if (bytes != nullptr) *bytes = found->segment_bytes;
+    return reinterpret_cast<void*>(found->segment_begin);
+  }
+
+  // --- how much -----------------------------------------------------------------------------------------------
+  void emptyCache(MempoolId_t /*pool*/) override {
+    for (std::size_t i = 0; i < cards_.size(); ++i) {
+      if (cards_[i].logical < 0) continue;
+      static_cast<void>(memory().trim(cards_[i].logical));
+      if (watched_) {
+        const std::lock_guard lock{mutex_};
+        note_stretches(static_cast<DeviceIndex>(i));
+      }
+    }
+  }
+  void cacheInfo(DeviceIndex device, std::size_t* largest) override {
+    const gpumem::statistics s = figures(card_of(device));
+    *largest = std::max(*largest, static_cast<std::size_t>(s.largest_free_bytes));
+  }
+  double getMemoryFraction(DeviceIndex device) override {
+    const std::lock_guard lock{mutex_};
+    return card_of(device).fraction;
+  }
+  void setMemoryFraction(double fraction, DeviceIndex device) override {
+    TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
+    card& c = card_of(device);
+    const auto total = static_cast<double>(memory().devices()[static_cast<std::size_t>(c.logical)].gpu_total_bytes);
+    // GPUMEM_LIMIT stays in force.
+    const std::uint64_t limit =
+        std::clamp<std::uint64_t>(static_cast<std::uint64_t>(fraction * total), 1, c.limit_at_start);
+    const auto now = memory().set_limit(c.logical, limit);
+    TORCH_CHECK(now.ok(), "gpumem: ", now.why().message());
+    const std::lock_guard lock{mutex_};
+    c.fraction = fraction;
+  }
+  std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
+    std::vector<native::StreamSegmentSize> out;
+    for (const gpumem::segment_view& s : segments_of(card_of(device))) {
+      std::size_t backed = 0;
+      for (const block_view& b : s.blocks) backed += b.is != block_view::state::unbacked ? b.bytes : 0;
+      if (s.paged) out.emplace_back(nullptr, false, backed);
+    }
+    return out;
+  }
+
+  caching::DeviceStats getDeviceStats(DeviceIndex device) override {
+    card& c = card_of(device);
+    const gpumem::statistics now = figures(c);
+    const std::vector<gpumem::segment_view> segments = segments_of(c);
+    const std::lock_guard lock{mutex_};
+    caching::DeviceStats& s = c.stats;
+    std::size_t fenced = 0, fenced_bytes = 0, split = 0, split_bytes = 0, pieces = 0;
+    std::map<MempoolId_t, std::size_t> private_bytes;
+    for (const caching::SegmentInfo& piece : cut(c, device, segments)) {
+      ++pieces;
+      if (piece.owner_private_pool_id != no_pool) private_bytes[piece.owner_private_pool_id] += piece.total_size;
+      for (const caching::BlockInfo& b : piece.blocks) {
+        if (b.active && !b.allocated) {
+          ++fenced;
+          fenced_bytes += b.size;
+        }
+        if (!b.active && piece.blocks.size() > 1) {
+          ++split;
+          split_bytes += b.size;
+        }
+      }
+    }
+    const std::uint64_t returned = now.taken_bytes - now.reserved_bytes;
+    for (const std::size_t which : {everything, large}) {
+      s.active[which] = with_pending(s.allocation[which], s.active[which].peak, fenced);
+      s.active_bytes[which] = with_pending(s.allocated_bytes[which], s.active_bytes[which].peak, fenced_bytes);
+      observe(s.segment[which], pieces);
+      observe(s.inactive_split[which], split);
+      observe(s.inactive_split_bytes[which], split_bytes);
+      c10::CachingAllocator::Stat& reserved = s.reserved_bytes[which];
+      reserved.current = static_cast<std::int64_t>(now.reserved_bytes);
+      reserved.peak = static_cast<std::int64_t>(now.peak_reserved_bytes);
+      reserved.allocated = static_cast<std::int64_t>(now.taken_bytes - c.taken_before);
+      reserved.freed = static_cast<std::int64_t>(returned - c.returned_before);
+    }
+#if GPUMEM_TORCH_AT_LEAST(2, 15)
+    for (auto& [pool, stat] : s.reserved_bytes_by_private_pools) {
+      for (const std::size_t which : {everything, large}) observe(stat[which], private_bytes[pool]);
+    }
+    for (const auto& [pool, bytes] : private_bytes) {
+      for (const std::size_t which : {everything, large})
+        observe(s.reserved_bytes_by_private_pools[pool][which], bytes);
+    }
+#endif
+    s.num_ooms = static_cast<std::int64_t>(now.out_of_memory - c.misses_before);
+    s.num_sync_all_streams = static_cast<std::int64_t>(now.host_waits);
+    s.num_device_alloc = static_cast<std::int64_t>(now.grown_segments + now.mapped_pages);
+    s.num_device_free = static_cast<std::int64_t>(now.returned_segments + now.returned_pages);
+    return s;
+  }
+  void resetAccumulatedStats(DeviceIndex device) override {
+    card& c = card_of(device);
+    const gpumem::statistics now = figures(c);
+    const std::lock_guard lock{mutex_};
+    each_stat(c.stats, [](c10::CachingAllocator::Stat& s) { s.reset_accumulated(); });
+    c.taken_before = now.taken_bytes;
+    c.returned_before = now.taken_bytes - now.reserved_bytes;
+    c.misses_before = now.out_of_memory;
+  }
+  void resetPeakStats(DeviceIndex device) override {
+    card& c = card_of(device);
+    static_cast<void>(getDeviceStats(device));  // what is only asked for has its value of now
+    static_cast<void>(memory().reset_peak_reserved(c.logical));
+    const std::lock_guard lock{mutex_};
+    each_stat(c.stats, [](c10::CachingAllocator::Stat& s) { s.reset_peak(); });
+  }
+
+  // --- pools of graphs, MemPool -------------------------------------------------------------------------------
+  void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
+    card& c = card_of(device);
+    const std::lock_guard lock{mutex_};
+    for (const auto& [id, unused] : c.routes) {
+      TORCH_CHECK(id != pool, "beginAllocateToPool: already recording to mempool_id");
+    }
+    ++c.pools[pool].uses;
+    c.routes.emplace_back(pool, std::move(filter));
+    ++routes_;
+  }
+  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
+    card& c = card_of(device);
+    {
+      const std::lock_guard lock{mutex_};
+      const auto found = std::find_if(c.routes.begin(), c.routes.end(), [&](const auto& r) { return r.first == pool; });
+      TORCH_CHECK(found != c.routes.end(), "endAllocatePool: not currently recording to mempool_id");
+      c.routes.erase(found);
+      --routes_;
+    }
+    markCaptureEnd(device);
+  }
+  // A capture is noticed at its first allocation; its end is asked for here.
+  void markCaptureEnd(DeviceIndex device) {
+    const gpumem::status ended = memory().captures_ended(device);
+    TORCH_CHECK(ended.ok(), "gpumem: end of a capture: ", ended.message());
+  }
+  void releasePool(DeviceIndex device, MempoolId_t pool) override {
+    card& c = card_of(device);
+    private_pool gone;
+    {
+      const std::lock_guard lock{mutex_};
+      const auto found = c.pools.find(pool);
+      TORCH_CHECK(found != c.pools.end(), "releasePool: there is no pool (", pool.first, ", ", pool.second, ")");
+      if (--found->second.uses > 0) return;
+      gone = std::move(found->second);
+      c.pools.erase(found);
+    }
+    for (const auto& [stream, region] : gone.regions) {
+      const gpumem::status closed = memory().close_region(c.logical, region);
+      TORCH_CHECK(closed.ok(), "gpumem: ", closed.message());
+    }
+    if (gone.spare.empty()) return;
+    const c10::cuda::CUDAGuard guard{device};
+    C10_CUDA_CHECK(cudaDeviceSynchronize());
+    for (const auto& [unused, blocks] : gone.spare) {
+      for (void* const at : blocks) gone.own->raw_delete(at);
+    }
+  }
+  int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
+    card& c = card_of(device);
+    const std::lock_guard lock{mutex_};
+    const auto found = c.pools.find(pool);
+    return found != c.pools.end() ? found->second.uses : 0;
+  }
+  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, std::shared_ptr<native::CUDAAllocator> own) override {
+    card& c = card_of(device);
+    const std::lock_guard lock{mutex_};
+    private_pool& p = c.pools[pool];
+    if (p.uses++ == 0) p.own = std::move(own);
+  }
+  // Both are hints about native's segments: gpumem's are cut for all, and a pool's idle memory stays its own.
+  void setUseOnOOM(DeviceIndex /*device*/, MempoolId_t /*pool*/, bool /*use_on_oom*/) override {}
+  void setNoSplit(DeviceIndex /*device*/, MempoolId_t /*pool*/) override {}
+  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
+                                const std::unordered_set<void*>& expected) override {
+    const std::lock_guard lock{mutex_};
+    std::size_t seen = 0;
+    for (const auto& [at, held] : book_) {
+      if (held.device != device || held.pool != pool) continue;
+      if (expected.count(at) == 0) return false;
+      ++seen;
+    }
+    return seen == expected.size();
+  }
+  std::shared_ptr<native::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override {
+    auto out = std::make_shared<checkpoint>();
+    out->pool = pool;
+    const std::lock_guard lock{mutex_};
+    for (const auto& [at, held] : book_) {
+      if (held.device != device || held.pool != pool) continue;
+      out->live.push_back({at, held.requested, held.stream, held.context});
+    }
+    return out;
+  }
+  // Everything of the pool is freed, and what was live then is allocated where it was: only the pool itself ever gets
+  // its memory, so that nobody else can stand there.
+  native::CheckpointDelta setCheckpointPoolState(DeviceIndex device,
+                                                 std::shared_ptr<native::AllocatorState> state) override {
+    const auto then = std::dynamic_pointer_cast<checkpoint>(state);
+    TORCH_CHECK(then, "gpumem: not a state that its getCheckpointState made");
+    native::CheckpointDelta out;
+    {
+      const std::lock_guard lock{mutex_};
+      TORCH_CHECK(!card_of(device).pools[then->pool].own,
+                  "gpumem: the memory of a MemPool with an allocator of its own "
+                  "cannot be put back to a checkpoint");
+      for (const auto& [at, held] : book_) {
+        if (held.device == device && held.pool == then->pool) out.ptrs_freed.push_back(at);
+      }
+    }
+    for (void* const at : out.ptrs_freed) give(at);
+    for (const checkpoint::block& b : then->live) {
+      void* const at = take_in(device, b.requested, b.stream, then->pool, reinterpret_cast<std::uintptr_t>(b.at));
+      out.dataptrs_allocd.emplace_back(at, at, &delete_block, c10::Device(c10::DeviceType::CUDA, device));
+    }
+    return out;
+  }
+
+  // --- several GPUs, several processes ------------------------------------------------------------------------
+  void enablePeerAccess(DeviceIndex device, DeviceIndex reached_from) override {
+    static_cast<void>(c10::cuda::get_p2p_access(device, reached_from));
+    const c10::cuda::CUDAGuard guard{device};
+    const cudaError_t enabled = cudaDeviceEnablePeerAccess(reached_from, 0);
+    if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
+      static_cast<void>(cudaGetLastError());
+    } else {
+      C10_CUDA_CHECK(enabled);
+    }
+    const gpumem::status mapped = memory().enable_peer(card_of(reached_from).logical, device);
+    TORCH_CHECK(mapped.ok(), "gpumem: ", mapped.message());
+  }
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
+                          cudaStream_t stream, bool p2p_enabled) override {
+    if (p2p_enabled || to_device == from_device)
+      return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+    return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+  }
+  // As native's for memory of cudaMalloc, so that either allocator opens what the other shares: a version, a kind, and
+  // the runtime's handle of the whole segment.
+  native::ShareableHandle shareIpcHandle(void* at) override {
+    std::size_t bytes = 0;
+    void* const base = getBaseAllocation(at, &bytes);
+    cudaIpcMemHandle_t handle;
+    const cudaError_t made = cudaIpcGetMemHandle(&handle, base);
+    if (made != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      TORCH_CHECK(false, "gpumem: this block cannot be shared with another process (", cudaGetErrorString(made),
+                  "): memory that is mapped page by page has no IPC handle. Use GPUMEM_POLICY=growth or caching with "
+                  "GPUMEM_BACKING=plain, or share through the host.");
+    }
+    return {static_cast<const char*>(at) - static_cast<const char*>(base),
+            std::string{ipc_head} + std::string{reinterpret_cast<const char*>(&handle), sizeof handle}};
+  }
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    TORCH_CHECK(
+        handle.size() == ipc_head.size() + sizeof(cudaIpcMemHandle_t) && handle.starts_with(ipc_head),
+        "gpumem: cannot open this IPC handle: expected one of memory from cudaMalloc, and this one is of another "
+        "kind (expandable segments in the process that shares it?)");
+    const std::lock_guard lock{ipc_mutex_};
+    if (auto open = opened_[handle].lock()) return open;
+    cudaIpcMemHandle_t raw;
+    std::copy_n(handle.data() + ipc_head.size(), sizeof raw, reinterpret_cast<char*>(&raw));
+    void* base = nullptr;
+    C10_CUDA_CHECK(cudaIpcOpenMemHandle(&base, raw, cudaIpcMemLazyEnablePeerAccess));
+    const DeviceIndex device = c10::cuda::current_device();
+    std::shared_ptr<void> out{base, [this, handle, device](void* p) {
+                                const std::lock_guard again{ipc_mutex_};
+                                const c10::cuda::CUDAGuard guard{device};
+                                C10_CUDA_CHECK_WARN(cudaIpcCloseMemHandle(p));
+                                opened_.erase(handle);
+                              }};
+    opened_[handle] = out;
+    return out;
+  }
+
+  // --- history ------------------------------------------------------------------------------------------------
+  void recordHistory(bool enabled, native::CreateContextFn recorder, std::size_t most_entries, RecordContext when,
+                     bool clear, const std::vector<std::string>& skip_actions) override {
+    TORCH_CHECK(when == RecordContext::NEVER || recorder, "gpumem: no function that records contexts is given");
+    const std::lock_guard lock{mutex_};
+    recording_ = enabled;
+    recorder_ = recorder;
+    when_ = enabled ? when : RecordContext::NEVER;
+    most_entries_ = std::max<std::size_t>(1, most_entries);
+    skipped_.clear();
+    for (const std::string& each : skip_actions) skipped_.insert(caching::parseTraceEntryAction(each));
+    for (card& c : cards_) {
+      c.stretches_known = false;
+      if (!enabled || clear) c.trace.clear();
+    }
+    if (clear) annotations_.clear();
+    watched_ = recording_ || !trackers_.empty();
+    for (std::size_t i = 0; watched_ && i < cards_.size(); ++i) note_stretches(static_cast<DeviceIndex>(i));
+  }
+  bool isHistoryEnabled() override { return recording_; }
+  context_ptr getContextForPointer(const void* at) override {
+    const std::lock_guard lock{mutex_};
+    const auto found = book_.find(const_cast<void*>(at));
+    return found != book_.end() ? found->second.context : nullptr;
+  }
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& of) override {
+    const std::lock_guard lock{mutex_};
+    if (!recording_) return;
+    caching::AnnotationEntry entry{c10::cuda::current_device(), c10::getApproximateTime()};
+    for (const auto& [name, value] : of) entry.recordUserMetadata(name, value);
+    annotations_.push_back(std::move(entry));
+    if (annotations_.size() > most_entries_) annotations_.pop_front();
+  }
+  void pushCompileContext(std::string& of) override { compile_contexts.push_back(of); }
+  void popCompileContext() override {
+    if (!compile_contexts.empty()) compile_contexts.pop_back();
+  }
+  bool supportsUserMetadata() { return true; }
+  void setUserMetadata(const std::string& metadata) override { user_metadata = metadata; }
+  std::string getUserMetadata() override { return user_metadata; }
+#if GPUMEM_TORCH_AT_LEAST(2, 15)
+  void annotateMemory(const void* at, const std::string& metadata) override {
+    const std::lock_guard lock{mutex_};
+    const auto found = book_.find(const_cast<void*>(at));
+    TORCH_CHECK(found != book_.end(), "gpumem: ", at, " is not the beginning of a block that the program holds");
+    const held_block& held = found->second;
+    record(TraceEntry::ANNOTATE, held.device, reinterpret_cast<std::size_t>(at), held.requested, held.stream, held.pool,
+           nullptr, &metadata);
+  }
+#endif
+  void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override {
+    const std::lock_guard lock{mutex_};
+    observers_.push_back(std::move(observer));
+  }
+#if GPUMEM_TORCH_AT_LEAST(2, 15)
+  // gpumem rejects nothing ahead of trying.
+  void attachOomRejectionObserver(native::OomRejectionObserver /*observer*/) override {}
+#endif
+  void attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) override {
+    const std::lock_guard lock{mutex_};
+    trackers_.push_back(std::move(tracker));
+    watched_ = true;
+    for (std::size_t i = 0; i < cards_.size(); ++i) note_stretches(static_cast<DeviceIndex>(i));
+  }
+
+  native::SnapshotInfo snapshot(MempoolId_t pool
+#if GPUMEM_TORCH_AT_LEAST(2, 15)
+                                ,
+                                bool include_traces
+#endif
+                                ) override {
+#if !GPUMEM_TORCH_AT_LEAST(2, 15)
+    constexpr bool include_traces = true;
+#endif
+    c10::ApproximateClockToUnixTimeConverter clock;
+    const auto to_ns = clock.makeConverter();
+    native::SnapshotInfo out;
+    std::vector<std::vector<gpumem::segment_view>> segments(cards_.size());
+    for (std::size_t i = 0; i < cards_.size(); ++i) {
+      if (cards_[i].logical >= 0) segments[i] = segments_of(cards_[i]);
+    }
+    const std::lock_guard lock{mutex_};
+    for (std::size_t i = 0; i < cards_.size(); ++i) {
+      const auto device = static_cast<DeviceIndex>(i);
+      std::size_t total = 0;
+      for (caching::SegmentInfo& piece : cut(cards_[i], device, segments[i])) {
+        if (pool != no_pool && piece.owner_private_pool_id != pool) continue;
+        total += piece.total_size;
+        out.segments.push_back(std::move(piece));
+      }
+      if (recording_) record(TraceEntry::SNAPSHOT, device, 0, total, nullptr, pool, nullptr);
+      std::vector<TraceEntry>& to = out.device_traces.emplace_back();
+      if (!include_traces) continue;
+      to.assign(cards_[i].trace.begin(), cards_[i].trace.end());
+      for (TraceEntry& each : to) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
+    }
+    out.external_annotations.assign(annotations_.begin(), annotations_.end());
+    for (auto& each : out.external_annotations) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
+    out.config_metadata.max_split_size = std::numeric_limits<std::size_t>::max();
+    out.config_metadata.last_allocator_settings = "gpumem";
+    for (const gpumem::logical_device& d : memory().devices()) {
+      out.config_metadata.last_allocator_settings += " policy=" + d.policy;
+      out.config_metadata.expandable_segments |= d.policy == "expandable";
+    }
+    return out;
+  }
+
+ private:
+  static constexpr std::string_view ipc_head{
+      "\x01"
+      "c"};
+
+  card& card_of(DeviceIndex device) {
+    TORCH_CHECK(ready_ && device >= 0 && static_cast<std::size_t>(device) < cards_.size(),
+                "Allocator not initialized for device ", static_cast<int>(device), ": did you call init?");
+    card& c = cards_[static_cast<std::size_t>(device)];
+    TORCH_CHECK(c.logical >= 0, "gpumem: GPU ", static_cast<int>(device),
+                " is not among those that GPUMEM_DEVICES names");
+    return c;
+  }
+  static gpumem::statistics figures(const card& c) {
+    const gpumem::result<gpumem::statistics> s = memory().stats(c.logical);
+    TORCH_CHECK(s.ok(), "gpumem: ", s.why().message());
+    return *s;
+  }
+  static std::vector<gpumem::segment_view> segments_of(const card& c) {
+    gpumem::result<std::vector<gpumem::segment_view>> s = memory().segments(c.logical);
+    TORCH_CHECK(s.ok(), "gpumem: ", s.why().message());
+    return *std::move(s);
+  }
+
+  static void observe(c10::CachingAllocator::Stat& s, std::size_t now) {
+    const auto value = static_cast<std::int64_t>(now);
+    if (value >= s.current)
+      s.increase(static_cast<std::size_t>(value - s.current));
+    else
+      s.decrease(static_cast<std::size_t>(s.current - value));
+  }
+  // Blocks are active while the program holds them, and after that until the streams that use them are done.
+  static c10::CachingAllocator::Stat with_pending(c10::CachingAllocator::Stat held, std::int64_t peak,
+                                                  std::size_t pending) {
+    held.current += static_cast<std::int64_t>(pending);
+    held.freed = std::max<std::int64_t>(0, held.freed - static_cast<std::int64_t>(pending));
+    held.peak = std::max({held.peak, peak, held.current});
+    return held;
+  }
+  template <typename Each>
+  static void each_stat(caching::DeviceStats& s, const Each& each) {
+    for (const std::size_t which : {everything, large}) {
+      for (auto* const of : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
+                             &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes}) {
+        each((*of)[which]);
+      }
+#if GPUMEM_TORCH_AT_LEAST(2, 15)
+      for (auto& [unused, of] : s.reserved_bytes_by_private_pools) each(of[which]);
+#endif
+    }
+  }
+
+  context_ptr context_for(RecordContext level) {
+    if (!recording_ || when_ < level) return nullptr;
+    return recorder_.load()();
+  }
+
+  // --- allocating ---------------------------------------------------------------------------------------------
+  void* take(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
+    constexpr std::size_t exabyte = std::size_t{1} << 60;
+    TORCH_CHECK_WITH(OutOfMemoryError, bytes < exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    MempoolId_t pool = no_pool;
+    if (routes_.load(std::memory_order_relaxed) != 0) {
+      const std::lock_guard lock{mutex_};
+      for (const auto& [id, filter] : card_of(device).routes) {
+        if (filter(stream)) {
+          pool = id;
+          break;
+        }
+      }
+    }
+    return take_in(device, bytes, stream, pool, 0);
+  }
+
+  void* take_in(DeviceIndex device, std::size_t bytes, cudaStream_t stream, MempoolId_t pool, gpumem::address place) {
+    card& c = card_of(device);
+    held_block held{.requested = bytes,
+                    .stream = stream,
+                    .device = device,
+                    .pool = pool,
+                    .own = nullptr,
+                    .context = context_for(RecordContext::STATE)};
+    void* at = nullptr;
+    if (pool != no_pool) held.own = own_allocator(c, pool);
+    if (held.own) {
+      at = take_from_own(c, held);
+    } else {
+      gpumem::request r{.bytes = bytes, .stream = {stream}, .device = c.logical};
+      if (pool != no_pool) r.region = region_of(c, pool, stream);
+      r.place = place;
+      gpumem::oom_report report;
+      gpumem::result<void*> got = memory().try_allocate(r, &report);
+      if (!got && got.code() == gpumem::errc::out_of_memory) refuse(device, c, held, report);
+      TORCH_CHECK(got.ok(), "gpumem: ", got.why().message());
+      at = *got;
+    }
+    enter(device, c, at, std::move(held));
+    return at;
+  }
+
+  void enter(DeviceIndex device, card& c, void* at, held_block held) {
+    const std::size_t bytes = held.requested;
+    {
+      const std::lock_guard lock{mutex_};
+      for (const std::size_t which : {everything, large}) {
+        c.stats.allocation[which].increase(1);
+        c.stats.allocated_bytes[which].increase(rounded(bytes));
+        c.stats.requested_bytes[which].increase(bytes);
+      }
+      if (watched_) {
+        note_stretches(device);
+        record(TraceEntry::ALLOC, device, reinterpret_cast<std::size_t>(at), bytes, held.stream, held.pool,
+               when_ >= RecordContext::ALLOC ? held.context : nullptr);
+      }
+      book_.insert_or_assign(at, std::move(held));
+    }
+    if (const c10::impl::PyInterpreter* const traced = c10::impl::GPUTrace::get_trace();
+        C10_UNLIKELY(traced != nullptr)) {
+      (*traced)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(at));
+    }
+    if (c10::memoryProfilingEnabled()) tell_profiler(at, device, static_cast<std::int64_t>(rounded(bytes)));
+  }
+
+  void give(void* at) {
+    if (const c10::impl::PyInterpreter* const traced = c10::impl::GPUTrace::get_trace();
+        C10_UNLIKELY(traced != nullptr)) {
+      (*traced)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(at));
+    }
+    context_ptr context = watched_ ? context_for(RecordContext::ALL) : nullptr;
+    held_block held;
+    {
+      const std::lock_guard lock{mutex_};
+      const auto found = book_.find(at);
+      TORCH_CHECK(found != book_.end(), "invalid device pointer: ", at);
+      held = std::move(found->second);
+      book_.erase(found);
+      card& c = cards_[static_cast<std::size_t>(held.device)];
+      for (const std::size_t which : {everything, large}) {
+        c.stats.allocation[which].decrease(1);
+        c.stats.allocated_bytes[which].decrease(rounded(held.requested));
+        c.stats.requested_bytes[which].decrease(held.requested);
+      }
+      if (watched_) {
+        for (const TraceEntry::Action each : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
+          record(each, held.device, reinterpret_cast<std::size_t>(at), held.requested, held.stream, held.pool, context);
+        }
+      }
+      if (held.own) {
+        if (const auto pool = c.pools.find(held.pool); pool != c.pools.end() && pool->second.own == held.own) {
+          pool->second.spare[{held.stream, rounded(held.requested)}].push_back(at);
+          return;
+        }
+      }
+    }
+    if (held.own) {  // its pool is gone
+      const c10::cuda::CUDAGuard guard{held.device};
+      C10_CUDA_CHECK(cudaDeviceSynchronize());
+      held.own->raw_delete(at);
+      return;
+    }
+    memory().deallocate(at);
+    if (c10::memoryProfilingEnabled()) {
+      tell_profiler(at, held.device, -static_cast<std::int64_t>(rounded(held.requested)));
+    }
+  }
+
+  void tell_profiler(void* at, DeviceIndex device, std::int64_t bytes) {
+    card& c = card_of(device);
+    const auto reserved = static_cast<std::size_t>(figures(c).reserved_bytes);
+    std::size_t allocated = 0;
+    {
+      const std::lock_guard lock{mutex_};
+      allocated = static_cast<std::size_t>(c.stats.allocated_bytes[everything].current);
+    }
+    c10::reportMemoryUsageToProfiler(at, bytes, allocated, reserved, c10::Device(c10::DeviceType::CUDA, device));
+  }
+
+  std::shared_ptr<native::CUDAAllocator> own_allocator(card& c, const MempoolId_t& pool) {
+    const std::lock_guard lock{mutex_};
+    return c.pools[pool].own;
+  }
+  void* take_from_own(card& c, const held_block& held) {
+    {
+      const std::lock_guard lock{mutex_};
+      std::vector<void*>& spare = c.pools[held.pool].spare[{held.stream, rounded(held.requested)}];
+      if (!spare.empty()) {
+        void* const at = spare.back();
+        spare.pop_back();
+        return at;
+      }
+    }
+    void* const at = held.own->raw_alloc_with_stream(rounded(held.requested), held.stream);
+    TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr, "CUDA out of memory. Tried to allocate ",
+                     in_words(held.requested), ". The MemPool's own allocator gave none.");
+    return at;
+  }
+  std::uint64_t region_of(card& c, const MempoolId_t& pool, cudaStream_t stream) {
+    const std::lock_guard lock{mutex_};
+    std::uint64_t& region = c.pools[pool].regions[stream];
+    if (region != 0) return region;
+    const gpumem::result<std::uint64_t> opened = memory().open_region(c.logical, {stream});
+    TORCH_CHECK(opened.ok(), "gpumem: ", opened.why().message());
+    return region = *opened;
+  }
+
+  // PyTorch's own first words, which programs look for; then gpumem's report.
+  [[noreturn]] void refuse(DeviceIndex device, card& c, const held_block& held, const gpumem::oom_report& report) {
+    std::vector<native::OutOfMemoryObserver> observers;
+    std::int64_t allocated = 0;
+    {
+      const std::lock_guard lock{mutex_};
+      if (watched_) {
+        record(TraceEntry::OOM, device, report.device_free_bytes, held.requested, held.stream, held.pool, held.context);
+      }
+      observers = observers_;
+      allocated = c.stats.allocated_bytes[everything].current;
+    }
+    const gpumem::statistics& s = report.pool_statistics;
+    for (const auto& each : observers)
+      each(device, held.requested, report.device_total_bytes, report.device_free_bytes);
+    const std::uint64_t unallocated =
+        s.reserved_bytes - std::min(s.reserved_bytes, static_cast<std::uint64_t>(allocated));
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", in_words(held.requested),
+                     ". GPU ", static_cast<int>(device), " has a total capacity of ",
+                     in_words(report.device_total_bytes), " of which ", in_words(report.device_free_bytes),
+                     " is free. ", in_words(s.limit_bytes), " allowed; Of the allocated memory ",
+                     in_words(static_cast<std::uint64_t>(allocated)), " is allocated by PyTorch, and ",
+                     in_words(unallocated), " is reserved by PyTorch but unallocated.\ngpumem: ", report.to_string());
+    std::abort();
+  }
+
+  // --- the history, with the lock -----------------------------------------------------------------------------
+  void record(TraceEntry::Action action, DeviceIndex device, std::size_t at, std::size_t bytes, void* stream,
+              MempoolId_t pool, context_ptr context, const std::string* metadata = nullptr) {
+    TraceEntry entry{action,
+                     device,
+                     at,
+                     bytes,
+                     stream,
+                     pool,
+                     c10::getApproximateTime(),
+                     std::move(context),
+                     compile_contexts.empty() ? "" : compile_contexts.back(),
+                     metadata != nullptr ? *metadata : user_metadata};
+    for (const auto& each : trackers_) each(entry);
+    if (!recording_ || skipped_.count(action) != 0) return;
+    std::deque<TraceEntry>& to = cards_[static_cast<std::size_t>(device)].trace;
+    to.push_back(std::move(entry));
+    if (to.size() > most_entries_) to.pop_front();
+  }
+
+  // Segments that came or went since this was called last; of a paged one, its mapped stretches.
+  void note_stretches(DeviceIndex device) {
+    card& c = cards_[static_cast<std::size_t>(device)];
+    if (c.logical < 0) return;
+    const gpumem::statistics now = figures(c);
+    const std::uint64_t changes =
+        now.grown_segments + now.returned_segments + now.mapped_pages + now.remapped_pages + now.returned_pages;
+    if (c.stretches_known && changes == c_changes_[device]) return;
+    c_changes_[device] = changes;
+    std::map<std::size_t, stretch> seen;
+    for (const gpumem::segment_view& s : segments_of(c)) {
+      std::size_t begin = 0;
+      for (const block_view& b : s.blocks) {
+        if (b.is == block_view::state::unbacked) {
+          begin = 0;
+          continue;
+        }
+        if (begin == 0) {
+          begin = b.begin;
+          seen[begin].paged = s.paged;
+        }
+        seen[begin].bytes += b.bytes;
+      }
+    }
+    const auto is_in = [](const std::map<std::size_t, stretch>& all, const auto& one) {
+      const auto found = all.find(one.first);
+      return found != all.end() && found->second.bytes == one.second.bytes;
+    };
+    if (c.stretches_known) {
+      for (const auto& gone : c.known_stretches) {
+        if (is_in(seen, gone)) continue;
+        record(gone.second.paged ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE, device, gone.first,
+               gone.second.bytes, nullptr, no_pool, nullptr);
+      }
+      for (const auto& come : seen) {
+        if (is_in(c.known_stretches, come)) continue;
+        record(come.second.paged ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC, device, come.first,
+               come.second.bytes, nullptr, no_pool, nullptr);
+      }
+    }
+    c.known_stretches = std::move(seen);
+    c.stretches_known = true;
+  }
+
+  /// gpumem's segments as PyTorch shows them: cut where no memory is behind them, and where a private pool's begin.
+  std::vector<caching::SegmentInfo> cut(const card& c, DeviceIndex device,
+                                        const std::vector<gpumem::segment_view>& segments) const {
+    std::map<std::uint64_t, MempoolId_t> pool_of_region{{0, no_pool}};
+    for (const auto& [id, pool] : c.pools) {
+      for (const auto& [stream, region] : pool.regions) pool_of_region[region] = id;
+    }
+    std::vector<caching::SegmentInfo> out;
+    for (const gpumem::segment_view& s : segments) {
+      bool open = false;
+      for (const block_view& b : s.blocks) {
+        if (b.is == block_view::state::unbacked) {
+          open = false;
+          continue;
+        }
+        const auto known = pool_of_region.find(b.region);
+        const MempoolId_t pool = known != pool_of_region.end() ? known->second : no_pool;
+        if (!open || out.back().owner_private_pool_id != pool) {
+          open = true;
+          caching::SegmentInfo& piece = out.emplace_back();
+          piece.device = device;
+          piece.address = b.begin;
+          piece.stream = b.stream.handle;
+          piece.is_large = true;
+          piece.is_expandable = s.paged;
+          piece.owner_private_pool_id = pool;
+        }
+        caching::SegmentInfo& piece = out.back();
+        caching::BlockInfo& block = piece.blocks.emplace_back();
+        block.size = b.bytes;
+        block.requested_size = b.requested_bytes;
+        block.allocated = b.is == block_view::state::live;
+        block.active = block.allocated || b.is == block_view::state::fenced;
+        piece.total_size += b.bytes;
+        piece.requested_size += b.requested_bytes;
+        if (block.allocated) {
+          piece.allocated_size += b.bytes;
+          const auto held = book_.find(reinterpret_cast<void*>(b.begin));
+          if (held != book_.end()) block.context_when_allocated = held->second.context;
+        }
+        if (block.active) piece.active_size += b.bytes;
+      }
+    }
+    return out;
+  }
+
+  std::mutex mutex_;
+  std::atomic<bool> ready_{false};
+  std::atomic<int> routes_{0};
+  std::vector<card> cards_;
+  ska::flat_hash_map<void*, held_block> book_;
+  std::atomic<bool> recording_{false};
+  std::atomic<bool> watched_{false};  // recording, or a tracker is attached
+  std::atomic<native::CreateContextFn> recorder_{nullptr};
+  std::atomic<RecordContext> when_{RecordContext::NEVER};
+  std::size_t most_entries_ = 1;
+  std::set<TraceEntry::Action> skipped_;
+  std::deque<caching::AnnotationEntry> annotations_;
+  std::map<DeviceIndex, std::uint64_t> c_changes_;
+  std::vector<native::OutOfMemoryObserver> observers_;
+  std::vector<caching::AllocatorTraceTracker> trackers_;
+  std::mutex ipc_mutex_;
+  std::map<std::string, std::weak_ptr<void>> opened_;
+};
+
+// Never destroyed: tensors may be freed until the process ends.
+torch_allocator& only() {
+  static auto* const it = new torch_allocator;
+  return *it;
+}
+
+void delete_block(void* at) {
+  if (at != nullptr) only().raw_delete(at);
+}
+
+}  // namespace
+
+/// Makes gpumem PyTorch's allocator. Null, or why not; nothing has changed then.
+extern "C" __attribute__((visibility("default"))) const char* gpumem_torch_install() {
+  static std::string why;
+  try {
+    memory();  // a bad GPUMEM_* is told now
+    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
+        std::shared_ptr<native::CUDAAllocator>{&only(), [](native::CUDAAllocator*) {}});
+    return nullptr;
+  } catch (const c10::Error& error) {
+    why = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  return why.c_str();
+}
