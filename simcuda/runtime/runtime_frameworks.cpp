@@ -201,7 +201,6 @@ ON_STREAM(cudaMemPrefetchAsync, _ptsz,
            cudaStream_t stream),
           { return on.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; })
 #else
-ON_STREAM(cudaMemPrefetchAsync, _ptsz,
-          (const void* /*p*/, std::size_t /*bytes*/, int /*device*/, cudaStream_t stream),
+ON_STREAM(cudaMemPrefetchAsync, _ptsz, (const void* /*p*/, std::size_t /*bytes*/, int /*device*/, cudaStream_t stream),
           { return on.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; })
 #endif
