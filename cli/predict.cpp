@@ -188,7 +188,18 @@ std::string as_text(const json& all) {
                   all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]), bytes(all["context_bytes"]));
   std::vector<std::vector<std::string>> lines{{"<card", "<policy", "<fits", "peak reserved", "room", "<set"}};
   const std::uint64_t context = all["context_bytes"];
-  for (const json& row : all["results"]) {
+  const json& rows = all["results"];
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const json& row = rows[i];
+    const auto of_another = [&](const json& other) { return other["capacity"] != row["capacity"]; };
+    const bool first = i == 0 || of_another(rows[i - 1]);
+    const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(i);
+    const auto end = std::find_if(begin, rows.end(), of_another);
+    if (first && std::none_of(begin, end, [](const json& each) { return each["fits"].get<bool>(); })) {
+      lines.push_back({row["capacity"], "every one", "no", "-", "-", ""});
+      i += static_cast<std::size_t>(end - begin) - 1;
+      continue;
+    }
     const bool fits = row["fits"];
     const std::uint64_t taken = row["peak_reserved_bytes"].get<std::uint64_t>() + context;
     const std::uint64_t card = row["capacity_bytes"];

@@ -48,20 +48,28 @@ void pass_on(int signal) {
   if (passed_on_to > 0) ::kill(passed_on_to, signal);
 }
 
-/// What the loader is to load first: the policy's library, the doubles, and what was asked for before.
-result<std::string> preload_list(const std::string& doubles, const std::string& first) {
-  std::string out = first;
-  std::vector<std::string> files;
+std::vector<std::string> libraries_in(const std::string& folder) {
+  std::vector<std::string> out;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator{doubles, error}) {
+  for (const auto& entry : fs::directory_iterator{folder, error}) {
     const std::string name = entry.path().filename().string();
     const auto dot = name.rfind(".so.");
     if (dot != std::string::npos && !entry.is_symlink() &&
-        name.find_first_not_of("0123456789", dot + 4) == std::string::npos)
-      files.push_back(entry.path().string());
+        name.find_first_not_of("0123456789", dot + 4) == std::string::npos) {
+      out.push_back(entry.path().string());
+    }
   }
-  std::sort(files.begin(), files.end());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+/// What the loader is to load first: the policy's library, the doubles, and what was asked for before.
+result<std::string> preload_list(const std::string& doubles, const std::string& first) {
+  std::string out = first;
+  std::vector<std::string> files = libraries_in(doubles);
   if (files.empty()) return status{errc::unsupported, fmt::format("{}: no libcuda.so.1 there", doubles)};
+  // Behind those of CUDA 13, which serve whoever names no version of a function.
+  for (std::string& file : libraries_in(doubles + "/cuda12")) files.push_back(std::move(file));
   for (const std::string& file : files) out += (out.empty() ? "" : ":") + file;
   if (out.find_first_of(" \t") != std::string::npos) {
     return status{errc::unsupported, fmt::format("{}: the loader takes no path with a space in LD_PRELOAD", doubles)};
@@ -98,7 +106,7 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   // The user's word counts where the program needs values or is to be watched.
   ::setenv("SIMCUDA_HOST_MEMORY", "lazy", 0);
   ::setenv("SIMCUDA_REFEREE", "0", 0);
-  set("LD_LIBRARY_PATH", in_front_of(doubles, "LD_LIBRARY_PATH"));
+  set("LD_LIBRARY_PATH", in_front_of(doubles + ":" + doubles + "/cuda12", "LD_LIBRARY_PATH"));
   set("PYTHONPATH", in_front_of(doubles + "/python", "PYTHONPATH"));
   set("SIMCUDA_TORCH_HISTORY", setup.history);
   for (const auto& [name, value] : setup.variables) set(name.c_str(), value);

@@ -21,6 +21,12 @@ struct card_profile {
   int l2_kib = 0;
 
   [[nodiscard]] constexpr std::uint64_t bytes() const noexcept { return memory_mib << 20; }
+  /// For which capability the code that runs on it was compiled: what is usual in binaries. None has code of its own
+  /// for 8.9; it runs that for 8.6.
+  [[nodiscard]] constexpr int code_version() const noexcept {
+    const int own = compute_major * 10 + compute_minor;
+    return own == 89 ? 86 : own;
+  }
   /// What a block may have of it by opting in.
   [[nodiscard]] constexpr int shared_bytes_opt_in() const noexcept {
     return (shared_kib_per_multiprocessor - (compute_major >= 8 ? 1 : 0)) * 1024;

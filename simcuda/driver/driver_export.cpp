@@ -158,6 +158,11 @@ CUresult CUDAAPI cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr at, cuuint
   SIMCUDA_ENTER("cuStreamWriteValue32");
   return write_word(stream, at, value);
 }
+// Its name before CUDA 12, by which PyTorch 2.6 looks for it.
+#undef cuStreamWriteValue32
+CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
+  return cuStreamWriteValue32_v2(stream, at, value, flags);
+}
 CUresult CUDAAPI cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned int) {
   SIMCUDA_ENTER("cuStreamWriteValue64");
   return write_word(stream, at, value);

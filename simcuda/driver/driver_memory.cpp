@@ -148,16 +148,6 @@ CUresult CUDAAPI cuMemFreeHost(void* at) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr at) {
-  SIMCUDA_ENTER("cuMemGetAddressRange");
-  gpu* const whose = owner_of(at);
-  if (whose == nullptr) return CUDA_ERROR_NOT_FOUND;
-  const auto found = std::prev(whose->allocations.upper_bound(at));
-  if (base != nullptr) *base = found->first;
-  if (bytes != nullptr) *bytes = found->second;
-  return CUDA_SUCCESS;
-}
-
 // --- mapped pages -------------------------------------------------------------------------------------------------
 
 CUresult CUDAAPI cuMemGetAllocationGranularity(std::size_t* bytes, const CUmemAllocationProp* /*prop*/,

@@ -1,6 +1,7 @@
 // The double's functions about code: modules and libraries beyond the two loads of driver_programs.cpp, attributes of
 // kernels, occupancy, and the newer launches. No kernel runs: any that is asked for is there.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "world.hpp"
@@ -27,8 +28,19 @@ CUresult global_of(const void* code, const char* name, CUdeviceptr* at, std::siz
   return CUDA_SUCCESS;
 }
 
+/// What every linked program comes to.
+char linked_code[64];
+
+/// What a kernel's code says it was compiled for. Programs choose by it among the variants that they have.
+int code_version() {
+  static const int named = [] {
+    const char* const text = std::getenv("SIMCUDA_CODE_VERSION");
+    return text == nullptr ? 0 : std::atoi(text);
+  }();
+  return named != 0 ? named : the_world().config.profile->code_version();
+}
+
 int attribute_of(CUfunction_attribute which) {
-  const card_profile& card = *the_world().config.profile;
   switch (which) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
       return 1024;
@@ -36,7 +48,7 @@ int attribute_of(CUfunction_attribute which) {
       return 32;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-      return card.compute_major * 10 + card.compute_minor;
+      return code_version();
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
       return 48 << 10;
     default:
@@ -182,23 +194,30 @@ CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, c
   return CUDA_SUCCESS;
 }
 
-// Linking device code is compiling: there is no compiler here.
-CUresult CUDAAPI cuLinkCreate_v2(unsigned int, CUjit_option*, void**, CUlinkState*) {
+// Linking takes anything: a module's code is never read.
+CUresult CUDAAPI cuLinkCreate_v2(unsigned int, CUjit_option*, void**, CUlinkState* state) {
   SIMCUDA_ENTER("cuLinkCreate");
-  return CUDA_ERROR_NOT_SUPPORTED;
+  *state = reinterpret_cast<CUlinkState>(linked_code);
+  return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuLinkAddData_v2(CUlinkState, CUjitInputType, void*, std::size_t, const char*, unsigned int,
                                   CUjit_option*, void**) {
   SIMCUDA_ENTER("cuLinkAddData");
-  return CUDA_ERROR_NOT_SUPPORTED;
+  return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuLinkComplete(CUlinkState, void**, std::size_t*) {
+CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState, CUjitInputType, const char*, unsigned int, CUjit_option*, void**) {
+  SIMCUDA_ENTER("cuLinkAddFile");
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuLinkComplete(CUlinkState, void** code, std::size_t* bytes) {
   SIMCUDA_ENTER("cuLinkComplete");
-  return CUDA_ERROR_NOT_SUPPORTED;
+  *code = linked_code;
+  *bytes = sizeof linked_code;
+  return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuLinkDestroy(CUlinkState) {
   SIMCUDA_ENTER("cuLinkDestroy");
-  return CUDA_ERROR_NOT_SUPPORTED;
+  return CUDA_SUCCESS;
 }
 
 }  // extern "C"

@@ -25,6 +25,7 @@ struct what_is_there {
   std::size_t bytes = 0;
   bool pinned = false;
   bool managed = false;
+  bool mapped = false;
 };
 
 what_is_there find(CUdeviceptr at) {
@@ -37,6 +38,10 @@ what_is_there find(CUdeviceptr at) {
       if (at - found->first >= found->second) continue;
       return {g.get(), found->first, found->second, pinned, !pinned && g->managed.count(found->first) != 0};
     }
+    const auto behind = g->mapped.upper_bound(at);
+    if (behind == g->mapped.begin()) continue;
+    const auto& [begin, pages] = *std::prev(behind);
+    if (at - begin < pages.bytes) return {.on = g.get(), .begin = begin, .bytes = pages.bytes, .mapped = true};
   }
   return {};
 }
@@ -69,7 +74,8 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr at, const 
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       return give(data, there.bytes);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      return give(data, known && !there.pinned && !there.managed && !there.on->pool->owns(there.begin));
+      return give(data,
+                  known && !there.pinned && !there.managed && !there.mapped && !there.on->pool->owns(there.begin));
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -96,11 +102,20 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute*
   return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr at) {
+  SIMCUDA_ENTER("cuMemGetAddressRange");
+  const what_is_there there = find(at);
+  if (there.on == nullptr || there.pinned) return CUDA_ERROR_NOT_FOUND;
+  if (base != nullptr) *base = there.begin;
+  if (bytes != nullptr) *bytes = there.bytes;
+  return CUDA_SUCCESS;
+}
+
 /// The handle says which allocation it is, not where in it the pointer lies.
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) {
   SIMCUDA_ENTER("cuIpcGetMemHandle");
   const what_is_there there = find(at);
-  if (there.on == nullptr || there.pinned || there.managed || there.on->pool->owns(there.begin)) {
+  if (there.on == nullptr || there.pinned || there.managed || there.mapped || there.on->pool->owns(there.begin)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   *handle = {};

@@ -28,5 +28,9 @@ cusolverStatus_t CUSOLVERAPI cusolverGetVersion(int* version) {
   *version = CUSOLVER_VERSION;
   return CUSOLVER_STATUS_SUCCESS;
 }
+cusolverStatus_t CUSOLVERAPI cusolverGetProperty(libraryPropertyType type, int* value) {
+  *value = type == MAJOR_VERSION ? CUSOLVER_VER_MAJOR : type == MINOR_VERSION ? CUSOLVER_VER_MINOR : CUSOLVER_VER_PATCH;
+  return CUSOLVER_STATUS_SUCCESS;
+}
 
 }  // extern "C"

@@ -21,6 +21,10 @@ cusparseStatus_t CUSPARSEAPI cusparseGetVersion(cusparseHandle_t, int* version) 
   *version = CUSPARSE_VERSION;
   return CUSPARSE_STATUS_SUCCESS;
 }
+cusparseStatus_t CUSPARSEAPI cusparseGetProperty(libraryPropertyType type, int* value) {
+  *value = type == MAJOR_VERSION ? CUSPARSE_VER_MAJOR : type == MINOR_VERSION ? CUSPARSE_VER_MINOR : CUSPARSE_VER_PATCH;
+  return CUSPARSE_STATUS_SUCCESS;
+}
 cusparseStatus_t CUSPARSEAPI cusparseSetStream(cusparseHandle_t handle, cudaStream_t stream) {
   handle->stream = stream;
   return CUSPARSE_STATUS_SUCCESS;

@@ -11,11 +11,11 @@ foreach(part simcuda_called simcuda_launch)
   set_target_properties(${part} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
 endforeach()
 
-# simcuda_library(NAME cublas SOVERSION 13 PREFIX cublas REFUSAL 15 [NODE version node] [HEADERS ...] [SOURCES ...])
+# simcuda_library(NAME cublas SOVERSION 13 OF_CUDA12 12 PREFIX cublas REFUSAL 15 [NODE version node] [HEADERS ...] [SOURCES ...])
 # STREAMED is a pattern of the functions that take the handle first and work on its stream.
-# REFUSAL is the library's own "not supported".
+# REFUSAL is the library's own "not supported". OF_CUDA12 is the number in its soname there, where that is another.
 function(simcuda_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;SOVERSION;PREFIX;REFUSAL;NODE;STREAMED" "HEADERS;SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;SOVERSION;OF_CUDA12;PREFIX;REFUSAL;NODE;STREAMED" "HEADERS;SOURCES")
   set(name ${arg_NAME})
   set(target simcuda_lib${name})
   list(TRANSFORM arg_SOURCES PREPEND ${libraries}/)
@@ -64,29 +64,47 @@ function(simcuda_library)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} VERSION ${arg_SOVERSION} SOVERSION ${arg_SOVERSION}
                         LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir} CXX_EXTENSIONS OFF)
   set_property(GLOBAL APPEND PROPERTY SIMCUDA_LIBRARIES ${target})
+  if(NOT TARGET simcudart12_shared OR NOT arg_OF_CUDA12)
+    return()
+  endif()
+  set(node lib${name}.so.${arg_OF_CUDA12})
+  file(CONFIGURE OUTPUT ${simcuda_dir}/${name}12.map CONTENT "${node} { global: ${arg_PREFIX}*; local: *; };\n")
+  add_library(${target}_of_cuda12 SHARED ${objects} ${stubs} $<TARGET_OBJECTS:simcuda_called> ${launch})
+  target_include_directories(${target}_of_cuda12 PRIVATE ${libraries})
+  target_link_libraries(${target}_of_cuda12 PRIVATE gpumem_build_flags ${CMAKE_DL_LIBS})
+  target_link_options(${target}_of_cuda12 PRIVATE LINKER:--version-script,${simcuda_dir}/${name}12.map LINKER:-Bsymbolic)
+  set_target_properties(${target}_of_cuda12 PROPERTIES OUTPUT_NAME ${name} VERSION ${arg_OF_CUDA12}
+                        SOVERSION ${arg_OF_CUDA12} LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir}/cuda12 CXX_EXTENSIONS OFF)
+  add_dependencies(${target}_of_cuda12 ${target})  # which generates the stubs
+  set_property(GLOBAL APPEND PROPERTY SIMCUDA_LIBRARIES_OF_CUDA12 ${target}_of_cuda12)
 endfunction()
 
-simcuda_library(NAME cublas SOVERSION 13 PREFIX cublas REFUSAL 15 STREAMED . SOURCES cublas.cpp
+simcuda_library(NAME cublas SOVERSION 13 OF_CUDA12 12 PREFIX cublas REFUSAL 15 STREAMED . SOURCES cublas.cpp
                 HEADERS cublas_api.h cublas_v2.h cublas.h cublasXt.h)
-simcuda_library(NAME cublasLt SOVERSION 13 PREFIX cublasLt REFUSAL 15 STREAMED NONE SOURCES cublas_lt.cpp HEADERS cublasLt.h)
+simcuda_library(NAME cublasLt SOVERSION 13 OF_CUDA12 12 PREFIX cublasLt REFUSAL 15 STREAMED NONE SOURCES cublas_lt.cpp HEADERS cublasLt.h)
 simcuda_library(NAME cudnn SOVERSION 9 PREFIX cudnn REFUSAL 3000 STREAMED Forward|Backward SOURCES cudnn.cpp cudnn_backend.cpp
                 HEADERS cudnn_graph.h cudnn_ops.h cudnn_cnn.h cudnn_adv.h cudnn_backend.h)
-simcuda_library(NAME cusolver SOVERSION 12 PREFIX cusolver REFUSAL 9 SOURCES cusolver.cpp
+simcuda_library(NAME cusolver SOVERSION 12 OF_CUDA12 11 PREFIX cusolver REFUSAL 9 SOURCES cusolver.cpp
                 HEADERS cusolver_common.h cusolverDn.h cusolverSp.h cusolverRf.h)
 simcuda_library(NAME cusparse SOVERSION 12 PREFIX cusparse REFUSAL 10 SOURCES cusparse.cpp HEADERS cusparse.h)
 simcuda_library(NAME cusparseLt SOVERSION 0 PREFIX cusparseLt REFUSAL 10)
-simcuda_library(NAME cufft SOVERSION 12 PREFIX cufft REFUSAL 16 SOURCES cufft.cpp HEADERS cufft.h cufftXt.h)
+simcuda_library(NAME cufft SOVERSION 12 OF_CUDA12 11 PREFIX cufft REFUSAL 16 SOURCES cufft.cpp HEADERS cufft.h cufftXt.h)
 simcuda_library(NAME curand SOVERSION 10 PREFIX curand REFUSAL 999 HEADERS curand.h)
 simcuda_library(NAME cufile SOVERSION 0 PREFIX cuFile REFUSAL 5000)
 simcuda_library(NAME nccl SOVERSION 2 PREFIX nccl REFUSAL 5 SOURCES nccl.cpp HEADERS nccl.h)
 simcuda_library(NAME nvshmem_host SOVERSION 3 PREFIX nvshmem REFUSAL 7 NODE NVSHMEM)
-simcuda_library(NAME nvrtc SOVERSION 13 PREFIX nvrtc REFUSAL 11 SOURCES nvrtc.cpp HEADERS nvrtc.h)
-simcuda_library(NAME cupti SOVERSION 13 PREFIX cupti REFUSAL 27 SOURCES cupti.cpp
+simcuda_library(NAME nvrtc SOVERSION 13 OF_CUDA12 12 PREFIX nvrtc REFUSAL 11 SOURCES nvrtc.cpp HEADERS nvrtc.h)
+simcuda_library(NAME cupti SOVERSION 13 OF_CUDA12 12 PREFIX cupti REFUSAL 27 SOURCES cupti.cpp
                 HEADERS cupti_activity.h cupti_callbacks.h cupti_result.h cupti_version.h cupti_events.h cupti_metrics.h)
 simcuda_library(NAME nvidia-ml SOVERSION 1 PREFIX nvml REFUSAL 3 NODE none SOURCES nvml.cpp ../cards.cpp)
 
 get_property(simcuda_all_libraries GLOBAL PROPERTY SIMCUDA_LIBRARIES)
-add_custom_target(simcuda_libraries DEPENDS simcuda_shared simcudart_shared ${simcuda_all_libraries})
+get_property(simcuda12_libraries GLOBAL PROPERTY SIMCUDA_LIBRARIES_OF_CUDA12)
+if(TARGET simcudart12_shared)
+  list(APPEND simcuda12_libraries simcudart12_shared)
+endif()
+add_custom_target(simcuda_libraries
+                  DEPENDS simcuda_shared simcudart_shared ${simcuda_all_libraries} ${simcuda12_libraries})
 
 # What Python runs when it starts under `gpumem simulate`.
 foreach(file sitecustomize.py gpumem_simulated_torch.py)
@@ -98,6 +116,10 @@ if(GPUMEM_INSTALL)
   set(simcuda_installed ${CMAKE_INSTALL_LIBDIR}/gpumem/simcuda)
   install(TARGETS simcuda_shared simcudart_shared ${simcuda_all_libraries} COMPONENT simcuda EXCLUDE_FROM_ALL
           LIBRARY DESTINATION ${simcuda_installed})
+  if(simcuda12_libraries)
+    install(TARGETS ${simcuda12_libraries} COMPONENT simcuda EXCLUDE_FROM_ALL
+            LIBRARY DESTINATION ${simcuda_installed}/cuda12)
+  endif()
   install(TARGETS simcudart_static COMPONENT simcuda EXCLUDE_FROM_ALL ARCHIVE DESTINATION ${simcuda_installed})
   install(DIRECTORY ${simcuda_source}/python/ COMPONENT simcuda EXCLUDE_FROM_ALL
           DESTINATION ${simcuda_installed}/python FILES_MATCHING PATTERN "*.py")

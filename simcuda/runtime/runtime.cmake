@@ -1,4 +1,5 @@
-# The double of the CUDA runtime, libcudart.so.13 and libcudart_static.a beside the double of the driver. It knows the
+# The double of the CUDA runtime, libcudart.so.13 and libcudart_static.a beside the double of the driver, and
+# libcudart.so.12 where the headers of CUDA 12 are named (GPUMEM_CUDA12). It knows the
 # driver only as the library that it loads at run time, so it links neither the double of it nor gpumem.
 
 # Its functions are those of CUDA 13's headers.
@@ -41,3 +42,34 @@ foreach(library simcudart_shared simcudart_static)
   target_link_libraries(${library} PRIVATE gpumem_build_flags PUBLIC CUDA::toolkit Threads::Threads ${CMAKE_DL_LIBS})
   set_target_properties(${library} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
 endforeach()
+
+# The runtime of CUDA 12, for programs built with it: the same sources with its headers, 12.4 or later. GPUMEM_CUDA12 is a
+# Toolkit, or a folder of its wheels with nvidia/cuda_runtime and nvidia/cuda_nvcc (scripts/frameworks makes one).
+set(GPUMEM_CUDA12 "" CACHE PATH "CUDA 12's headers, to simulate cards for programs of CUDA 12; empty: not built")
+if(GPUMEM_CUDA12)
+  set(roots ${GPUMEM_CUDA12} ${GPUMEM_CUDA12}/nvidia/cuda_runtime ${GPUMEM_CUDA12}/nvidia/cuda_nvcc)
+  find_path(GPUMEM_CUDA12_RUNTIME cuda_runtime_api.h PATHS ${roots} PATH_SUFFIXES include NO_DEFAULT_PATH REQUIRED)
+  find_path(GPUMEM_CUDA12_CRT crt/host_defines.h PATHS ${roots} PATH_SUFFIXES include NO_DEFAULT_PATH REQUIRED)
+  find_library(GPUMEM_CUDART12 NAMES libcudart.so.12 PATHS ${roots} PATH_SUFFIXES lib lib64 NO_DEFAULT_PATH REQUIRED)
+  mark_as_advanced(GPUMEM_CUDA12_RUNTIME GPUMEM_CUDA12_CRT GPUMEM_CUDART12)
+  set(sources runtime.cpp runtime_device.cpp runtime_frameworks.cpp runtime_launch.cpp runtime_memory.cpp
+              runtime_streams.cpp)
+  list(TRANSFORM sources PREPEND ${runtime}/)
+  add_library(simcudart12_visible OBJECT ${sources})
+  target_include_directories(simcudart12_visible SYSTEM PRIVATE ${GPUMEM_CUDA12_RUNTIME} ${GPUMEM_CUDA12_CRT})
+  target_link_libraries(simcudart12_visible PRIVATE gpumem_build_flags)
+  set(stubs ${simcuda_dir}/runtime12_stubs.cpp)
+  add_custom_command(OUTPUT ${stubs}
+    COMMAND ${CMAKE_COMMAND} -D NM=${CMAKE_NM} -D REAL=${GPUMEM_CUDART12} "-D OBJECTS=$<TARGET_OBJECTS:simcudart12_visible>"
+            -D OUTPUT=${stubs} -P ${runtime}/stubs.cmake
+    DEPENDS ${runtime}/stubs.cmake simcudart12_visible $<TARGET_OBJECTS:simcudart12_visible>
+    COMMENT "Stubs for what the double of CUDA 12's runtime lacks" VERBATIM)
+  file(CONFIGURE OUTPUT ${simcuda_dir}/libcudart12.map
+       CONTENT "libcudart.so.12 { global: cuda*; __cuda*; local: *; };\n")
+  add_library(simcudart12_shared SHARED $<TARGET_OBJECTS:simcudart12_visible> ${stubs})
+  target_link_libraries(simcudart12_shared PRIVATE gpumem_build_flags Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_options(simcudart12_shared PRIVATE LINKER:--version-script,${simcuda_dir}/libcudart12.map)
+  set_target_properties(simcudart12_visible simcudart12_shared PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
+  set_target_properties(simcudart12_shared PROPERTIES OUTPUT_NAME cudart VERSION 12 SOVERSION 12
+                        LIBRARY_OUTPUT_DIRECTORY ${simcuda_dir}/cuda12)
+endif()

@@ -95,7 +95,11 @@ cudaError_t CUDARTAPI cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPoo
                                        reinterpret_cast<CUmemLocation*>(where));
   });
 }
+#if CUDART_VERSION >= 13000
 cudaError_t CUDARTAPI cudaMemAdvise(const void*, std::size_t, cudaMemoryAdvise, cudaMemLocation) { return cudaSuccess; }
+#else
+cudaError_t CUDARTAPI cudaMemAdvise(const void*, std::size_t, cudaMemoryAdvise, int /*device*/) { return cudaSuccess; }
+#endif
 
 // --- graphs ---------------------------------------------------------------------------------------------------------
 
@@ -120,6 +124,8 @@ cudaError_t CUDARTAPI cudaMemcpyFromSymbol(void* to, const void* symbol, std::si
 }
 
 // --- libraries ------------------------------------------------------------------------------------------------------
+
+#if CUDART_VERSION >= 13000
 
 cudaError_t CUDARTAPI cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**,
                                           unsigned int, cudaLibraryOption*, void**, unsigned int) {
@@ -159,6 +165,7 @@ cudaError_t CUDARTAPI cudaLibraryGetManaged(void** p, std::size_t* bytes, cudaLi
   });
 }
 cudaError_t CUDARTAPI cudaKernelSetAttributeForDevice(cudaKernel_t, cudaFuncAttribute, int, int) { return cudaSuccess; }
+#endif
 cudaError_t CUDARTAPI cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
   return cudaGetKernel(reinterpret_cast<cudaKernel_t*>(function), symbol);
 }
@@ -172,6 +179,8 @@ cudaError_t CUDARTAPI cudaLaunchCooperativeKernel(const void* function, dim3 gri
 
 }  // extern "C"
 
+// CUDA 12's functions of these names do not know of edges and locations.
+#if CUDART_VERSION >= 13000
 ON_STREAM(cudaStreamUpdateCaptureDependencies, _ptsz,
           (cudaStream_t stream, cudaGraphNode_t* nodes, const cudaGraphEdgeData* edges, std::size_t count,
            unsigned int flags),
@@ -179,9 +188,19 @@ ON_STREAM(cudaStreamUpdateCaptureDependencies, _ptsz,
             return on.cuStreamUpdateCaptureDependencies(stream, nodes, reinterpret_cast<const CUgraphEdgeData*>(edges),
                                                         count, flags);
           })
+#else
+ON_STREAM(cudaStreamUpdateCaptureDependencies, _ptsz,
+          (cudaStream_t stream, cudaGraphNode_t* nodes, std::size_t count, unsigned int flags),
+          { return on.cuStreamUpdateCaptureDependencies(stream, nodes, nullptr, count, flags); })
+#endif
 ON_STREAM(cudaGraphUpload, _ptsz, (cudaGraphExec_t exec, cudaStream_t stream),
           { return on.cuGraphUpload(exec, stream); })
+#if CUDART_VERSION >= 13000
 ON_STREAM(cudaMemPrefetchAsync, _ptsz,
           (const void* /*p*/, std::size_t /*bytes*/, cudaMemLocation /*to*/, unsigned int /*flags*/,
            cudaStream_t stream),
           { return on.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; })
+#else
+ON_STREAM(cudaMemPrefetchAsync, _ptsz, (const void* /*p*/, std::size_t /*bytes*/, int /*device*/, cudaStream_t stream),
+          { return on.cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; })
+#endif

@@ -182,11 +182,15 @@ cudaError_t CUDARTAPI cudaFuncGetAttributes(cudaFuncAttributes* a, const void* f
   *a = {};
   a->maxThreadsPerBlock = 1024;
   a->numRegs = 32;
-  a->binaryVersion = 10 * attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
-                     attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
-  a->ptxVersion = a->binaryVersion;
   a->maxDynamicSharedSizeBytes = 48 << 10;
-  return cudaSuccess;
+  return call([&] {
+    CUdevice device = 0;
+    static_cast<void>(driver().cuCtxGetDevice(&device));
+    const CUresult e =
+        driver().cuKernelGetAttribute(&a->binaryVersion, CU_FUNC_ATTRIBUTE_BINARY_VERSION, kernel, device);
+    a->ptxVersion = a->binaryVersion;
+    return e;
+  });
 }
 
 cudaError_t CUDARTAPI cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }

@@ -135,9 +135,20 @@ ON_STREAM(cudaStreamIsCapturing, _ptsz, (cudaStream_t stream, cudaStreamCaptureS
   *status = static_cast<cudaStreamCaptureStatus>(now);
   return e;
 })
+#if CUDART_VERSION >= 13000
 ON_STREAM(cudaStreamGetCaptureInfo, _ptsz,
           (cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
            const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges, std::size_t* count),
           { return capture_info(on, stream, status, id, graph, dependencies, edges, count); })
+#else
+ON_STREAM(cudaStreamGetCaptureInfo_v2, _ptsz,
+          (cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
+           const cudaGraphNode_t** dependencies, std::size_t* count),
+          { return capture_info(on, stream, status, id, graph, dependencies, nullptr, count); })
+ON_STREAM(cudaStreamGetCaptureInfo_v3, _ptsz,
+          (cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
+           const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges, std::size_t* count),
+          { return capture_info(on, stream, status, id, graph, dependencies, edges, count); })
+#endif
 ON_STREAM(cudaGraphLaunch, _ptsz, (cudaGraphExec_t exec, cudaStream_t stream),
           { return on.cuGraphLaunch(exec, stream); })

@@ -90,6 +90,47 @@ TEST_F(SimcudaPrograms, PointersAreKnownByWhatTheyPointInto) {
   EXPECT_EQ(type_of(managed), std::pair(0U, 0U));
 }
 
+TEST_F(SimcudaPrograms, PointersIntoMappedPagesAreKnown) {
+  CUdeviceptr range = 0;
+  CUmemGenericAllocationHandle pages = 0;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  prop.location.id = 0;
+  ASSERT_EQ(cuMemAddressReserve(&range, 8 * mib, 0, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemCreate(&pages, 4 * mib, &prop, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemMap(range, 4 * mib, 0, pages, 0), CUDA_SUCCESS);
+  int ordinal = -1;
+  EXPECT_EQ(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, range + mib), CUDA_SUCCESS);
+  EXPECT_EQ(ordinal, 0);
+  CUdeviceptr base = 0;
+  std::size_t bytes = 0;
+  EXPECT_EQ(cuMemGetAddressRange(&base, &bytes, range + 3 * mib), CUDA_SUCCESS);
+  EXPECT_EQ(base, range);
+  EXPECT_EQ(bytes, 4 * mib);
+  EXPECT_EQ(cuMemGetAddressRange(&base, &bytes, range + 5 * mib), CUDA_ERROR_NOT_FOUND);
+  CUipcMemHandle handle;
+  EXPECT_EQ(cuIpcGetMemHandle(&handle, range), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemUnmap(range, 4 * mib), CUDA_SUCCESS);
+  EXPECT_EQ(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, range), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemRelease(pages), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemAddressFree(range, 8 * mib), CUDA_SUCCESS);
+}
+
+TEST_F(SimcudaPrograms, LinkedCodeLoadsAsAModule) {
+  CUlinkState state = nullptr;
+  char source[] = "code";
+  ASSERT_EQ(cuLinkCreate(0, nullptr, nullptr, &state), CUDA_SUCCESS);
+  EXPECT_EQ(cuLinkAddData(state, CU_JIT_INPUT_PTX, source, sizeof source, "name", 0, nullptr, nullptr), CUDA_SUCCESS);
+  void* code = nullptr;
+  std::size_t bytes = 0;
+  ASSERT_EQ(cuLinkComplete(state, &code, &bytes), CUDA_SUCCESS);
+  EXPECT_GT(bytes, 0U);
+  CUmodule module = nullptr;
+  EXPECT_EQ(cuModuleLoadData(&module, code), CUDA_SUCCESS);
+  EXPECT_EQ(cuLinkDestroy(state), CUDA_SUCCESS);
+}
+
 TEST_F(SimcudaPrograms, PinnedMemoryIsFreedFromAnyContext) {
   void* pinned = nullptr;
   ASSERT_EQ(cuMemHostAlloc(&pinned, mib, 0), CUDA_SUCCESS);

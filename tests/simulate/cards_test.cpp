@@ -23,6 +23,12 @@ TEST(Cards, EachHasANameOfItsOwnAndWhatProgramsSizeTheirMemoryBy) {
   EXPECT_GE(keys.size(), 15U);
 }
 
+TEST(Cards, RunTheCodeThatBinariesHave) {
+  EXPECT_EQ(find_card("rtx4090")->code_version(), 86);
+  EXPECT_EQ(find_card("h100")->code_version(), 90);
+  EXPECT_EQ(find_card("rtx5090")->code_version(), 120);
+}
+
 TEST(Cards, ABlockMayHaveAllButOneKiBOfItsMultiprocessor) {
   EXPECT_EQ(find_card("h100")->shared_bytes_opt_in(), 232448);  // 227 KiB
   EXPECT_EQ(find_card("a100-40gb")->shared_bytes_opt_in(), 166912);

@@ -196,6 +196,60 @@ TEST_F(Simulate, RefusesWordsThatMeanNothing) {
   EXPECT_THAT(simulate("--card list").out, HasSubstr("NVIDIA H200"));
 }
 
+TEST_F(Simulate, PredictsWhichCardsHoldTheProgram) {
+  const std::string of = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --context 0 --capacity 64MiB ";
+  const std::string run = "-- " GPUMEM_TEST_PROGRAM " take=100 take=200 free take=50 > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system((of + run).c_str())), 3) << content("err");
+  EXPECT_THAT(content("out"), HasSubstr("64MiB  every one  no"));
+  EXPECT_EQ(WEXITSTATUS(std::system((of + "--capacity 1GiB --json " + run).c_str())), 0) << content("err");
+  const auto figures = nlohmann::json::parse(content("out"));
+  EXPECT_EQ(figures["peak_live_bytes"], 300 * mib);
+  bool native = false;
+  for (const auto& row : figures["results"]) {
+    EXPECT_EQ(row["fits"], row["capacity"] == "1GiB") << row;
+    if (row["capacity"] != "1GiB" || row["policy"] != "native") continue;
+    native = true;
+    EXPECT_EQ(row["peak_reserved_bytes"], 300 * mib);
+    EXPECT_EQ(row["by"], "measured");
+  }
+  EXPECT_TRUE(native);
+}
+
+TEST_F(Simulate, PutsTheLibrariesOfCuda12BehindThoseOf13) {
+  const std::string folder = fs::path{GPUMEM_PROGRAM}.parent_path().parent_path() / "simcuda";
+  if (!fs::exists(folder + "/cuda12/libcudart.so.12")) GTEST_SKIP() << "built without GPUMEM_CUDA12";
+  const outcome got = simulate("-- sh -c 'echo $LD_PRELOAD'");
+  EXPECT_NE(got.out.find("/libcudart.so.13:"), std::string::npos) << got.out;
+  EXPECT_LT(got.out.find("/libcudart.so.13:"), got.out.find("/cuda12/libcudart.so.12")) << got.out;
+  EXPECT_EQ(program("library=libcublas.so.12:cublasCreate_v2").out, "libcublas.so.12:cublasCreate_v2 = 0\n");
+}
+
+/// What scripts/validate_simulation reads: how far a snapshot's peaks and sizes are from another's.
+TEST_F(Simulate, ComparesARecordingWithASimulatedRun) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/make.py"} << R"(import pickle
+def write(path, sizes, before):
+    events = [{"action": "segment_alloc", "addr": 0, "size": 20 << 20}]
+    events += [{"action": "alloc", "addr": i, "size": size} for i, size in enumerate(sizes)]
+    events += [{"action": "free_completed", "addr": 0, "size": sizes[0]}]
+    blocks = [{"size": size, "requested_size": size, "state": "active_allocated"} for size in sizes[1:] + [before]]
+    segments = [{"device": 0, "total_size": 20 << 20, "blocks": blocks}]
+    pickle.dump({"device_traces": [events], "segments": segments}, open(path, "wb"))
+write("real.pickle", [1000, 2000, 3000], 500)
+write("near.pickle", [1000, 2000, 3001], 500)
+)";
+  const auto compare = [&](const std::string& with) {
+    return std::system(("cd " + folder_ + " && python3 make.py && python3 '" + fs::current_path().string() +
+                        "/scripts/validate_simulation' --row real.pickle --snapshot " + with + " > out 2> err")
+                           .c_str());
+  };
+  EXPECT_EQ(compare("real.pickle"), 0) << content("err");
+  EXPECT_EQ(content("out"), "| real.pickle | 6500 | 6500 | 0.0000 % | 20971520 | 20971520 | 0.0000 % | 3 | 0 | 0 |\n");
+  EXPECT_EQ(WEXITSTATUS(compare("near.pickle")), 1);
+  EXPECT_THAT(content("out"), HasSubstr("| 6500 | 6501 | 0.0154 % |"));
+  EXPECT_THAT(content("out"), HasSubstr("| 3 | 1 | 1 |"));
+}
+
 TEST_F(Simulate, RunsTheUsersOwnSitecustomizeOfPython) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/sitecustomize.py"} << "print('the user\\'s own')\n";

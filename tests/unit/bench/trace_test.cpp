@@ -199,6 +199,13 @@ TEST(trace, reads_the_bundled_traces) {
   EXPECT_EQ(moe->peak_live_bytes * 10 / (1 << 20), 3220U);
 }
 
+TEST(trace, reads_the_traces_of_gpu_training) {
+  const auto t = load_trace("bench/traces/gpu/language_model.csv.gz");
+  ASSERT_TRUE(t.ok()) << t.why().message();
+  EXPECT_EQ(t->ops.size(), 19'988U);
+  EXPECT_EQ(t->peak_live_bytes * 10 / (1 << 20), 86'533U);
+}
+
 TEST(trace, reads_the_shared_traces_where_they_are) {
   if (!std::filesystem::is_directory("../shared/traces/gpu")) GTEST_SKIP() << "../shared/traces/gpu is not here";
   const auto t = load_trace("../shared/traces/gpu/ten-streams.csv.gz");
