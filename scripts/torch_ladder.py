@@ -43,9 +43,11 @@ def exact(tensors):
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def nothing_left():
+def nothing_left(workspaces=True):
     gc.collect()
     torch.cuda.synchronize()
+    if not workspaces:
+        torch._C._cuda_clearCublasWorkspaces()  # which are tensors in some versions
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated()
@@ -510,13 +512,14 @@ def gpumem_enabled():
     model = gpt().cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     train(model, optimizer, 2)
+    nothing_left(workspaces=False)
     expect("the gradient and two moments of each", requested(), 4 * exact(model.parameters()))
     return "a GPT's training, by the environment alone"
 
 
 @step
 def gpumem_statistics():
-    base = nothing_left()
+    base = nothing_left(workspaces=False)
     torch.cuda.reset_accumulated_memory_stats()
     free_before = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved()
     blocks = [torch.empty(n, dtype=torch.uint8, device="cuda") for n in (1, 513, 3 * MIB, 40 * MIB)]
@@ -547,7 +550,7 @@ def gpumem_statistics():
 def gpumem_snapshot():
     from torch.cuda import _memory_viz
 
-    nothing_left()
+    nothing_left(workspaces=False)
     torch.cuda.memory._record_memory_history(max_entries=1000, stacks="python")
 
     def here(elements):
@@ -574,7 +577,7 @@ def gpumem_snapshot():
 
 @step
 def gpumem_out_of_memory():
-    nothing_left()
+    nothing_left(workspaces=False)
     total = torch.cuda.mem_get_info()[1]
     kept = torch.empty(MIB, dtype=torch.uint8, device="cuda")
     try:
@@ -609,7 +612,7 @@ def gpumem_out_of_memory():
 def eight_graphs_in_one_pool():
     """One graph for each batch size, the largest first, as inference servers have them. Natively first: with
     LADDER_NATIVE, a file, that run notes what it reserved, and one with gpumem is held to 5 % more."""
-    nothing_left()
+    nothing_left(workspaces=False)
     before = torch.cuda.memory_reserved()
     pool, made = torch.cuda.graph_pool_handle(), []
     for batch in range(8, 0, -1):
@@ -628,7 +631,7 @@ def eight_graphs_in_one_pool():
     del outside, graph, output
     made.clear()
     torch.cuda.synchronize()
-    left = nothing_left()
+    left = nothing_left(workspaces=False)
     assert torch.cuda.memory_reserved() <= before + 20 * MIB, f"{torch.cuda.memory_reserved()} bytes stay with no graph"
     note = os.environ.get("LADDER_NATIVE")
     if note and torch.cuda.memory.get_allocator_backend() == "native":
@@ -697,7 +700,7 @@ def record_stream_and_referee():
 @step
 def pools_of_their_own():
     """MemPool: shared by name, released, with an allocator of its own, nested."""
-    nothing_left()
+    nothing_left(workspaces=False)
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         first = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
@@ -712,7 +715,7 @@ def pools_of_their_own():
     after = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
     assert after.data_ptr() != at, "the pool's free memory went to another"
     del pool, outside, after
-    nothing_left()
+    nothing_left(workspaces=False)
     expect("reserved with no pool", torch.cuda.memory_reserved(), 0)
     import gpumem
 
@@ -723,7 +726,7 @@ def pools_of_their_own():
     allocated = torch.cuda.memory_allocated()
     expect("allocated through the pool's own allocator", allocated, 8 * MIB)
     del theirs, pool
-    nothing_left()
+    nothing_left(workspaces=False)
     expect("left of it", (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()), (0, 0))
     return "reuse inside, none outside, all returned; a pool with an allocator of its own"
 
@@ -731,7 +734,7 @@ def pools_of_their_own():
 @step
 def compiled_with_graphs():
     """Graph trees: torch.compile(mode="reduce-overhead"), which puts its pool back to checkpoints."""
-    nothing_left()
+    nothing_left(workspaces=False)
     torch._inductor.config.triton.slow_path_cudagraph_asserts = True
     torch._inductor.config.triton.fast_path_cudagraph_asserts = True
     model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)).cuda()

@@ -1,6 +1,8 @@
 // PyTorch's CUDAAllocator over gpumem. Compiled on the user's machine against the headers of the installed torch, with
 // a plain C++ compiler; gpumem.torch does that and calls `gpumem_torch_install`.
 //
+// What some versions of torch lack is a function without `override` here, or asked for by `requires`.
+//
 // gpumem has the memory: places, stream order, limits, what is reserved. The book here has what PyTorch wants to know
 // of each tensor's block and gpumem has no word for: its requested size as a statistic with a peak, the frames that
 // allocated it, the MemPool that it belongs to. A block is in the book exactly while the program holds it.
@@ -13,11 +15,6 @@
 #include <c10/cuda/PeerToPeerAccess.h>
 #include <c10/util/flat_hash_map.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
-#if __has_include(<torch/headeronly/version.h>)
-#include <torch/headeronly/version.h>
-#else
-#include <torch/version.h>
-#endif
 
 #include <algorithm>
 #include <array>
@@ -36,9 +33,6 @@
 #include <vector>
 
 #include "gpumem/default_allocator.hpp"
-
-#define GPUMEM_TORCH_AT_LEAST(major, minor) \
-  (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
 
 namespace {
 
@@ -279,15 +273,7 @@ class torch_allocator final : public native::CUDAAllocator {
       reserved.allocated = static_cast<std::int64_t>(now.taken_bytes - c.taken_before);
       reserved.freed = static_cast<std::int64_t>(returned - c.returned_before);
     }
-#if GPUMEM_TORCH_AT_LEAST(2, 15)
-    for (auto& [pool, stat] : s.reserved_bytes_by_private_pools) {
-      for (const std::size_t which : {everything, large}) observe(stat[which], private_bytes[pool]);
-    }
-    for (const auto& [pool, bytes] : private_bytes) {
-      for (const std::size_t which : {everything, large})
-        observe(s.reserved_bytes_by_private_pools[pool][which], bytes);
-    }
-#endif
+    count_private(s, private_bytes);
     s.num_ooms = static_cast<std::int64_t>(now.out_of_memory - c.misses_before);
     s.num_sync_all_streams = static_cast<std::int64_t>(now.host_waits);
     s.num_device_alloc = static_cast<std::int64_t>(now.grown_segments + now.mapped_pages);
@@ -497,7 +483,7 @@ class torch_allocator final : public native::CUDAAllocator {
     for (std::size_t i = 0; watched_ && i < cards_.size(); ++i) note_stretches(static_cast<DeviceIndex>(i));
   }
   bool isHistoryEnabled() override { return recording_; }
-  context_ptr getContextForPointer(const void* at) override {
+  context_ptr getContextForPointer(const void* at) {
     const std::lock_guard lock{mutex_};
     const auto found = book_.find(const_cast<void*>(at));
     return found != book_.end() ? found->second.context : nullptr;
@@ -517,24 +503,14 @@ class torch_allocator final : public native::CUDAAllocator {
   bool supportsUserMetadata() { return true; }
   void setUserMetadata(const std::string& metadata) override { user_metadata = metadata; }
   std::string getUserMetadata() override { return user_metadata; }
-#if GPUMEM_TORCH_AT_LEAST(2, 15)
-  void annotateMemory(const void* at, const std::string& metadata) override {
-    const std::lock_guard lock{mutex_};
-    const auto found = book_.find(const_cast<void*>(at));
-    TORCH_CHECK(found != book_.end(), "gpumem: ", at, " is not the beginning of a block that the program holds");
-    const held_block& held = found->second;
-    record(TraceEntry::ANNOTATE, held.device, reinterpret_cast<std::size_t>(at), held.requested, held.stream, held.pool,
-           nullptr, &metadata);
-  }
-#endif
+  void annotateMemory(const void* at, const std::string& metadata) { annotate<TraceEntry>(at, metadata); }
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override {
     const std::lock_guard lock{mutex_};
     observers_.push_back(std::move(observer));
   }
-#if GPUMEM_TORCH_AT_LEAST(2, 15)
   // gpumem rejects nothing ahead of trying.
-  void attachOomRejectionObserver(native::OomRejectionObserver /*observer*/) override {}
-#endif
+  void attachOomRejectionObserver(
+      std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)> /*observer*/) {}
   void attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) override {
     const std::lock_guard lock{mutex_};
     trackers_.push_back(std::move(tracker));
@@ -542,15 +518,8 @@ class torch_allocator final : public native::CUDAAllocator {
     for (std::size_t i = 0; i < cards_.size(); ++i) note_stretches(static_cast<DeviceIndex>(i));
   }
 
-  native::SnapshotInfo snapshot(MempoolId_t pool
-#if GPUMEM_TORCH_AT_LEAST(2, 15)
-                                ,
-                                bool include_traces
-#endif
-                                ) override {
-#if !GPUMEM_TORCH_AT_LEAST(2, 15)
-    constexpr bool include_traces = true;
-#endif
+  native::SnapshotInfo snapshot(MempoolId_t pool) { return snapshot(pool, true); }
+  native::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) {
     c10::ApproximateClockToUnixTimeConverter clock;
     const auto to_ns = clock.makeConverter();
     native::SnapshotInfo out;
@@ -623,16 +592,26 @@ class torch_allocator final : public native::CUDAAllocator {
     held.peak = std::max({held.peak, peak, held.current});
     return held;
   }
-  template <typename Each>
-  static void each_stat(caching::DeviceStats& s, const Each& each) {
+  template <typename Stats>
+  static void count_private(Stats& s, std::map<MempoolId_t, std::size_t>& bytes) {
+    if constexpr (requires { s.reserved_bytes_by_private_pools; }) {
+      for (const auto& [pool, unused] : s.reserved_bytes_by_private_pools) bytes.try_emplace(pool, 0);
+      for (const auto& [pool, now] : bytes) {
+        for (const std::size_t which : {everything, large})
+          observe(s.reserved_bytes_by_private_pools[pool][which], now);
+      }
+    }
+  }
+  template <typename Stats, typename Each>
+  static void each_stat(Stats& s, const Each& each) {
     for (const std::size_t which : {everything, large}) {
       for (auto* const of : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
                              &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes}) {
         each((*of)[which]);
       }
-#if GPUMEM_TORCH_AT_LEAST(2, 15)
-      for (auto& [unused, of] : s.reserved_bytes_by_private_pools) each(of[which]);
-#endif
+      if constexpr (requires { s.reserved_bytes_by_private_pools; }) {
+        for (auto& [unused, of] : s.reserved_bytes_by_private_pools) each(of[which]);
+      }
     }
   }
 
@@ -813,6 +792,19 @@ class torch_allocator final : public native::CUDAAllocator {
                      in_words(static_cast<std::uint64_t>(allocated)), " is allocated by PyTorch, and ",
                      in_words(unallocated), " is reserved by PyTorch but unallocated.\ngpumem: ", report.to_string());
     std::abort();
+  }
+
+  // --- the history ----------------------------------------------------------------------------------------------
+  template <typename Entry>
+  void annotate(const void* at, const std::string& metadata) {
+    const std::lock_guard lock{mutex_};
+    const auto found = book_.find(const_cast<void*>(at));
+    TORCH_CHECK(found != book_.end(), "gpumem: ", at, " is not the beginning of a block that the program holds");
+    const held_block& held = found->second;
+    if constexpr (requires { Entry::ANNOTATE; }) {
+      record(Entry::ANNOTATE, held.device, reinterpret_cast<std::size_t>(at), held.requested, held.stream, held.pool,
+             nullptr, &metadata);
+    }
   }
 
   // --- the history, with the lock -----------------------------------------------------------------------------
