@@ -75,7 +75,8 @@ void explain(const simulated_outcome& of, json& warnings) {
   for (const simulated_process& each : of.processes) {
     if (each.record.foreign_runtime == 0) continue;
     warnings.push_back(fmt::format(
-        "{}: a CUDA runtime of NVIDIA's own is in it (linked statically, or of another CUDA version than 13) and does "
+        "{}: a CUDA runtime of NVIDIA's own is in it (linked statically, or of a CUDA version without a "
+        "stand-in) and does "
         "not run on the simulated card: link it with `nvcc -cudart shared`, or with simcuda/libcudart_static.a in "
         "front (-L), or take a build for CUDA 13",
         each.runtime.empty() ? "the program" : each.runtime));

@@ -120,7 +120,11 @@ def write_rows(entries, path):
     rows = 0
     live = {}
     start = entries[0].get("time_us", 0)
-    with open(path, "w", encoding="ascii") as out:
+    if path.endswith(".gz"):
+        import gzip as how
+    else:
+        import builtins as how
+    with how.open(path, "wt", encoding="ascii") as out:
         out.write("Thread,Time,Action,Pointer,Size,Stream\n")
         for each in entries:
             action = each["action"]

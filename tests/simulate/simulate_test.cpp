@@ -250,6 +250,21 @@ write("near.pickle", [1000, 2000, 3001], 500)
   EXPECT_THAT(content("out"), HasSubstr("| 3 | 1 | 1 |"));
 }
 
+TEST_F(Simulate, WritesPyTorchsRecordPlainOrCompressed) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/write.py"} << R"(import gzip, sys
+sys.path.insert(0, sys.argv[1])
+from gpumem_simulated_torch import write_rows
+entries = [{"action": "alloc", "addr": 16, "size": 7, "stream": 0}, {"action": "free_requested", "addr": 16, "stream": 0}]
+assert write_rows(entries, "plain.csv") == write_rows(entries, "packed.csv.gz") == 2
+assert gzip.open("packed.csv.gz", "rt").read() == open("plain.csv").read()
+)";
+  const std::string command =
+      "cd " + folder_ + " && python3 write.py '" + fs::current_path().string() + "/simcuda/python' 2> err";
+  EXPECT_EQ(std::system(command.c_str()), 0) << content("err");
+  EXPECT_THAT(content("plain.csv"), HasSubstr("1,00:00:00:000000,allocate,0x10,7,0\n"));
+}
+
 TEST_F(Simulate, RunsTheUsersOwnSitecustomizeOfPython) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/sitecustomize.py"} << "print('the user\\'s own')\n";
