@@ -15,7 +15,7 @@ from . import _build
 __all__ = ["enable", "how", "TESTED"]
 
 #: torch's versions that gpumem's tests run.
-TESTED = ("2.11", "2.15")
+TESTED = ("2.15",)
 
 LOST = ("memory statistics, snapshots, memory pools, checkpoints of graph trees, and torch.OutOfMemoryError (out of "
         "memory is a RuntimeError)")
