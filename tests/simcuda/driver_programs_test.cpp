@@ -127,7 +127,8 @@ TEST_F(SimcudaPrograms, LinkedCodeLoadsAsAModule) {
   ASSERT_EQ(cuLinkComplete(state, &code, &bytes), CUDA_SUCCESS);
   EXPECT_GT(bytes, 0U);
   CUmodule module = nullptr;
-  EXPECT_EQ(cuModuleLoadData(&module, code), CUDA_SUCCESS);
+  ASSERT_EQ(cuModuleLoadData(&module, code), CUDA_SUCCESS);
+  EXPECT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
   EXPECT_EQ(cuLinkDestroy(state), CUDA_SUCCESS);
 }
 
