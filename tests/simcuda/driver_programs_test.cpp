@@ -126,7 +126,7 @@ TEST_F(SimcudaPrograms, LinkedCodeLoadsAsAModule) {
   std::size_t bytes = 0;
   ASSERT_EQ(cuLinkComplete(state, &code, &bytes), CUDA_SUCCESS);
   EXPECT_GT(bytes, 0U);
-  CUmodule module = nullptr;
+  static CUmodule module = nullptr;  // the double keeps it as long as the process
   ASSERT_EQ(cuModuleLoadData(&module, code), CUDA_SUCCESS);
   EXPECT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
   EXPECT_EQ(cuLinkDestroy(state), CUDA_SUCCESS);
