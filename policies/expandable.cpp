@@ -59,12 +59,13 @@ class expandable final : public policy {
   static constexpr double most_slack = 0.999;
   // The default, chosen by the curve in docs/expandable.md.
   static constexpr double slack_share = 0.08;
+  static constexpr std::uint64_t most_share_slack = 480 * mib;
   /// Where little is live a page that moves costs more than a few that are made.
   static constexpr double slack_share_of_little = 0.15;
   static constexpr std::uint64_t least_slack = 32 * mib;
   static constexpr std::uint64_t most_slack_of_little = 256 * mib;
-  /// What has moved once moves again: eight times as much is added to the slack, which costs less than moving on.
-  static constexpr double slack_for_moved = 8;
+  /// What has moved once moves again: 16 times as much is added to the slack, which costs less than moving on.
+  static constexpr double slack_for_moved = 16;
   static constexpr double most_slack_for_moved = 0.4;
   /// Ahead of demand: enough that the calls for it cost less than its pages do.
   static constexpr double ahead_share = 0.005;
@@ -93,7 +94,7 @@ class expandable final : public policy {
     const double moved_share = static_cast<double>(moved) / static_cast<double>(std::max<std::uint64_t>(live, 1));
     const double more = std::min(moved_share * slack_for_moved, most_slack_for_moved);
     const std::uint64_t of_little = std::clamp(share(live, slack_share_of_little), least_slack, most_slack_of_little);
-    return std::max(share(live, slack_share + more), of_little);
+    return std::max(std::min(share(live, slack_share), most_share_slack) + share(live, more), of_little);
   }
   [[nodiscard]] std::uint64_t ahead_bytes(std::uint64_t live) const {
     return round_down(std::clamp(share(live, ahead_share), least_ahead, most_ahead), page_);
@@ -116,26 +117,27 @@ class expandable final : public policy {
 }  // namespace
 
 built_in_policy expandable_policy() {
-  return {{.name = "expandable",
-           .summary = "page by page behind reserved addresses; idle pages serve elsewhere before new ones do",
-           .parameters =
-               {{.name = "slack",
-                 .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-                 .default_text =
-                     "8% of what is live, or 15% of it up to 256 MiB, at least 32 MiB; up to 48% where pages move",
-                 .help = "how far what is held may exceed what is live before pages are moved instead of made",
-                 .check = [](std::string_view value,
-                             std::string_view what) { return parse_share_or_bytes(value, what).why(); }}},
-           .variants = {"slack=5%", "slack=1%", "slack=25%"},
-           .takes = "page by page behind reserved addresses; what is idle is moved before more than the slack is taken",
-           .gives_back = "idle pages, on `trim`",
-           .choose_when = "memory is short: next to no holes, at less device time than `caching`"},
-          [](const policy_setup& setup) {
-            byte_limit slack;
-            const auto given = setup.parameters.find("slack");
-            if (given != setup.parameters.end()) slack = *parse_share_or_bytes(given->second, "slack");
-            return std::make_unique<expandable>(setup.page_bytes, slack);
-          }};
+  return {
+      {.name = "expandable",
+       .summary = "page by page behind reserved addresses; idle pages serve elsewhere before new ones do",
+       .parameters = {{.name = "slack",
+                       .values = "share of what is held (`5%`) or bytes (`64MiB`)",
+                       .default_text = "8% of what is live, at most 480 MiB, or 15% of it up to 256 MiB, at least 32 "
+                                       "MiB; up to 40% more where pages "
+                                       "move",
+                       .help = "how far what is held may exceed what is live before pages are moved instead of made",
+                       .check = [](std::string_view value,
+                                   std::string_view what) { return parse_share_or_bytes(value, what).why(); }}},
+       .variants = {"slack=5%", "slack=1%", "slack=25%"},
+       .takes = "page by page behind reserved addresses; what is idle is moved before more than the slack is taken",
+       .gives_back = "idle pages, on `trim`",
+       .choose_when = "memory is short: next to no holes, at less device time than `caching`"},
+      [](const policy_setup& setup) {
+        byte_limit slack;
+        const auto given = setup.parameters.find("slack");
+        if (given != setup.parameters.end()) slack = *parse_share_or_bytes(given->second, "slack");
+        return std::make_unique<expandable>(setup.page_bytes, slack);
+      }};
 }
 
 }  // namespace gpumem
