@@ -321,17 +321,23 @@ void pool::poll(guard& lock) {
 }
 
 // Records the fences that were made under `stream_order::later`, without the lock: the driver blocks while the queue of
-// a stream is full, and that is no reason for other threads to wait.
+// a stream is full, and that is no reason for other threads to wait. Those that a capture has overtaken are left for
+// later.
 void pool::record_fences(guard& lock) {
   const std::vector<unrecorded_fence> fences = streams_.take_unrecorded();
   if (fences.empty()) return;
   const device::calls_together row{device_};
-  for (const unrecorded_fence& f : fences) streams_.recorded(f, record_unlocked(lock, f));
+  const unsigned captures = streams_.captures();
+  for (const unrecorded_fence& f : fences) {
+    const bool overtaken = streams_.captures() > captures;
+    streams_.recorded(f, overtaken ? std::nullopt : record_unlocked(lock, f));
+  }
 }
 
-result<fence> pool::record_unlocked(guard& lock, const unrecorded_fence& f) {
+std::optional<fence> pool::record_unlocked(guard& lock, const unrecorded_fence& f) {
   const blocking_call waits{calls_.records, lock, mutex_};
-  return streams_.record_on_device(f);
+  const result<fence> made = streams_.record_on_device(f);
+  return made ? std::optional{*made} : std::nullopt;
 }
 
 status pool::record_use(address at, stream_ref s) {

@@ -159,7 +159,7 @@ class pool final : private arena_below {
   [[nodiscard]] owner_word held_as(block_index i) const noexcept GPUMEM_REQUIRES(mutex_);
   void poll(guard& lock) GPUMEM_REQUIRES(mutex_);
   void record_fences(guard& lock) GPUMEM_REQUIRES(mutex_);
-  result<fence> record_unlocked(guard& lock, const unrecorded_fence& f) GPUMEM_REQUIRES(mutex_);
+  std::optional<fence> record_unlocked(guard& lock, const unrecorded_fence& f) GPUMEM_REQUIRES(mutex_);
 
   // planned.cpp
   block_index place_planned(guard& lock, want& w, std::uint64_t stream_key) GPUMEM_REQUIRES(mutex_);

@@ -126,7 +126,7 @@ result<fence> stream_order::record_on_device(const unrecorded_fence& f) const no
   });
 }
 
-void stream_order::recorded(const unrecorded_fence& f, const result<fence>& made) noexcept {
+void stream_order::recorded(const unrecorded_fence& f, std::optional<fence> made) noexcept {
   tracked_fence& t = fences_[f.which];
   if (made) {
     ++recorded_;

@@ -133,7 +133,7 @@ class stream_order {
   };
   [[nodiscard]] std::vector<unrecorded_fence> take_unrecorded() noexcept { return std::exchange(unrecorded_, {}); }
   [[nodiscard]] result<fence> record_on_device(const unrecorded_fence& f) const noexcept;  ///< no lock needed
-  void recorded(const unrecorded_fence& f, const result<fence>& made) noexcept;
+  void recorded(const unrecorded_fence& f, std::optional<fence> made) noexcept;  ///< nothing: it could not be made
   void hold(fence_index f) noexcept { ++fences_[f].holders; }
   void let_go(fence_index f) noexcept;
   [[nodiscard]] tracked_fence& tracked(fence_index f) noexcept { return fences_[f]; }

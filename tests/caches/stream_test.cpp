@@ -110,6 +110,31 @@ TEST_P(FullQueues, AreWaitedForByWhoNeedsTheMemoryBehindThem) {
   other_.join();
 }
 
+// Two fences are wanted; a capture begins while the first one is recorded, and the second one would spoil it.
+TEST_P(FullQueues, RecordNothingMoreOnceACaptureHasBegun) {
+  const stream_ref a = device_.create_stream();
+  const stream_ref b = device_.create_stream();
+  const stream_ref captured = device_.create_stream();
+  give(take(mib, captured));
+  void* const of_a = take(20 * mib, a);
+  void* const of_b = take(20 * mib, b);
+  give(of_a);
+  give(of_b);
+  int records = 0;
+  hooked_.before_record = [&] {
+    if (++records != 1) return;
+    other_ = std::thread{[&] { EXPECT_TRUE(allocator_->capture_begin(captured).ok()); }};
+    std::this_thread::sleep_for(std::chrono::milliseconds{50});  // it waits for this record to end
+  };
+  EXPECT_FALSE(allocator_->try_allocate({.bytes = 60 * mib, .stream = captured}).ok());
+  other_.join();
+  EXPECT_EQ(records, 1);
+  EXPECT_TRUE(allocator_->capture_end(captured).ok());
+  void* const all = take(60 * mib, captured);
+  EXPECT_GT(records, 1) << "the other one is recorded now";
+  give(all);
+}
+
 INSTANTIATE_TEST_SUITE_P(Ids, FullQueues, ::testing::Values(stream_id_mode::query, stream_id_mode::notify),
                          [](const auto& one) { return one.param == stream_id_mode::query ? "query" : "notify"; });
 

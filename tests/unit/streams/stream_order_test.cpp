@@ -242,7 +242,7 @@ TEST(streams, a_fence_that_is_made_later_covers_what_was_freed_before_it_was_ask
   const std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
   ASSERT_EQ(all.size(), 1U);
   t.free_on(s);  // is behind the next one
-  t.streams.recorded(all[0], t.streams.record_on_device(all[0]));
+  t.streams.recorded(all[0], *t.streams.record_on_device(all[0]));
   EXPECT_EQ(t.streams.fences_recorded(), 1U);
   EXPECT_TRUE(t.streams[o].dirty);
   t.let_time_pass();
@@ -261,7 +261,7 @@ TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream
   }
   const std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
   ASSERT_EQ(all.size(), 1U);
-  t.streams.recorded(all[0], status{errc::device_error, "no"});
+  t.streams.recorded(all[0], std::nullopt);
   t.streams.poll();
   EXPECT_EQ(t.blocks.totals().leaked_bytes, 0U);
   const result<fence_index> again = t.streams.cover(o);
