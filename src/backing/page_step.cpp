@@ -3,7 +3,7 @@
 namespace gpumem {
 namespace {
 
-using fate = page_step::fate;
+using outcome = page_step::outcome;
 
 status make_new(device& on, page_step& step) {
   for (page_step::run& r : step.runs) {
@@ -38,16 +38,16 @@ std::size_t end_of_stretch(const page_step& step, std::size_t k) {
 void undo(device& on, page_step& step, std::size_t mapped) {
   for (std::size_t k = 0; k < step.runs.size(); ++k) {
     page_step::run& r = step.runs[k];
-    if (r.is == fate::lost || (r.moves && r.is == fate::untouched)) continue;
+    if (r.is == outcome::lost || (r.moves && r.is == outcome::untouched)) continue;
     const status unmapped = k < mapped ? on.unmap(r.to, r.what.bytes) : status{};
     const bool gone = unmapped.ok() && on.destroy(r.what.pages).ok();
-    r.is = gone ? fate::destroyed : fate::lost;
+    r.is = gone ? outcome::destroyed : outcome::lost;
   }
 }
 
 }  // namespace
 
-status carry_out(device& on, page_step& step) {
+status execute(device& on, page_step& step) {
   if (status made = make_new(on, step); !made) return made;
   for (std::size_t k = 0; k < step.runs.size();) {
     if (!step.runs[k].moves) {
@@ -58,7 +58,7 @@ status carry_out(device& on, page_step& step) {
     const mapped_run& last = step.runs[end - 1].what;
     const address begin = step.runs[k].what.begin;
     const status unmapped = on.unmap(begin, last.begin + last.bytes - begin);
-    for (; k < end; ++k) step.runs[k].is = unmapped ? fate::destroyed : fate::lost;  // until it is mapped again
+    for (; k < end; ++k) step.runs[k].is = unmapped ? outcome::destroyed : outcome::lost;  // until it is mapped again
     if (!unmapped) {
       undo(on, step, 0);
       return unmapped;
@@ -77,7 +77,7 @@ status carry_out(device& on, page_step& step) {
       return open;
     }
   }
-  for (page_step::run& r : step.runs) r.is = fate::arrived;
+  for (page_step::run& r : step.runs) r.is = outcome::arrived;
   return {};
 }
 

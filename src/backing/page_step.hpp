@@ -1,6 +1,6 @@
 // One step of paging as driver calls: new runs are made, idle ones unmapped, both mapped where memory is missing.
 //
-// The pool plans it and takes it into account under its lock; `carry_out` makes the calls without one. Whatever fails,
+// The pool plans it and takes it into account under its lock; `execute` makes the calls without one. Whatever fails,
 // it says of every run what has become of it.
 #pragma once
 
@@ -15,7 +15,7 @@
 namespace gpumem {
 
 struct page_step {
-  enum class fate : std::uint8_t {
+  enum class outcome : std::uint8_t {
     untouched,  ///< where it was; a new run does not exist
     arrived,    ///< behind the address it was meant for
     destroyed,  ///< given back to the device
@@ -25,7 +25,7 @@ struct page_step {
     mapped_run what;  ///< of a run that moves, where it is; of a new one, `bytes` only
     address to = 0;
     bool moves = false;
-    fate is = fate::untouched;
+    outcome is = outcome::untouched;
   };
   std::vector<hollow_piece> pieces;  ///< what has memory behind it in the end, lowest first
   std::vector<run> runs;             ///< which cover the pieces; those that move by where they are
@@ -35,7 +35,7 @@ struct page_step {
 };
 
 /// `out_of_memory` where the device had too little: then nothing has changed. Every run says what it has become.
-status carry_out(device& on, page_step& step);
+status execute(device& on, page_step& step);
 
 /// Unmaps and destroys runs that lie side by side; the bytes that the device did not take are lost.
 status return_runs(device& on, std::span<const mapped_run> runs);

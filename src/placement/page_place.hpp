@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "bits.hpp"
 #include "heap.hpp"
 
 namespace gpumem {
@@ -17,6 +18,16 @@ struct hollow_piece {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
 };
+
+/// The pages that a stretch of addresses touches.
+struct page_span {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+[[nodiscard]] constexpr page_span pages_of(std::uint64_t begin, std::uint64_t bytes,
+                                           std::uint64_t page_bytes) noexcept {
+  return {round_down(begin, page_bytes), round_up(begin + bytes, page_bytes)};
+}
 
 struct page_place {
   std::uint64_t begin = 0;  ///< of the request

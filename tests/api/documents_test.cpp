@@ -98,9 +98,9 @@ TEST_P(folder, has_a_readme) { EXPECT_TRUE(fs::exists(fs::path{GetParam()} / "RE
 
 INSTANTIATE_TEST_SUITE_P(every, folder,
                          testing::Values(".", "include/gpumem", "src", "src/base", "src/device", "src/sharing",
-                                         "src/heap", "src/streams", "src/placement", "src/pool", "src/front",
-                                         "src/adapters", "policies", "bench", "bench/traces", "cli", "examples",
-                                         "simcuda", "tests", "tools"),
+                                         "src/heap", "src/streams", "src/placement", "src/backing", "src/arena",
+                                         "src/cache", "src/pool", "src/front", "src/adapters", "policies", "bench",
+                                         "bench/traces", "cli", "examples", "simcuda", "tests", "tools"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace_if(

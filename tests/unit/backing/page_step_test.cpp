@@ -9,7 +9,7 @@ namespace gpumem {
 namespace {
 
 constexpr std::uint64_t page = 2 * mib;
-using fate = page_step::fate;
+using outcome = page_step::outcome;
 
 /// A range of 8 pages of which the first two are mapped, as two runs.
 struct two_runs {
@@ -21,10 +21,10 @@ struct two_runs {
     page_step first;
     first.pieces = {{range, 2 * page}};
     first.runs = {made(range), made(range + page)};
-    EXPECT_TRUE(carry_out(device, first).ok());
+    EXPECT_TRUE(execute(device, first).ok());
     EXPECT_EQ(first.made_bytes, 2 * page);
     for (const page_step::run& r : first.runs) {
-      EXPECT_EQ(r.is, fate::arrived);
+      EXPECT_EQ(r.is, outcome::arrived);
       runs.push_back({r.to, r.what.bytes, r.what.pages});
     }
   }
@@ -44,8 +44,8 @@ struct two_runs {
 TEST(page_step, runs_are_made_moved_and_mapped) {
   two_runs x;
   page_step s = x.moving();
-  ASSERT_TRUE(carry_out(x.device, s).ok());
-  for (const page_step::run& r : s.runs) EXPECT_EQ(r.is, fate::arrived);
+  ASSERT_TRUE(execute(x.device, s).ok());
+  for (const page_step::run& r : s.runs) EXPECT_EQ(r.is, outcome::arrived);
   EXPECT_EQ(s.made_bytes, page);
   EXPECT_EQ(x.device.used_bytes(), 3 * page);
   EXPECT_EQ(x.device.live_mappings(), 3U);
@@ -55,8 +55,8 @@ TEST(page_step, a_device_that_is_full_changes_nothing) {
   two_runs x;
   x.device.fail_nth(device_call::create, 1, errc::out_of_memory);
   page_step s = x.moving();
-  EXPECT_EQ(carry_out(x.device, s).code(), errc::out_of_memory);
-  for (const page_step::run& r : s.runs) EXPECT_EQ(r.is, fate::untouched);
+  EXPECT_EQ(execute(x.device, s).code(), errc::out_of_memory);
+  for (const page_step::run& r : s.runs) EXPECT_EQ(r.is, outcome::untouched);
   EXPECT_EQ(s.refused_bytes, page);
   EXPECT_EQ(x.device.used_bytes(), 2 * page);
   EXPECT_EQ(x.device.live_mappings(), 2U);
@@ -68,7 +68,7 @@ TEST(page_step, what_was_made_before_the_refusal_is_given_back) {
   page_step s;
   s.pieces = {{x.range + 4 * page, 2 * page}};
   s.runs = {two_runs::made(x.range + 4 * page), two_runs::made(x.range + 5 * page)};
-  EXPECT_EQ(carry_out(x.device, s).code(), errc::out_of_memory);
+  EXPECT_EQ(execute(x.device, s).code(), errc::out_of_memory);
   EXPECT_EQ(s.made_bytes, page);
   EXPECT_EQ(x.device.used_bytes(), 2 * page);
 }
@@ -80,11 +80,11 @@ TEST_P(failing_step, says_of_every_run_what_became_of_it) {
   const auto [call, nth] = GetParam();
   x.device.fail_nth(call, nth);
   page_step s = x.moving();
-  ASSERT_FALSE(carry_out(x.device, s).ok());
+  ASSERT_FALSE(execute(x.device, s).ok());
   std::uint64_t held = 0;
   for (const page_step::run& r : s.runs) {
-    EXPECT_NE(r.is, fate::arrived);
-    if (r.is == fate::lost || (r.moves && r.is == fate::untouched)) held += r.what.bytes;
+    EXPECT_NE(r.is, outcome::arrived);
+    if (r.is == outcome::lost || (r.moves && r.is == outcome::untouched)) held += r.what.bytes;
   }
   EXPECT_EQ(x.device.used_bytes(), held) << "lost is what the device still has, and nothing else";
 }

@@ -1,4 +1,4 @@
-// What a pool does while it waits: the lock given up for a driver call, and the one ticket to take memory.
+// The lock of an arena, the lock given up for a driver call, and the one ticket to take memory.
 //
 // All of them end with their scope, on whatever way out of it, so that nothing that throws leaves the lock open or a
 // ticket taken. `lock` is held when one is made, and when it has ended.
@@ -12,20 +12,26 @@
 
 namespace gpumem {
 
-/// The pool's lock. A function that takes it by reference may give it up on the way: what was found before is to be
+/// "The arena's lock is held", for Clang's analysis. No thread holds the locks of two arenas, so one name serves every
+/// class that works under such a lock.
+class GPUMEM_CAPABILITY arena_role {};
+inline constexpr arena_role under_arena_lock{};
+#define GPUMEM_UNDER_LOCK GPUMEM_REQUIRES(::gpumem::under_arena_lock)
+
+/// The arena's lock. A function that takes it by reference may give it up on the way: what was found before is to be
 /// found again.
-class GPUMEM_SCOPED pool_lock : public std::unique_lock<std::mutex> {
+class GPUMEM_SCOPED arena_lock : public std::unique_lock<std::mutex> {
  public:
-  explicit pool_lock(checked_mutex& of) GPUMEM_ACQUIRE(of) : std::unique_lock<std::mutex>{of} {}
-  ~pool_lock() GPUMEM_RELEASE() {}
-  pool_lock(const pool_lock&) = delete;
-  pool_lock& operator=(const pool_lock&) = delete;
+  explicit arena_lock(std::mutex& of) GPUMEM_ACQUIRE(under_arena_lock) : std::unique_lock<std::mutex>{of} {}
+  ~arena_lock() GPUMEM_RELEASE() {}
+  arena_lock(const arena_lock&) = delete;
+  arena_lock& operator=(const arena_lock&) = delete;
 };
 
 /// The lock is free while this lives.
 class GPUMEM_SCOPED unlocked_section {
  public:
-  unlocked_section(pool_lock& lock, [[maybe_unused]] checked_mutex& of) noexcept GPUMEM_RELEASE(of) : lock_{lock} {
+  explicit unlocked_section(arena_lock& lock) noexcept GPUMEM_RELEASE(under_arena_lock) : lock_{lock} {
     lock_.unlock();
   }
   ~unlocked_section() GPUMEM_RELEASE() { lock_.lock(); }
@@ -33,14 +39,14 @@ class GPUMEM_SCOPED unlocked_section {
   unlocked_section& operator=(const unlocked_section&) = delete;
 
  private:
-  pool_lock& lock_;
+  arena_lock& lock_;
 };
 
-/// How many driver calls that no capture survives are under way. The pool's lock guards it.
+/// How many driver calls that no capture survives are under way. The arena's lock guards it.
 class blocking_calls {
  public:
   /// A capture waits here before it begins; that it has begun keeps further calls away.
-  void wait_for_none(pool_lock& lock) {
+  void wait_for_none(arena_lock& lock) {
     none_left_.wait(lock, [this] { return under_way_ == 0; });
   }
 
@@ -59,7 +65,7 @@ struct lasting_calls {
 /// Such a call: the lock is free while this lives. Requires that no capture is under way that it would spoil.
 class GPUMEM_SCOPED blocking_call {
  public:
-  blocking_call(blocking_calls& all, pool_lock& lock, [[maybe_unused]] checked_mutex& of) noexcept GPUMEM_RELEASE(of)
+  blocking_call(blocking_calls& all, arena_lock& lock) noexcept GPUMEM_RELEASE(under_arena_lock)
       : all_{all}, lock_{lock} {
     ++all_.under_way_;
     lock_.unlock();
@@ -73,14 +79,14 @@ class GPUMEM_SCOPED blocking_call {
 
  private:
   blocking_calls& all_;
-  pool_lock& lock_;
+  arena_lock& lock_;
 };
 
-/// Who may take memory from the device: one thread at a time. The pool's lock guards it.
+/// Who may take memory from the device: one thread at a time. The arena's lock guards it.
 class growth_gate {
  public:
   [[nodiscard]] bool taken() const noexcept { return taken_; }
-  void wait_for_ticket(pool_lock& lock) {
+  void wait_for_ticket(arena_lock& lock) {
     returned_.wait(lock, [this] { return !taken_; });
   }
 

@@ -3,7 +3,7 @@
 
 #include "bits.hpp"
 #include "gpumem/sim_device.hpp"
-#include "pool.hpp"
+#include "lone_arena.hpp"
 
 namespace gpumem {
 namespace {
@@ -18,9 +18,9 @@ struct segment_each final : policy {
 
 TEST(giving_back, returns_the_largest_segments_first) {
   sim_device device{sim_config{}};
-  pool_config config;
+  arena_config config;
   config.limit_bytes = config.total_bytes = gib;
-  pool tested{device, config, std::make_unique<segment_each>()};
+  lone_arena tested{device, config, std::make_unique<segment_each>()};
   std::vector<address> blocks;
   for (const std::uint64_t bytes : {16 * mib, 64 * mib, 2 * mib, 128 * mib, 32 * mib}) {
     address at = 0;

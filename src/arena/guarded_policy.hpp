@@ -1,5 +1,5 @@
 // A pool's policy, which may be the program's own: whatever one of its functions throws becomes `policy_failed`, which
-// names the policy and the function. So does an answer that no pool can use. The pool's lock guards it.
+// names the policy and the function. So does an answer that no pool can use. The arena's lock guards it.
 #pragma once
 
 #include <memory>

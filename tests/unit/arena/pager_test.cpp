@@ -5,7 +5,7 @@
 
 #include "bits.hpp"
 #include "gpumem/sim_device.hpp"
-#include "pool.hpp"
+#include "lone_arena.hpp"
 
 namespace gpumem {
 namespace {
@@ -36,7 +36,7 @@ struct page_by_page final : policy {
 
 struct paged_pool {
   sim_device device;
-  pool tested;
+  lone_arena tested;
   explicit paged_pool(std::uint64_t most = 16 * page, std::uint64_t range = 1 * gib, std::uint64_t run = page,
                       std::uint64_t limit = 4 * gib, std::uint64_t over = UINT64_MAX)
       : tested{device, config(limit), std::make_unique<page_by_page>(most, range, run, over)} {}
@@ -48,12 +48,11 @@ struct paged_pool {
   paged_pool(const paged_pool&) = delete;
   paged_pool& operator=(const paged_pool&) = delete;
 
-  static pool_config config(std::uint64_t limit) {
-    pool_config p;
+  static arena_config config(std::uint64_t limit) {
+    arena_config p;
     p.name = "0";
     p.limit_bytes = limit;
     p.total_bytes = 80 * gib;
-    p.thread_cache = false;
     return p;
   }
   address take(std::uint64_t bytes, stream_ref s = {}) {
@@ -142,7 +141,7 @@ TEST(paging, runs_that_are_too_long_to_move_go_back_before_too_much_is_made) {
     p.give(low);
     p.give(high);
     EXPECT_NE(p.take(5 * page), 0U);
-    EXPECT_TRUE(p.tested.describe(middle).ok());
+    EXPECT_TRUE(p.tested.is_live(middle));
     const statistics s = p.tested.stats();
     EXPECT_EQ(s.remapped_pages, 0U);
     EXPECT_EQ(s.mapped_pages, 13U);
@@ -158,7 +157,7 @@ TEST(paging, beyond_a_lowered_limit_idle_pages_still_move) {
   paged_pool p{UINT64_MAX};
   std::vector<address> blocks;
   for (int k = 0; k < 8; ++k) blocks.push_back(p.take(page));
-  static_cast<void>(p.tested.set_limit(3 * page));
+  p.tested.cap().set_limit(3 * page);
   for (std::size_t k = 1; k < 8; k += 2) p.give(blocks[k]);
   EXPECT_NE(p.take(4 * page), 0U);
   EXPECT_EQ(p.tested.stats().reserved_bytes, 8 * page);
@@ -169,7 +168,7 @@ TEST(paging, what_may_not_move_goes_back_to_make_room) {
   sim_device device;
   auto policy = std::make_unique<page_by_page>(UINT64_MAX, 1 * gib, page, UINT64_MAX);
   policy->moves = false;
-  pool tested{device, paged_pool::config(8 * page), std::move(policy)};
+  lone_arena tested{device, paged_pool::config(8 * page), std::move(policy)};
   const auto take = [&](std::uint64_t bytes) {
     request r;
     r.bytes = bytes;
@@ -210,7 +209,7 @@ TEST(paging, no_more_addresses_is_out_of_memory_and_nothing_else) {
 /// A pool whose policy reserves 64 pages at a time, 16 at least, on a device that refuses the first so many calls.
 struct pool_of_few_addresses {
   sim_device device;
-  pool tested;
+  lone_arena tested;
   explicit pool_of_few_addresses(int refused, errc with = errc::out_of_memory)
       : tested{device, paged_pool::config(4 * gib), policy_for()} {
     for (int k = 1; k <= refused; ++k) device.fail_nth(device_call::reserve, static_cast<std::uint64_t>(k), with);
@@ -246,7 +245,7 @@ TEST(paging, segments_are_taken_where_no_range_can_be_reserved) {
     EXPECT_NE(p.take(3 * page), 0U);
     EXPECT_EQ(p.calls(device_call::alloc), 2U) << "and from then on";
     EXPECT_EQ(p.calls(device_call::map), 0U);
-    EXPECT_FALSE(p.tested.describe(at)->mapped);
+    EXPECT_FALSE(p.tested.is_mapped(at));
     EXPECT_TRUE(p.tested.release_block(at, {}).ok());
     EXPECT_EQ(p.tested.trim(UINT64_MAX).returned_bytes, page);
     EXPECT_TRUE(p.tested.check().ok()) << p.tested.check().message();
@@ -271,8 +270,8 @@ TEST(paging, a_lower_limit_takes_idle_pages_back) {
   paged_pool p;
   const address a = p.take(4 * page);
   p.give(p.take(8 * page));
-  const limit_result out = p.tested.set_limit(5 * page);
-  EXPECT_EQ(out.over_bytes, 0U);
+  p.tested.cap().set_limit(5 * page);
+  EXPECT_EQ(p.tested.trim(p.tested.cap().reserved() - 5 * page).pending_bytes, 0U);
   EXPECT_LE(p.device.used_bytes(), 5 * page);
   p.give(a);
 }

@@ -4,7 +4,7 @@
 
 #include "bits.hpp"
 #include "gpumem/sim_device.hpp"
-#include "pool.hpp"
+#include "lone_arena.hpp"
 
 namespace gpumem {
 namespace {
@@ -21,11 +21,11 @@ struct asks final : policy {
 
 struct pool_of_one_policy {
   sim_device device;
-  pool tested;
+  lone_arena tested;
   pool_of_one_policy(std::uint64_t limit, const segment_request& first, const segment_request& later, sim_config c = {})
       : device{c}, tested{device, config(limit, c), std::make_unique<asks>(first, later)} {}
-  static pool_config config(std::uint64_t limit, const sim_config& c) {
-    pool_config p;
+  static arena_config config(std::uint64_t limit, const sim_config& c) {
+    arena_config p;
     p.name = "0";
     p.limit_bytes = limit;
     p.total_bytes = c.capacity_bytes;
@@ -68,9 +68,9 @@ TEST(growth, shrinks_what_the_device_refuses_down_to_the_least_and_no_further) {
 // Under `poll` nobody waits for another stream, but what its work is done with needs no more than a look.
 TEST(growth, memory_that_another_streams_work_is_done_with_is_taken_first) {
   sim_device device{{}};
-  pool_config config = pool_of_one_policy::config(gib, {});
+  arena_config config = pool_of_one_policy::config(gib, {});
   config.reuse = stream_reuse::poll;
-  pool tested{device, config, std::make_unique<asks>(segment_request{}, segment_request{.bytes = 8 * mib})};
+  lone_arena tested{device, config, std::make_unique<asks>(segment_request{}, segment_request{.bytes = 8 * mib})};
   const stream_ref one = device.create_stream();
   const stream_ref other = device.create_stream();
   const auto take = [&](stream_ref s) {
@@ -128,13 +128,13 @@ TEST(growth, an_alignment_beyond_the_segments_own_still_finds_room) {
 TEST(growth, an_error_of_the_driver_is_the_cause_and_costs_no_budget) {
   pool_of_one_policy x{gib, {}, {.bytes = 2 * mib}};
   x.device.fail_nth(device_call::alloc, 1);
-  oom_slot refusal;
+  std::optional<oom_report> refusal;
   request r;
   r.bytes = mib;
   address at = 0;
   EXPECT_EQ(x.tested.allocate(r, mib, &at, &refusal).code(), errc::out_of_memory);
   EXPECT_EQ(at, 0U);
-  ASSERT_NE(refusal, nullptr);
+  ASSERT_TRUE(refusal);
   EXPECT_EQ(refusal->cause, oom_cause::driver_error);
   EXPECT_NE(refusal->driver_message.find("alloc"), std::string::npos);
   EXPECT_EQ(x.tested.stats().reserved_bytes, 0U);

@@ -1,0 +1,220 @@
+// The paths of an arena that make no driver call that can block, and what streams and captures do to it.
+#include "arena.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "log.hpp"
+
+namespace gpumem {
+
+arena::arena(device& on, arena_config config, caches_above& above, std::unique_ptr<policy> decides)
+    : config_{std::move(config)},
+      state_{on, config_, above, std::move(decides)},
+      fences_{state_},
+      pager_{state_, fences_},
+      foresight_{state_, fences_, pager_},
+      growth_{state_, pager_, foresight_},
+      trimmer_{state_, fences_, pager_},
+      ladder_{state_, fences_, growth_, trimmer_},
+      planned_{state_, fences_, growth_, ladder_} {
+  if (planned_.follows()) state_.streams.keep_idle_apart();
+  if (on.info().page_bytes != 0) state_.rules = state_.decides.pages(state_.view());
+  state_.fits = best_fit{state_.rules};
+  if (state_.rules.looks_ahead) state_.ahead = lookahead{state_.rules.lowest_fit_bytes};
+}
+
+arena::~arena() {
+  if (state_.on.condition() != device_condition::usable) return;  // the memory went with the device, or is the parent's
+  state_.pages.return_everything();
+  for (const backed_segment& s : state_.segments.all()) {
+    if (s.bytes == 0) continue;
+    if (const status ok = return_segment(state_.on, s); !ok) {
+      log_if_possible([&] {
+        return fmt::format("pool {}: a segment of {} stays with the driver: {}", config_.name, format_bytes(s.bytes),
+                           ok.message());
+      });
+    }
+  }
+}
+
+status arena::open(arena_lock& lock) {
+  if (growth_.opened()) return {};
+  pending_request nobodys;
+  growth_.open(lock, nobodys);
+  return std::move(nobodys.driver_error);
+}
+
+result<pending_request> arena::prepare(const request& r, std::uint64_t rounded, std::uint64_t stream_key) {
+  const owner_id stream = state_.streams.slot_of(r.stream, stream_key);
+  const stream_slot& asks = state_.streams[stream];
+  pending_request w;
+  w.capturing = asks.capturing;
+  w.owner = r.region != 0 ? state_.streams.region(r.region) : w.capturing ? asks.graph : stream;
+  if (w.owner == idle_owner) {
+    return status{errc::invalid_argument, fmt::format("region {} of pool {} is not open", r.region, config_.name)};
+  }
+  w.bytes = rounded;
+  w.alignment = std::max<std::uint64_t>(r.alignment, block_granularity);
+  w.klass = state_.decides.segment_class(rounded);
+  w.place = r.place;
+  w.stream_key = stream_key;
+  return w;
+}
+
+result<block_index> arena::allocate(arena_lock& lock, pending_request& w) {
+  slot_reference kept{state_.streams, w.owner};  // while the lock is given up; then it stands for the block
+  block_index i = no_block;
+  if (w.place != 0) {
+    i = place_in_region(w);
+    if (i == no_block) {
+      return status{errc::unsupported,
+                    fmt::format("{} at {:#x} are not free in region {} of pool {}", format_bytes(w.bytes), w.place,
+                                state_.streams[w.owner].key, config_.name)};
+    }
+  } else {
+    if (planned_.follows()) i = planned_.place(lock, w);
+    if (i == no_block && growth_.opened()) {
+      i = state_.ahead.is_large(w.bytes) ? foresight_.search(lock, w) : state_.search(w);
+    }
+    if (i == no_block) i = planned_.follows() ? planned_.climb(lock, w) : ladder_.climb(lock, w);
+    if (i == no_block) return no_block;
+  }
+  kept.keep();
+  block& b = state_.blocks.at(i);
+  b.owner = w.owner;
+  if (w.asked != 0) [[unlikely]]
+    state_.ahead.placed(w.asked, b.begin);
+  const heap_totals& now = state_.blocks.totals();
+  state_.counts.peak_blocks = std::max(state_.counts.peak_blocks, now.live_blocks + now.free_blocks);
+  return i;
+}
+
+// Nobody but the region itself gets what is free in it.
+block_index arena::place_in_region(const pending_request& w) {
+  const block_index first = state_.blocks.containing(w.place);
+  for (block_index i = first; i != no_block && state_.blocks.at(i).state == block_state::free;
+       i = state_.blocks.at(i).above) {
+    const block& b = state_.blocks.at(i);
+    if (b.owner != w.owner && b.owner != idle_owner) break;
+    if (b.begin + b.bytes >= w.place + w.bytes) return state_.blocks.carve_at(first, w.place, w.bytes, w.owner);
+  }
+  return no_block;
+}
+
+owner_id arena::owner_of_free(block_index i, const stream_ref* on, std::uint64_t key) {
+  const owner_id owner = state_.blocks.at(i).owner;
+  if (on == nullptr) return owner;
+  return state_.streams[owner].is_graph ? state_.streams.graph_owner_of_free(owner, key)
+                                        : state_.streams.slot_of(*on, key);
+}
+
+void arena::given_up(block_index i, owner_id o) {
+  planned_.freed(i, o);
+  block& b = state_.blocks.at(i);
+  if (o == b.owner) return;
+  ++state_.streams[o].references;
+  --state_.streams[b.owner].references;
+  b.owner = o;
+}
+
+void arena::take_back(block_index i, owner_id o) noexcept {
+  const block& b = state_.blocks.at(i);
+  if (state_.ahead.is_large(b.bytes)) [[unlikely]]
+    state_.ahead.freed(b.begin);
+  state_.streams.free_block(i, o);
+}
+
+void arena::free_behind_uses(arena_lock& lock, block_index i, owner_id o) {
+  const block& b = state_.blocks.at(i);
+  if (state_.ahead.is_large(b.bytes)) state_.ahead.freed(b.begin);
+  {
+    const stream_order::later unlocked{state_.streams};
+    state_.uses.free(i, o);
+  }
+  fences_.record(lock);
+}
+
+owner_id arena::prepare_use(block_index i, stream_ref s, std::uint64_t key) {
+  const owner_id user = state_.streams.slot_of(s, key);
+  if (user == state_.blocks.at(i).owner) return idle_owner;
+  state_.uses.make_room();
+  return user;
+}
+
+status arena::stream_gone(arena_lock& lock, std::uint64_t key) {
+  const std::optional<owner_id> o = state_.streams.find(key);
+  if (!o) return {};
+  if (state_.streams[*o].capturing) {
+    return {errc::invalid_argument, "a stream that is capturing cannot be released; end the capture first"};
+  }
+  state_.caches.reclaim(*o);
+  {
+    const stream_order::later unlocked{state_.streams};
+    state_.streams.stream_gone(*o);
+  }
+  fences_.record(lock);
+  state_.calls.records.wait_for_none(lock);  // another thread may name the handle, which is destroyed next
+  return {};
+}
+
+status arena::capture_begin(arena_lock& lock, stream_ref s, std::uint64_t key, bool has_begun) {
+  state_.caches.reclaim(idle_owner);   // what is freed from here on is looked at under the lock
+  if (!has_begun) fences_.poll(lock);  // the last chance to learn of fences before the capture forbids asking
+  status begun = state_.streams.capture_begin(state_.streams.slot_of(s, key)).why();
+  // From here on no call begins that would spoil it; those under way are waited for.
+  if (begun) {
+    state_.calls.waits.wait_for_none(lock);
+    state_.calls.records.wait_for_none(lock);
+  }
+  return begun;
+}
+
+result<std::uint64_t> arena::capture_end(std::uint64_t key) {
+  const std::optional<owner_id> o = state_.streams.find(key);
+  if (!o) return status{errc::invalid_argument, "the stream is not capturing"};
+  return state_.streams.capture_end(*o);
+}
+
+status arena::graph_gone(arena_lock& lock, std::uint64_t graph) {
+  status gone;
+  {
+    const stream_order::later unlocked{state_.streams};
+    gone = state_.streams.graph_gone(graph);
+  }
+  fences_.record(lock);
+  return gone;
+}
+
+void arena::forbid_fences(arena_lock& lock, bool yes) {
+  state_.streams.forbid_fences(yes);
+  if (yes) state_.calls.records.wait_for_none(lock);
+}
+
+void arena::forbid_foreign_fences(arena_lock& lock, bool yes) {
+  state_.streams.forbid_foreign_fences(yes);
+  if (yes) state_.calls.records.wait_for_none(lock);
+}
+
+void arena::explain(const pending_request& w, oom_report* report) const {
+  report->cause = ladder_.cause_of(w);
+  report->pool = config_.name;
+  report->policy = config_.policy_name;
+  report->rounded_bytes = w.bytes;
+  report->driver_message = w.driver_error.message();
+}
+
+void arena::ask_device(arena_lock& lock, oom_report* report) const {
+  const unlocked_section waits{lock};
+  if (config_.group) {
+    report->group = config_.group->name();
+    report->group_limit_bytes = config_.group->limit();
+    report->group_held_bytes = config_.group->held();
+  }
+  const result<memory_info> m = state_.on.memory();
+  report->device_total_bytes = m.ok() ? m->total_bytes : config_.total_bytes;
+  if (m.ok()) report->device_free_bytes = m->free_bytes;
+}
+
+}  // namespace gpumem

@@ -1,0 +1,113 @@
+// The arena: one heap, its policy, its budget and its stream order behind one lock, and how a request is served there.
+//
+// Composed of parts over one state (arena_state.hpp). The lock is the caller's to take, since threads' caches stand
+// under the same one; it is never held across a driver call that can block: whoever grows holds the growth ticket
+// instead, and frees go on meanwhile. Invariant: reserved = out + cached + fenced + idle + leaked, with
+// `budget.reserved()` never above the limit but by lowering it. What a cache above holds is out, as the program's is.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "arena_state.hpp"
+#include "planned_requests.hpp"
+
+namespace gpumem {
+
+class arena {
+ public:
+  /// `on` and `above` must outlive it. Takes nothing from the device yet.
+  arena(device& on, arena_config config, caches_above& above, std::unique_ptr<policy> decides);
+  /// Returns every segment to the device; no other call may be under way.
+  ~arena();
+  arena(const arena&) = delete;
+  arena& operator=(const arena&) = delete;
+
+  // --- without the lock --------------------------------------------------------------------------------------
+  [[nodiscard]] checked_mutex& mutex() const noexcept { return mutex_; }
+  [[nodiscard]] const arena_config& config() const noexcept { return config_; }
+  /// Keys of streams; what else it says needs the lock.
+  [[nodiscard]] const stream_order& streams() const noexcept { return state_.streams; }
+  [[nodiscard]] budget& cap() noexcept { return state_.cap; }
+  [[nodiscard]] const budget& cap() const noexcept { return state_.cap; }
+
+  // --- a request and a free ----------------------------------------------------------------------------------
+  /// What the policy takes ahead of demand, taken now, where that has not been done. The driver's error, where it is
+  /// not that memory is short; a later request tries again.
+  status open(arena_lock& lock) GPUMEM_UNDER_LOCK;
+  /// Whose memory serves the request, and of which class. `invalid_argument` where its region is not open.
+  [[nodiscard]] result<pending_request> prepare(const request& r, std::uint64_t rounded,
+                                                std::uint64_t stream_key) GPUMEM_UNDER_LOCK;
+  /// A block for it, live and its owner's: from what is free, or from what the driver and everybody else can be made to
+  /// give. `no_block` where memory is short (`explain` says why), `unsupported` where `w.place` is not free.
+  [[nodiscard]] result<block_index> allocate(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
+  /// Of a live block that is freed, who owns it then: what a capture allocated stays with its graph, whoever frees it.
+  /// `on` is null where the free names no stream. Throws std::bad_alloc with nothing changed.
+  [[nodiscard]] owner_id owner_of_free(block_index i, const stream_ref* on, std::uint64_t key) GPUMEM_UNDER_LOCK;
+  /// The program has given up the block, in the order of `o`, which owns it from here on; it stays out.
+  void given_up(block_index i, owner_id o) GPUMEM_UNDER_LOCK;
+  /// Frees a block that no other stream uses.
+  void take_back(block_index i, owner_id o) noexcept GPUMEM_UNDER_LOCK;
+  /// Other streams use it, and its free has to wait for these.
+  [[nodiscard]] bool has_uses(block_index i) const GPUMEM_UNDER_LOCK { return state_.uses.any(i); }
+  void free_behind_uses(arena_lock& lock, block_index i, owner_id o) GPUMEM_UNDER_LOCK;
+  /// Room for a use of the live block by that stream; `idle_owner` where the stream owns it and there is none to note.
+  /// Throws std::bad_alloc with nothing changed.
+  [[nodiscard]] owner_id prepare_use(block_index i, stream_ref s, std::uint64_t key) GPUMEM_UNDER_LOCK;
+  void add_use(block_index i, owner_id user) noexcept GPUMEM_UNDER_LOCK { state_.uses.add(i, user); }
+
+  // --- streams and captures ----------------------------------------------------------------------------------
+  status stream_gone(arena_lock& lock, std::uint64_t key) GPUMEM_UNDER_LOCK;
+  /// `has_begun`: the stream captures already, so that nothing may be recorded here.
+  status capture_begin(arena_lock& lock, stream_ref s, std::uint64_t key, bool has_begun) GPUMEM_UNDER_LOCK;
+  result<std::uint64_t> capture_end(std::uint64_t key) GPUMEM_UNDER_LOCK;
+  status graph_gone(arena_lock& lock, std::uint64_t graph) GPUMEM_UNDER_LOCK;
+  result<std::uint64_t> open_region(stream_ref s, std::uint64_t key) GPUMEM_UNDER_LOCK {
+    return state_.streams.open_region(s, key);
+  }
+  /// Between two captures of one stream, the second of which has begun: as while one is under way.
+  void forbid_fences(arena_lock& lock, bool yes) GPUMEM_UNDER_LOCK;
+  /// While a capture is under way on another device.
+  void forbid_foreign_fences(arena_lock& lock, bool yes) GPUMEM_UNDER_LOCK;
+
+  // --- what is short, and what goes --------------------------------------------------------------------------
+  trim_result trim(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK { return trimmer_.trim(lock, bytes); }
+  void on_out_of_memory(const oom_callback& callback) GPUMEM_UNDER_LOCK { ladder_.add_callback(callback); }
+  /// Why a request failed, but for the statistics.
+  void explain(const pending_request& w, oom_report* report) const GPUMEM_UNDER_LOCK;
+  /// What the device and the group say of it, asked without the lock.
+  void ask_device(arena_lock& lock, oom_report* report) const GPUMEM_UNDER_LOCK;
+
+  // --- figures -----------------------------------------------------------------------------------------------
+  [[nodiscard]] const heap& blocks() const GPUMEM_UNDER_LOCK { return state_.blocks; }
+  /// What is counted at each event; `add_figures` adds the rest.
+  [[nodiscard]] statistics& counts() GPUMEM_UNDER_LOCK { return state_.counts; }
+  /// The counters, and bytes and blocks by state; what is out counts as live.
+  [[nodiscard]] statistics figures() const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return state_.paged(); }
+  [[nodiscard]] bool one_class() const noexcept GPUMEM_UNDER_LOCK { return state_.decides.segment_classes() == 1; }
+  /// True where the block's segment is of pages.
+  [[nodiscard]] bool mapped(block_index i) const GPUMEM_UNDER_LOCK;
+  /// Every block, with what is out as live.
+  [[nodiscard]] std::vector<segment_view> segments() const GPUMEM_UNDER_LOCK;
+  /// Proves that no byte was lost; `corrupt` names what does not hold.
+  [[nodiscard]] status check() const GPUMEM_UNDER_LOCK;
+
+ private:
+  [[nodiscard]] block_index place_in_region(const pending_request& w) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] block_view view_of(block_index i) const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] status check_references() const GPUMEM_UNDER_LOCK;
+
+  const arena_config config_;
+  mutable checked_mutex mutex_;
+  arena_state state_;
+  fence_calls fences_;
+  pager pager_;
+  foresight foresight_;
+  growth growth_;
+  trimmer trimmer_;
+  oom_ladder ladder_;
+  planned_requests planned_;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,137 @@
+// What an arena says of itself: figures, its blocks, and the proof that nothing was lost.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "arena.hpp"
+
+namespace gpumem {
+
+statistics arena::figures() const {
+  statistics s = state_.counts;
+  const heap_totals& t = state_.blocks.totals();
+  const std::uint64_t lost_bytes = state_.segments.lost_bytes() + state_.pages.lost_bytes();
+  s.reserved_bytes = t.segment_bytes + lost_bytes;
+  s.live_bytes = t.live_bytes;
+  s.cached_bytes = t.cached_bytes;
+  s.fenced_bytes = t.fenced_bytes;
+  s.idle_bytes = t.idle_bytes;
+  s.leaked_bytes = t.leaked_bytes + lost_bytes;
+  s.limit_bytes = state_.cap.limit();
+  s.largest_free_bytes = state_.blocks.largest_free();
+  for (const block_index i : state_.uses.waiting())
+    s.largest_free_bytes = std::max(s.largest_free_bytes, state_.blocks.at(i).bytes);
+  s.metadata_bytes += state_.blocks.metadata_bytes() + state_.streams.metadata_bytes() + state_.uses.metadata_bytes() +
+                      state_.segments.metadata_bytes() + state_.pages.map().metadata_bytes() +
+                      state_.ahead.metadata_bytes() + planned_.metadata_bytes();
+  s.live_blocks = t.live_blocks;
+  s.free_blocks = t.free_blocks + state_.uses.waiting().size();
+  for (segment_index i = 0; i < state_.segments.all().size(); ++i)
+    s.segments += state_.segments[i].bytes != 0 && !state_.nothing_behind(i) ? 1U : 0U;
+  s.streams = state_.streams.in_use();
+  s.fences = state_.streams.fences_recorded();
+  s.device_waits = state_.streams.device_waits();
+  return s;
+}
+
+bool arena::mapped(block_index i) const {
+  return state_.segments[state_.blocks.at(i).segment].kind != segment_kind::plain;
+}
+
+block_view arena::view_of(block_index i) const {
+  const block& b = state_.blocks.at(i);
+  block_view out{.begin = b.begin, .bytes = b.bytes};
+  if (b.owner != idle_owner) {
+    const stream_slot& slot = state_.streams[b.owner];
+    out.stream = slot.stream;
+    if (slot.is_graph && !slot.gone) out.region = slot.key;
+  }
+  using state = block_view::state;
+  switch (b.state) {
+    case block_state::live:
+      out.is = state::live;
+      break;
+    case block_state::free:
+      out.is = b.owner == idle_owner ? state::idle : state::cached;
+      break;
+    case block_state::fenced:
+      out.is = state::fenced;
+      break;
+    case block_state::leaked:
+      out.is = state::leaked;
+      break;
+    case block_state::hollow:
+    case block_state::unused:
+      out.is = state::unbacked;
+      break;
+  }
+  return out;
+}
+
+std::vector<segment_view> arena::segments() const {
+  std::vector<segment_view> out;
+  for (segment_index s = 0; s < state_.blocks.segments().size(); ++s) {
+    const heap_segment& segment = state_.blocks.segments()[s];
+    if (segment.bytes == 0) continue;
+    segment_view& to = out.emplace_back();
+    to.begin = segment.begin;
+    to.bytes = segment.bytes;
+    to.paged = state_.segments[s].kind == segment_kind::paged;
+    for (block_index i = segment.first; i != no_block; i = state_.blocks.at(i).above) to.blocks.push_back(view_of(i));
+  }
+  std::ranges::sort(out, {}, &segment_view::begin);
+  return out;
+}
+
+status arena::check() const {
+  if (status ok = state_.blocks.validate(); !ok) return ok;
+  const auto broken = [this](std::string_view what, std::uint64_t a, std::uint64_t b) {
+    return status{errc::corrupt, fmt::format("pool {}: {}: {} and {}", config_.name, what, a, b)};
+  };
+  const statistics s = figures();
+  const std::uint64_t sum = s.live_bytes + s.cached_bytes + s.fenced_bytes + s.idle_bytes + s.leaked_bytes;
+  if (sum != s.reserved_bytes) return broken("reserved bytes and the sum of the states differ", s.reserved_bytes, sum);
+  // Whoever grows has reserved what the heap does not have yet.
+  const std::uint64_t held = state_.cap.reserved();
+  if (state_.gate.taken() ? held < s.reserved_bytes : held != s.reserved_bytes) {
+    return broken("budget and reserved bytes differ", held, s.reserved_bytes);
+  }
+  for (segment_index i = 0; i < state_.blocks.segments().size(); ++i) {
+    const heap_segment& segment = state_.blocks.segments()[i];
+    const backed_segment& behind = state_.segments[i];
+    if (segment.bytes != 0 && (behind.begin != segment.begin || behind.bytes != segment.bytes)) {
+      return broken("a segment and its backing differ", segment.begin, behind.begin);
+    }
+  }
+  if (state_.paged()) {
+    if (status ok = state_.pages.check(); !ok) return ok;
+  }
+  return check_references();
+}
+
+// Every block that is out or waits for its uses names the slots of its stream and of these.
+status arena::check_references() const {
+  const auto broken = [this](std::string_view what, std::uint64_t a, std::uint64_t b) {
+    return status{errc::corrupt, fmt::format("pool {}: {}: {} and {}", config_.name, what, a, b)};
+  };
+  std::vector<std::uint32_t> references(state_.streams.end());
+  for (const heap_segment& segment : state_.blocks.segments()) {
+    if (segment.bytes == 0) continue;
+    for (block_index i = segment.first; i != no_block; i = state_.blocks.at(i).above) {
+      const block& b = state_.blocks.at(i);
+      if (b.state != block_state::live && b.state != block_state::fenced) continue;
+      ++references[b.owner];
+      state_.uses.count_references(i, &references);
+    }
+  }
+  for (owner_id o = 1; o < state_.streams.end(); ++o) {
+    const stream_slot& slot = state_.streams[o];
+    if (!slot.in_use && references[o] != 0) return broken("blocks of a stream that is forgotten", o, references[o]);
+    if (slot.in_use && slot.references < references[o]) {
+      return broken("a stream with fewer references than blocks", slot.references, references[o]);
+    }
+  }
+  return {};
+}
+
+}  // namespace gpumem

@@ -1,0 +1,127 @@
+// What the parts of an arena share: its heap, who may have a block when, what stands behind it, and the figures.
+//
+// Each part (fence_calls, growth, pager, foresight, trimmer, oom_ladder, planned_requests) is a class over this, with
+// its own steps and what only it remembers. `arena` (arena.hpp) puts them together.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backing.hpp"
+#include "best_fit.hpp"
+#include "block_uses.hpp"
+#include "budget.hpp"
+#include "gpumem/request.hpp"
+#include "gpumem/settings.hpp"
+#include "gpumem/statistics.hpp"
+#include "guarded_policy.hpp"
+#include "heap.hpp"
+#include "lookahead.hpp"
+#include "paged_backing.hpp"
+#include "stream_holds.hpp"
+#include "stream_order.hpp"
+#include "unlocked_section.hpp"
+
+namespace gpumem {
+
+namespace plan {
+struct step_plan;
+}
+
+struct arena_config {
+  int ordinal = 0;  ///< logical
+  std::string name;
+  std::string policy_name;
+  std::uint64_t limit_bytes = 0;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_at_start_bytes = 0;
+  stream_id_mode stream_ids = stream_id_mode::query;
+  stream_reuse reuse = stream_reuse::device;
+  std::shared_ptr<const plan::step_plan> plan;  ///< to be followed; may be null
+  std::shared_ptr<group_ledger> group;          ///< a second cap, shared with other processes; may be null
+  bool verbose = false;                         ///< GPUMEM_VERBOSE
+};
+
+/// Whoever keeps blocks above an arena, for threads that come back. Called under the arena's lock.
+class caches_above {
+ public:
+  /// All that they keep comes back to the arena; false where that is nothing.
+  virtual bool reclaim_all() = 0;
+  /// They serve nothing of that owner (of any, where it is `idle_owner`) before somebody brings one of its blocks.
+  virtual void reclaim(owner_id only) = 0;
+  /// The arena has nothing that is free: they should keep less.
+  virtual void pressure() noexcept = 0;
+  /// What the program holds, and the most that it held.
+  [[nodiscard]] virtual std::uint64_t live_bytes() const noexcept = 0;
+  [[nodiscard]] virtual std::uint64_t peak_live_bytes() const noexcept = 0;
+
+ protected:
+  ~caches_above() = default;
+};
+
+/// A request on its way: what to look for, and what stood in its way.
+struct pending_request {
+  owner_id owner = idle_owner;
+  unsigned klass = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t alignment = block_granularity;
+  address place = 0;  ///< where in its region it has to lie; 0: anywhere
+  std::uint64_t stream_key = 0;
+  bool capturing = false;
+  bool limit_refused = false;
+  bool device_refused = false;
+  status driver_error;
+  block_index placed = no_block;     ///< by growth, where that places what it makes room for
+  large_requests::number asked = 0;  ///< of a large request of a paged pool
+};
+
+enum class grown : std::uint8_t { grew, waited, refused };
+
+struct arena_state {
+  arena_state(device& on, const arena_config& config, caches_above& caches, std::unique_ptr<policy> decides);
+
+  const arena_config& config;
+  device& on;
+  caches_above& caches;
+  budget cap;
+  guarded_policy decides GPUMEM_GUARDED_BY(under_arena_lock);
+  heap blocks GPUMEM_GUARDED_BY(under_arena_lock);
+  stream_order streams;
+  block_uses uses GPUMEM_GUARDED_BY(under_arena_lock);
+  backed_segments segments GPUMEM_GUARDED_BY(under_arena_lock);
+  paged_backing pages GPUMEM_GUARDED_BY(under_arena_lock);
+  page_rules rules GPUMEM_GUARDED_BY(under_arena_lock);
+  best_fit fits GPUMEM_GUARDED_BY(under_arena_lock);
+  lookahead ahead GPUMEM_GUARDED_BY(under_arena_lock);  ///< of a paged pool whose policy asks for it
+  growth_gate gate GPUMEM_GUARDED_BY(under_arena_lock);
+  lasting_calls calls GPUMEM_GUARDED_BY(under_arena_lock);
+  /// The counters; the bytes are filled in when asked.
+  statistics counts GPUMEM_GUARDED_BY(under_arena_lock);
+
+  /// Memory comes page by page.
+  [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }
+  [[nodiscard]] pool_view view() const GPUMEM_UNDER_LOCK;
+  /// A live block among what is free for the request's owner; `no_block` where nothing fits.
+  [[nodiscard]] block_index search(const pending_request& w) GPUMEM_UNDER_LOCK;
+  /// The budget has grown by so many bytes that the pool holds now.
+  void count_taken(std::uint64_t bytes) noexcept GPUMEM_UNDER_LOCK;
+  /// Nothing but addresses stands behind that segment: it counts as none.
+  [[nodiscard]] bool nothing_behind(segment_index s) const GPUMEM_UNDER_LOCK;
+
+  /// Makes room for the records of one segment, and asks the driver for it without the lock; that room is kept.
+  template <typename Call>
+  auto with_room_for_segment(arena_lock& lock, const Call& call) GPUMEM_UNDER_LOCK {
+    blocks.make_room_for_segment();
+    blocks.make_room_for_blocks(1);
+    segments.make_room();
+    blocks.set_blocks_aside(1);
+    auto made = [&]() GPUMEM_UNDER_LOCK {
+      const unlocked_section waits{lock};
+      return call();
+    }();
+    blocks.set_blocks_aside(0);
+    return made;
+  }
+};
+
+}  // namespace gpumem

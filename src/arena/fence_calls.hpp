@@ -1,0 +1,32 @@
+// The fences of an arena as driver calls: records and waits are made without the lock, since both can block.
+#pragma once
+
+#include "arena_state.hpp"
+
+namespace gpumem {
+
+class fence_calls {
+ public:
+  explicit fence_calls(arena_state& in) : in_{in} {}
+
+  /// Takes note of every fence that is done by now; while a capture is under way none is asked (`stream_order::ask`).
+  /// Records what uses still lack, for which the lock is given up.
+  void poll(arena_lock& lock) GPUMEM_UNDER_LOCK;
+  /// Records the fences that were made under `stream_order::later`: the driver blocks while the queue of a stream is
+  /// full, and that is no reason for other threads to wait. Those that a capture has overtaken are left for later.
+  void record(arena_lock& lock) GPUMEM_UNDER_LOCK;
+  /// Requires a hold on the fence. It stays pending where a capture has begun meanwhile.
+  void wait_for(arena_lock& lock, fence_index f) GPUMEM_UNDER_LOCK;
+  /// Waits for all that was freed on that owner so far, and takes note of it.
+  void wait_for_owner(arena_lock& lock, owner_id o) GPUMEM_UNDER_LOCK;
+  /// Waits for every fence before free memory, recording those that are missing, and takes note of what is done. False
+  /// where there is none, or a capture forbids it.
+  bool wait_for_all(arena_lock& lock) GPUMEM_UNDER_LOCK;
+
+ private:
+  std::optional<fence> record_one(arena_lock& lock, const unrecorded_fence& f) GPUMEM_UNDER_LOCK;
+
+  arena_state& in_;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,35 @@
+// How an arena acts on what lookahead names: it waits for fences, moves pages, and places the request there.
+//
+// Which place is better is placement/lookahead's; this is what has to be done for it, and whether a request may be
+// looked at: not while a capture is under way, and not with an alignment of its own.
+#pragma once
+
+#include "pager.hpp"
+
+namespace gpumem {
+
+class foresight {
+ public:
+  foresight(arena_state& in, fence_calls& fences, pager& pages) : in_{in}, fences_{fences}, pager_{pages} {}
+
+  /// As `arena_state::search`, for a large request; but where another free place lets less move, there, and where even
+  /// one that lacks pages does, with these.
+  [[nodiscard]] block_index search(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
+  /// Requires the ticket. True where the request was placed, as `w.placed` says; else nothing has changed but that some
+  /// fences may be done.
+  bool page_in(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
+
+ private:
+  [[nodiscard]] std::optional<page_place> better_place(const pending_request& w, address usual,
+                                                       bool at_once) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] std::vector<bool> owners_that_serve(owner_id o, bool all) const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] bool is_worth(const pending_request& w) const noexcept GPUMEM_UNDER_LOCK;
+  [[nodiscard]] bool free_for(const pending_request& w, const page_place& at) const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] block_index carve(const pending_request& w, const page_place& at) GPUMEM_UNDER_LOCK;
+
+  arena_state& in_;
+  fence_calls& fences_;
+  pager& pager_;
+};
+
+}  // namespace gpumem

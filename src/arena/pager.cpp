@@ -1,0 +1,187 @@
+#include "pager.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bits.hpp"
+#include "log.hpp"
+
+namespace gpumem {
+namespace {
+
+/// Of planning anew, when the device or the limit gave less than they seemed to have.
+constexpr unsigned most_rounds = 8;
+
+}  // namespace
+
+// Another range of addresses, as large as the policy asks, or at least as it allows or the request needs. False where
+// the driver has none; where it was to be the first one, the pool may take segments from then on.
+bool pager::add_range(arena_lock& lock, pending_request& w) {
+  const std::uint64_t page = in_.pages.page_bytes();
+  const std::optional<std::uint64_t> least = checked_round_up(w.bytes + (w.alignment - block_granularity), page);
+  if (!least) return false;
+  const heap_totals& held = in_.blocks.totals();
+  const bool or_segments = in_.rules.least_range_bytes != 0 && held.segment_bytes + held.hollow_bytes == 0;
+  const std::uint64_t shortest = or_segments ? std::max(round_up(in_.rules.least_range_bytes, page), *least) : *least;
+  std::uint64_t bytes = std::max(round_up(in_.rules.range_bytes, page), shortest);
+  for (;;) {
+    const result<address> range = in_.with_room_for_segment(lock, [&] { return in_.on.reserve(bytes); });
+    if (range.ok()) {
+      const segment_index s = in_.blocks.add_hollow_segment(*range, bytes, w.klass);
+      in_.segments.note(s, {.begin = *range, .bytes = bytes, .kind = segment_kind::paged, .pages = {}});
+      ++in_.counts.grown_segments;
+      return true;
+    }
+    const bool refused = range.code() == errc::out_of_memory;
+    if (!refused || bytes == shortest) {
+      if (or_segments && range.code() != errc::host_failure) {  // not paged from here on
+        in_.rules = {};
+        in_.fits = best_fit{in_.rules};
+        log_if_possible([&] {
+          return fmt::format("pool {} ({}): takes segments, no region of addresses could be reserved: {}",
+                             in_.config.name, in_.config.policy_name, range.why().message());
+        });
+      } else if (refused) {
+        w.device_refused = true;
+      } else {
+        w.driver_error = range.why();
+      }
+      return false;
+    }
+    bytes = std::max(round_down(bytes / 2, page), shortest);
+  }
+}
+
+paged_backing::verdict pager::plan(const pending_request& w, const page_place& at, const attempt& now,
+                                   page_step* out) const {
+  const bool may_unmap = in_.streams.captures() == 0;
+  const bool fences_pend = in_.blocks.totals().cached_bytes != 0 || !in_.uses.waiting().empty();
+  return in_.pages.plan(at, w.bytes,
+                        {.policy = in_.decides.page_in(in_.view(), w.bytes, at.missing_bytes),
+                         .room_bytes = std::min(now.most_bytes, in_.cap.left()),
+                         .run_bytes = now.most_run_bytes,
+                         .unmap = may_unmap,
+                         .wait = now.wait && may_unmap && fences_pend,
+                         .give_back = now.give_back},
+                        out);
+}
+
+// Requires the ticket, and so many bytes of the budget. Gives the lock up for the calls. All host memory that the step
+// needs is taken before it begins: nothing is half done where there is none.
+status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) {
+  in_.pages.begin(step);
+  status done;
+  {
+    const blocking_call waits{in_.calls.waits, lock};
+    done = gpumem::execute(in_.on, step);
+  }
+  const paged_backing::finished made = in_.pages.finish(step);
+  if (made.gone_bytes != 0) in_.cap.give_back(made.gone_bytes);
+  in_.counts.mapped_pages += made.mapped_pages;
+  in_.counts.remapped_pages += made.remapped_pages;
+  reserved->settle(made.new_bytes);
+  in_.count_taken(made.new_bytes);
+  if (made.remapped_pages != 0) in_.ahead.wake();
+  if (made.new_bytes != 0) in_.decides.grew(in_.view(), made.new_bytes);
+  return done;
+}
+
+grown pager::page_in(arena_lock& lock, pending_request& w) {
+  attempt now;
+  for (unsigned round = 0; round < most_rounds; ++round) {
+    const std::optional<page_place> at =
+        cheapest_place(in_.blocks, w.klass, w.owner, w.bytes, w.alignment, in_.pages.page_bytes());
+    if (!at) {
+      if (!add_range(lock, w)) return grown::refused;
+      continue;
+    }
+    if (at->missing_bytes == 0) {
+      w.placed = in_.blocks.carve_at(at->first, at->begin, w.bytes, w.owner);
+      return grown::grew;
+    }
+    page_step step;
+    using verdict = paged_backing::verdict;
+    switch (plan(w, *at, now, &step)) {
+      case verdict::wait_first:
+        now.wait = false;
+        fences_.wait_for_all(lock);
+        continue;
+      case verdict::give_back_first:
+        // Idle runs may be too long for the pieces: given back, they make room for others.
+        now.give_back = false;
+        return_stretches(lock, step.new_bytes, pages_of(at->begin, w.bytes, in_.pages.page_bytes()));
+        continue;
+      case verdict::impossible:
+        (in_.cap.left() < at->missing_bytes ? w.limit_refused : w.device_refused) = true;
+        return grown::refused;
+      case verdict::ready:
+        break;
+    }
+    if (!in_.cap.reserve(step.new_bytes)) continue;  // the limit was lowered in between
+    reservation reserved{in_.cap, step.new_bytes};
+    const status done = execute(lock, step, &reserved);
+    if (done.ok()) {
+      w.placed = in_.search(w);  // the new memory may have filled a gap that fits better than the place
+      if (w.placed == no_block) w.placed = in_.pages.carve(*at, w.bytes, w.owner, step.pieces.front().begin);
+      return w.placed != no_block ? grown::grew : grown::waited;
+    }
+    if (done.code() != errc::out_of_memory) {
+      w.driver_error = done;
+      return grown::refused;
+    }
+    w.device_refused = true;
+    // What was refused was too long a run, and perhaps not the last page: less by a page, in runs half as long.
+    const std::uint64_t page = in_.pages.page_bytes();
+    const std::uint64_t refused = step.refused_bytes;
+    now.most_bytes = std::min(step.made_bytes + (refused > page ? refused - page : 0), step.new_bytes - 1);
+    if (refused > page) now.most_run_bytes = std::max(page, round_down(refused / 2, page));
+  }
+  return grown::refused;
+}
+
+block_index pager::page_in_at(arena_lock& lock, const pending_request& w, const page_place& at, page_step& step) {
+  if (!in_.cap.reserve(step.new_bytes)) return no_block;
+  reservation reserved{in_.cap, step.new_bytes};
+  if (execute(lock, step, &reserved).ok()) {
+    in_.ahead.wake();
+    return in_.pages.carve(at, w.bytes, w.owner, step.pieces.front().begin);
+  }
+  in_.ahead.sleep();
+  return no_block;
+}
+
+// Requires the ticket.
+std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep) {
+  std::uint64_t returned = 0;
+  while (returned < bytes && in_.streams.captures() == 0) {
+    const std::vector<mapped_run> going = in_.pages.take_longest_idle(bytes - returned, keep);
+    if (going.empty()) break;
+    const std::uint64_t size = going.back().begin + going.back().bytes - going.front().begin;
+    status taken;
+    {
+      const blocking_call waits{in_.calls.waits, lock};
+      taken = return_runs(in_.on, going);
+      if (!taken) {
+        log_if_possible([&] {
+          return fmt::format("pool {}: {} leaked, the driver did not take pages back: {}", in_.config.name,
+                             format_bytes(size), taken.message());
+        });
+      }
+    }
+    if (!taken) break;
+    in_.pages.returned(size);
+    in_.cap.give_back(size);
+    returned += size;
+    in_.counts.returned_pages += size / in_.pages.page_bytes();
+  }
+  return returned;
+}
+
+std::uint64_t pager::return_pages(arena_lock& lock, std::uint64_t bytes) {
+  while (in_.gate.taken()) in_.gate.wait_for_ticket(lock);
+  const growth_ticket ticket{in_.gate};
+  return return_stretches(lock, bytes, {});
+}
+
+}  // namespace gpumem

@@ -1,0 +1,44 @@
+// How an arena takes memory page by page: what is missing behind a request is made new or moved there from idle memory.
+//
+// The place comes from page_place, how much may be made new from the policy, plan and records from paged_backing.
+// Whoever changes what is mapped holds the growth ticket. While a capture is under way nothing is unmapped.
+#pragma once
+
+#include "fence_calls.hpp"
+
+namespace gpumem {
+
+class pager {
+ public:
+  pager(arena_state& in, fence_calls& fences) : in_{in}, fences_{fences} {}
+
+  /// Requires the ticket. Where the request was placed, `w.placed` says so.
+  grown page_in(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
+
+  /// What is still to be tried before more is made than the policy wants, and what the device refused so far.
+  struct attempt {
+    std::uint64_t most_bytes = UINT64_MAX;  ///< made new
+    std::uint64_t most_run_bytes = UINT64_MAX;
+    bool wait = true;       ///< for fences
+    bool give_back = true;  ///< runs that are too long to move
+  };
+  [[nodiscard]] paged_backing::verdict plan(const pending_request& w, const page_place& at, const attempt& now,
+                                            page_step* out) const GPUMEM_UNDER_LOCK;
+  /// There, with what is missing. Requires the ticket. None where the device fails, which ends looking ahead until
+  /// pages move again, or where another thread took part of the place meanwhile.
+  block_index page_in_at(arena_lock& lock, const pending_request& w, const page_place& at,
+                         page_step& step) GPUMEM_UNDER_LOCK;
+  /// Gives idle runs back, the longest stretches first, until so many bytes went; the bytes that did. Waits for the
+  /// ticket.
+  std::uint64_t return_pages(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
+
+ private:
+  bool add_range(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
+  status execute(arena_lock& lock, page_step& step, reservation* reserved) GPUMEM_UNDER_LOCK;
+  std::uint64_t return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep) GPUMEM_UNDER_LOCK;
+
+  arena_state& in_;
+  fence_calls& fences_;
+};
+
+}  // namespace gpumem

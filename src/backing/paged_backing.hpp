@@ -1,0 +1,91 @@
+// The pages of a heap's paged segments: what is missing behind a place is made new, or moved there from idle memory.
+//
+// It plans steps, and takes into account what they did; the driver calls in between (page_step.hpp) are the caller's,
+// without its lock. It knows no streams: the caller says whether pages may be unmapped, and whether fences are worth a
+// wait. Pages move from idle blocks only. Runs on their way belong to nobody (`lost_bytes`). The arena's lock guards
+// it.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpumem/policy.hpp"
+#include "heap.hpp"
+#include "page_map.hpp"
+#include "page_place.hpp"
+#include "page_step.hpp"
+
+namespace gpumem {
+
+class paged_backing {
+ public:
+  /// `name` is the pool's, for the log.
+  paged_backing(heap& of, device& on, std::string name) : heap_{of}, device_{on}, name_{std::move(name)} {}
+  paged_backing(const paged_backing&) = delete;
+  paged_backing& operator=(const paged_backing&) = delete;
+
+  [[nodiscard]] std::uint64_t page_bytes() const noexcept { return device_.info().page_bytes; }
+
+  /// What may be done about missing pages.
+  struct means {
+    page_request policy;                   ///< what the policy wants
+    std::uint64_t room_bytes = 0;          ///< new at most: the limit's, and less than what the device refused
+    std::uint64_t run_bytes = UINT64_MAX;  ///< in runs of at most this: the device refused longer ones
+    bool unmap = true;                     ///< pages may be moved and given back: no capture is under way
+    bool wait = true;                      ///< waiting for fences may make more memory idle
+    bool give_back = true;                 ///< idle runs that are too long to move may be given back
+  };
+  enum class verdict : std::uint8_t {
+    ready,            ///< `out` is the step
+    wait_first,       ///< for fences, then plan again
+    give_back_first,  ///< `out->new_bytes` of idle runs, then plan again
+    impossible,
+  };
+  /// Plans the pages that are missing behind `bytes` at the place.
+  [[nodiscard]] verdict plan(const page_place& at, std::uint64_t bytes, const means& may, page_step* out) const;
+
+  /// Before `execute(device, step)`: what moves leaves the heap. Throws std::bad_alloc with nothing changed; `finish`
+  /// needs no host memory.
+  void begin(const page_step& step);
+  struct finished {
+    std::uint64_t new_bytes = 0;   ///< held now, of what was made
+    std::uint64_t gone_bytes = 0;  ///< held before, and destroyed
+    std::uint64_t mapped_pages = 0;
+    std::uint64_t remapped_pages = 0;
+  };
+  /// After it, whatever became of the step.
+  finished finish(const page_step& step);
+  /// A live block for `o` at the place, of which `within` has just got its memory; none where another thread has taken
+  /// part of it meanwhile.
+  [[nodiscard]] block_index carve(const page_place& at, std::uint64_t bytes, owner_id o, address within);
+
+  /// Takes idle runs from the upper end of the longest stretch of them: `bytes` or more, where it is that long. Not the
+  /// pages of `keep`. They are lost until they are `returned`. Empty where none is idle.
+  [[nodiscard]] std::vector<mapped_run> take_longest_idle(std::uint64_t bytes, page_span keep);
+  void returned(std::uint64_t bytes) noexcept { lost_bytes_ -= bytes; }
+  /// At the end: every page goes back to the device once its work is done. Makes driver calls.
+  void return_everything();
+
+  [[nodiscard]] const page_map& map() const noexcept { return map_; }
+  [[nodiscard]] std::uint64_t lost_bytes() const noexcept { return lost_bytes_; }
+  /// Every run has memory of the heap before it, and nothing unbacked.
+  [[nodiscard]] status check() const;
+
+ private:
+  [[nodiscard]] std::vector<page_step::run> runs_to_move(const std::vector<hollow_piece>& pieces, page_span keep,
+                                                         std::uint64_t bytes, std::vector<std::uint64_t>* filled) const;
+  std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, page_step* out) const;
+  [[nodiscard]] block_index hollow_at(address at) const noexcept;
+  [[nodiscard]] block_index free_at(address at, owner_id o) const noexcept;
+  void take(address begin, std::uint64_t bytes);
+  void give(std::span<const mapped_run> runs) const;
+
+  heap& heap_;
+  device& device_;
+  const std::string name_;
+  page_map map_;
+  std::uint64_t lost_bytes_ = 0;
+};
+
+}  // namespace gpumem

@@ -1,0 +1,197 @@
+// Each step of the ladder, alone: what it takes when nothing that is free fits, and why a request fails at last.
+#include <gtest/gtest.h>
+
+#include "log.hpp"
+#include "lone_arena.hpp"
+#include "segment_each.hpp"
+
+namespace gpumem {
+namespace {
+
+/// Room for 16 MiB, of two streams whose work takes a millisecond.
+struct short_of_memory {
+  sim_device device;
+  lone_arena tested;
+  stream_ref one = device.create_stream();
+  stream_ref two = device.create_stream();
+  explicit short_of_memory(stream_reuse reuse = stream_reuse::device, bool gives = false)
+      : tested{device, config(reuse), std::make_unique<segment_each>(gives)} {}
+  ~short_of_memory() {
+    EXPECT_TRUE(tested.check().ok()) << tested.check().message();
+    EXPECT_EQ(device.hazard_count(), 0U);
+  }
+  short_of_memory(const short_of_memory&) = delete;
+  short_of_memory& operator=(const short_of_memory&) = delete;
+
+  static arena_config config(stream_reuse reuse) {
+    arena_config c;
+    c.limit_bytes = 16 * mib;
+    c.reuse = reuse;
+    return c;
+  }
+  address take(std::uint64_t bytes, stream_ref s) {
+    const address at = tested.take(bytes, s);
+    if (at == 0) return 0;
+    device.handed_out(at, bytes, s);
+    device.enqueue_use(s, 1'000'000, at, bytes);
+    return at;
+  }
+  void give(address at) {
+    device.given_back(at);
+    tested.give(at);
+  }
+  [[nodiscard]] oom_cause cause_of(std::uint64_t bytes, stream_ref s) {
+    std::optional<oom_report> report;
+    address at = 0;
+    EXPECT_EQ(tested.allocate({.bytes = bytes, .stream = s}, bytes, &at, &report).code(), errc::out_of_memory);
+    return report->cause;
+  }
+};
+
+TEST(oom_ladder, caches_give_back_what_they_keep_and_are_told_to_keep_less) {
+  short_of_memory x;
+  const address a = x.take(16 * mib, x.one);
+  x.tested.keep(a);
+  EXPECT_EQ(x.tested.take(16 * mib, x.one), a);
+  EXPECT_EQ(x.tested.told_of_pressure, 2U) << "by growth, and by what the caches gave back";
+  EXPECT_EQ(x.device.used_bytes(), 16 * mib);
+}
+
+TEST(oom_ladder, under_device_a_stream_waits_for_the_one_whose_block_fits_best) {
+  short_of_memory x;
+  const address large = x.take(12 * mib, x.one);
+  const address small = x.take(4 * mib, x.one);
+  x.give(large);
+  x.give(small);
+  EXPECT_EQ(x.take(4 * mib, x.two), small);
+  EXPECT_EQ(x.tested.stats().device_waits, 1U);
+  EXPECT_EQ(x.tested.stats().host_waits, 0U);
+}
+
+TEST(oom_ladder, under_device_a_block_that_waits_for_its_uses_serves_as_well) {
+  short_of_memory x;
+  const address a = x.take(16 * mib, x.one);
+  ASSERT_TRUE(x.tested.record_use(a, x.two).ok());
+  x.device.enqueue_use(x.two, 1'000'000, a, 16 * mib);
+  x.give(a);
+  EXPECT_EQ(x.take(16 * mib, x.two), a);
+  EXPECT_EQ(x.tested.stats().host_waits, 0U);
+}
+
+TEST(oom_ladder, what_several_streams_freed_is_joined_where_none_is_large_enough_alone) {
+  short_of_memory x;
+  const stream_ref third = x.device.create_stream();
+  const address whole = x.take(16 * mib, x.one);
+  x.give(whole);
+  const address low = x.take(8 * mib, x.one);
+  const address high = x.take(8 * mib, x.two);
+  x.give(low);
+  x.give(high);
+  EXPECT_EQ(x.take(16 * mib, third), whole);
+  EXPECT_EQ(x.tested.stats().host_waits, 0U);
+}
+
+TEST(oom_ladder, under_poll_only_what_is_done_is_taken) {
+  short_of_memory x{stream_reuse::poll};
+  const address a = x.take(8 * mib, x.one);
+  x.give(a);
+  EXPECT_NE(x.take(8 * mib, x.two), a) << "its work is under way: growth serves";
+  x.device.advance_by(2'000'000);
+  EXPECT_EQ(x.take(8 * mib, x.two), a);
+  EXPECT_EQ(x.tested.stats().device_waits, 0U);
+}
+
+TEST(oom_ladder, under_host_the_host_waits_before_it_grows) {
+  short_of_memory x{stream_reuse::host};
+  const address a = x.take(8 * mib, x.one);
+  x.give(a);
+  EXPECT_EQ(x.take(8 * mib, x.two), a);
+  EXPECT_EQ(x.tested.stats().host_waits, 1U);
+  EXPECT_EQ(x.device.used_bytes(), 8 * mib);
+}
+
+TEST(oom_ladder, under_host_a_block_with_uses_is_waited_for_too) {
+  short_of_memory x{stream_reuse::host};
+  const address a = x.take(8 * mib, x.one);
+  ASSERT_TRUE(x.tested.record_use(a, x.two).ok());
+  x.device.enqueue_use(x.two, 1'000'000, a, 8 * mib);
+  x.give(a);
+  EXPECT_EQ(x.take(8 * mib, x.two), a);
+  EXPECT_GE(x.tested.stats().host_waits, 1U);
+}
+
+TEST(oom_ladder, the_host_waits_at_last_whatever_the_way_of_reuse) {
+  short_of_memory x{stream_reuse::poll};
+  const address a = x.take(16 * mib, x.one);
+  x.give(a);
+  EXPECT_EQ(x.take(16 * mib, x.two), a);
+  EXPECT_GE(x.tested.stats().host_waits, 1U);
+}
+
+TEST(oom_ladder, a_policy_that_gives_back_under_pressure_gets_segments_of_another_size) {
+  short_of_memory x{stream_reuse::device, true};
+  for (const address at : {x.take(8 * mib, x.one), x.take(8 * mib, x.one)}) x.give(at);
+  EXPECT_NE(x.take(16 * mib, x.one), 0U);
+  EXPECT_EQ(x.tested.stats().returned_segments, 2U);
+  EXPECT_EQ(x.device.used_bytes(), 16 * mib);
+}
+
+TEST(oom_ladder, callbacks_are_asked_again_while_they_say_yes_and_may_throw) {
+  short_of_memory x;
+  std::vector<std::string> lines;
+  const log_sink before = set_log_sink([&lines](std::string_view line) { lines.emplace_back(line); });
+  const address a = x.take(16 * mib, x.one);
+  unsigned asked = 0;
+  x.tested.locked([&](arena& in, arena_lock&) GPUMEM_UNDER_LOCK {
+    in.on_out_of_memory([](int, std::uint64_t) -> bool { throw std::runtime_error{"not today"}; });
+    in.on_out_of_memory([&](int device, std::uint64_t bytes) {
+      EXPECT_EQ(device, 0);
+      EXPECT_EQ(bytes, 16 * mib);
+      if (++asked == 3) x.give(a);
+      return true;
+    });
+  });
+  EXPECT_EQ(x.take(16 * mib, x.one), a) << "the lock was free, and the third answer freed a block";
+  EXPECT_EQ(asked, 3U);
+  EXPECT_EQ(x.take(16 * mib, x.one), 0U);
+  EXPECT_EQ(asked, 3U + 16U) << "a callback that only says yes does not hold a request for ever";
+  set_log_sink(before);
+  ASSERT_FALSE(lines.empty());
+  EXPECT_NE(lines.front().find("an out-of-memory callback threw"), std::string::npos) << lines.front();
+}
+
+TEST(oom_ladder, says_why_it_failed) {
+  {
+    short_of_memory x;
+    EXPECT_EQ(x.cause_of(17 * mib, x.one), oom_cause::limit);
+  }
+  {
+    short_of_memory x;
+    x.device.set_foreign_bytes(80 * gib - 4 * mib);
+    EXPECT_EQ(x.cause_of(8 * mib, x.one), oom_cause::device_full);
+  }
+  {
+    short_of_memory x;
+    x.device.fail_nth(device_call::alloc, 1);
+    EXPECT_EQ(x.cause_of(8 * mib, x.one), oom_cause::driver_error);
+  }
+  {
+    short_of_memory x;
+    for (const address at : {x.take(8 * mib, x.one), x.take(8 * mib, x.one)}) x.give(at);
+    EXPECT_EQ(x.cause_of(16 * mib, x.one), oom_cause::fragmentation);
+  }
+  {
+    short_of_memory x;
+    const address a = x.take(16 * mib, x.one);
+    x.give(a);
+    const std::uint64_t key = *x.tested.key_of(x.two);
+    ASSERT_TRUE(x.tested.capture_begin(x.two, key).ok());
+    ASSERT_TRUE(x.device.begin_capture(x.two).ok());
+    EXPECT_EQ(x.cause_of(16 * mib, x.two), oom_cause::pending_work) << "a capture waits for nothing";
+    ASSERT_TRUE(x.device.end_capture(x.two).ok());
+    ASSERT_TRUE(x.tested.capture_end(key).ok());
+  }
+}
+
+}  // namespace
+}  // namespace gpumem

@@ -1,0 +1,203 @@
+// Plans and records of a paged segment over a heap and a simulated device, without streams and without a lock.
+#include "paged_backing.hpp"
+
+#include <gtest/gtest.h>
+
+#include "backing.hpp"
+#include "bits.hpp"
+#include "gpumem/sim_device.hpp"
+#include "log.hpp"
+
+namespace gpumem {
+namespace {
+
+constexpr std::uint64_t page = 2 * mib;
+using verdict = paged_backing::verdict;
+
+/// A range of 16 pages without memory.
+struct one_range {
+  sim_device device;
+  heap blocks{1};
+  paged_backing tested{blocks, device, "0"};
+  address base = *device.reserve(16 * page);
+  owner_id owner = blocks.add_owner();
+  one_range() { blocks.add_hollow_segment(base, 16 * page, 0); }
+  ~one_range() {
+    EXPECT_TRUE(blocks.validate().ok()) << blocks.validate().message();
+    EXPECT_TRUE(tested.check().ok()) << tested.check().message();
+    EXPECT_EQ(device.used_bytes(), blocks.totals().segment_bytes + tested.lost_bytes());
+  }
+  one_range(const one_range&) = delete;
+  one_range& operator=(const one_range&) = delete;
+
+  [[nodiscard]] static paged_backing::means means(std::uint64_t make, std::uint64_t run = page) {
+    return {.policy = {.make_bytes = make, .run_bytes = run}, .room_bytes = UINT64_MAX, .wait = false};
+  }
+  [[nodiscard]] page_place place(std::uint64_t bytes) const {
+    return *cheapest_place(blocks, 0, owner, bytes, 512, page);
+  }
+  /// As an arena does it, with the calls made at once.
+  block_index take(std::uint64_t bytes, const paged_backing::means& may, status* why = nullptr) {
+    const page_place at = place(bytes);
+    page_step step;
+    if (tested.plan(at, bytes, may, &step) != verdict::ready) return no_block;
+    tested.begin(step);
+    const status done = execute(device, step);
+    last = tested.finish(step);
+    if (why != nullptr) *why = done;
+    if (!done) return no_block;
+    const block_index i = tested.carve(at, bytes, owner, step.pieces.front().begin);
+    blocks.at(i).owner = owner;
+    return i;
+  }
+  void give(block_index i) { blocks.release(i, idle_owner, 0, true); }
+  paged_backing::finished last;
+};
+
+TEST(paged_backing, makes_what_is_missing_and_what_the_policy_wants_ahead) {
+  one_range x;
+  const block_index i = x.take(page + 512, x.means(4 * page, 2 * page));
+  ASSERT_NE(i, no_block);
+  EXPECT_EQ(x.last.new_bytes, 4 * page) << "two were missing";
+  EXPECT_EQ(x.last.mapped_pages, 4U);
+  EXPECT_EQ(x.tested.map().runs().size(), 2U) << "in runs of two";
+  x.give(i);
+}
+
+TEST(paged_backing, moves_idle_runs_the_shortest_stretch_first) {
+  one_range x;
+  std::vector<block_index> all;
+  for (int k = 0; k < 8; ++k) all.push_back(x.take(page, x.means(page)));
+  for (const std::size_t k : {1U, 3U, 4U}) x.give(all[k]);
+  const address alone = x.base + page;
+  const block_index i = x.take(2 * page + 512, x.means(0));
+  ASSERT_NE(i, no_block);
+  EXPECT_EQ(x.last.remapped_pages, 3U);
+  EXPECT_EQ(x.last.new_bytes, 0U);
+  EXPECT_FALSE(x.tested.map().touches(alone, page));
+  EXPECT_EQ(x.device.used_bytes(), 8 * page);
+}
+
+TEST(paged_backing, says_what_has_to_come_before_more_is_made_than_wanted) {
+  one_range x;
+  page_step step;
+  paged_backing::means may = x.means(0);
+  may.policy.over_bytes = 0;
+  may.wait = true;
+  EXPECT_EQ(x.tested.plan(x.place(2 * page), 2 * page, may, &step), verdict::wait_first);
+  may.wait = false;
+  EXPECT_EQ(x.tested.plan(x.place(2 * page), 2 * page, may, &step), verdict::give_back_first);
+  EXPECT_EQ(step.new_bytes, 2 * page);
+  may.give_back = false;
+  may.room_bytes = page;
+  EXPECT_EQ(x.tested.plan(x.place(2 * page), 2 * page, may, &step), verdict::impossible);
+  may.room_bytes = 2 * page;
+  step = {};
+  EXPECT_EQ(x.tested.plan(x.place(2 * page), 2 * page, may, &step), verdict::ready);
+}
+
+TEST(paged_backing, unmaps_nothing_while_that_is_not_allowed) {
+  one_range x;
+  const block_index low = x.take(page, x.means(page));
+  x.take(page, x.means(page));
+  x.give(low);
+  paged_backing::means may = x.means(0);
+  may.unmap = false;
+  EXPECT_NE(x.take(2 * page, may), no_block);
+  EXPECT_EQ(x.last.remapped_pages, 0U);
+  EXPECT_EQ(x.last.new_bytes, 2 * page);
+}
+
+TEST(paged_backing, accounts_for_every_byte_whatever_call_fails) {
+  for (const device_call call : {device_call::create, device_call::map, device_call::set_access, device_call::unmap}) {
+    for (const std::uint64_t nth : {1U, 2U}) {
+      one_range x;
+      std::vector<block_index> all;
+      for (int k = 0; k < 6; ++k) all.push_back(x.take(page, x.means(page)));
+      x.give(all[0]);
+      x.give(all[2]);
+      x.device.fail_nth(call, nth, errc::device_error);
+      status why;
+      const block_index i = x.take(5 * page, x.means(3 * page), &why);
+      EXPECT_EQ(i == no_block, !why.ok()) << to_string(call) << nth;
+    }
+  }
+}
+
+TEST(paged_backing, a_place_that_was_taken_meanwhile_is_no_ones) {
+  one_range x;
+  const block_index i = x.take(2 * page, x.means(2 * page));
+  EXPECT_EQ(x.tested.carve({.begin = x.base}, 2 * page, x.owner, x.base), no_block) << "in use";
+  x.give(i);
+  const block_index top = x.blocks.carve_at(x.blocks.containing(x.base), x.base + page, page, x.owner);
+  EXPECT_EQ(x.tested.carve({.begin = x.base}, 2 * page, x.owner, x.base), no_block) << "in part";
+  const block_index low = x.blocks.carve_at(x.blocks.containing(x.base), x.base, 512, x.owner);
+  EXPECT_EQ(x.tested.carve({.begin = x.base}, page, x.owner, x.base + 512), no_block) << "below what is new";
+  x.give(top);
+  x.give(low);
+  EXPECT_EQ(x.tested.carve({.begin = x.base}, 2 * page, x.owner, x.base + page), x.blocks.containing(x.base));
+}
+
+TEST(paged_backing, gives_back_from_the_upper_end_of_the_longest_stretch_and_keeps_what_it_is_told) {
+  one_range x;
+  const block_index whole = x.take(8 * page, x.means(8 * page));
+  const block_index wall = x.take(page, x.means(page));
+  x.give(whole);
+  std::vector<mapped_run> going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page});
+  ASSERT_EQ(going.size(), 2U);
+  EXPECT_EQ(going.front().begin, x.base + 4 * page);
+  EXPECT_EQ(x.tested.lost_bytes(), 2 * page);
+  EXPECT_TRUE(return_runs(x.device, going).ok());
+  x.tested.returned(2 * page);
+  EXPECT_EQ(x.tested.lost_bytes(), 0U);
+  EXPECT_TRUE(x.tested.take_longest_idle(page, {x.base, x.base + 16 * page}).empty());
+  x.give(wall);
+}
+
+TEST(paged_backing, returns_everything_at_the_end_and_says_what_stays) {
+  std::vector<std::string> lines;
+  const log_sink before = set_log_sink([&lines](std::string_view line) { lines.emplace_back(line); });
+  const auto left_after = [](auto fault) {
+    sim_device device;
+    heap blocks{1};
+    paged_backing tested{blocks, device, "7"};
+    tested.return_everything();  // nothing
+    const address base = *device.reserve(8 * page);
+    blocks.add_hollow_segment(base, 8 * page, 0);
+    for (const address at : {base, base + page, base + 4 * page}) {
+      page_step step;
+      step.pieces.push_back({at, page});
+      step.runs.push_back({.what = {.begin = 0, .bytes = page, .pages = {}}, .to = at});
+      tested.begin(step);
+      EXPECT_TRUE(execute(device, step).ok());
+      EXPECT_EQ(tested.finish(step).new_bytes, page);
+    }
+    fault(device);
+    tested.return_everything();
+    return device.used_bytes();
+  };
+  EXPECT_EQ(left_after([](sim_device&) {}), 0U);
+  EXPECT_TRUE(lines.empty());
+  EXPECT_EQ(left_after([](sim_device& d) { d.fail_nth(device_call::unmap, 1, errc::device_error); }), 2 * page);
+  EXPECT_EQ(left_after([](sim_device& d) { d.fail_nth(device_call::synchronize, 1, errc::device_error); }), 3 * page);
+  set_log_sink(before);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_NE(lines[0].find("pool 7: pages stay with the driver"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("pool 7: its pages stay with the driver"), std::string::npos) << lines[1];
+}
+
+TEST(backed_segments, what_is_on_its_way_to_the_driver_is_lost_until_it_is_there) {
+  backed_segments s;
+  s.make_room();
+  s.note(0, {.begin = 1 * gib, .bytes = mib, .kind = segment_kind::plain, .pages = {}});
+  EXPECT_EQ(s[0].bytes, mib);
+  EXPECT_GE(s.metadata_bytes(), sizeof(backed_segment));
+  const backed_segment going = s.take(0);
+  EXPECT_EQ(s.lost_bytes(), mib);
+  EXPECT_EQ(s.all().front().bytes, 0U);
+  s.returned(going);
+  EXPECT_EQ(s.lost_bytes(), 0U);
+}
+
+}  // namespace
+}  // namespace gpumem
