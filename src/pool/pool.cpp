@@ -38,6 +38,7 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
 pool::~pool() {
   cache_.close();
   if (device_.condition() != device_condition::usable) return;  // the memory went with the device, or is the parent's
+  if (all_work_.owner != idle_owner) cache_.reclaim_all();      // whose fences are the device's
   return_everything_paged();
   for (const backed_segment& s : backed_) {
     if (s.bytes == 0) continue;
@@ -83,7 +84,7 @@ bool pool::plain_of(owner_id o, const stream_slot& slot, std::uint64_t bytes) no
 
 bool pool::cacheable(owner_id o, std::uint64_t bytes) const noexcept {
   const stream_slot& slot = streams_[o];
-  return plain_of(o, slot, bytes) && streams_.captures() == 0 && !slot.gone;
+  return plain_of(o, slot, bytes) && streams_.captures() == 0 && !slot.gone && o != all_work_.owner;
 }
 
 status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_slot* refusal) {
@@ -114,6 +115,7 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
   stream_slot& owner = streams_[w.owner];
   w.plain = plain_of(w.owner, owner, rounded);
   if (mine != nullptr) {
+    cache_.bring_aside(*mine);
     if (aligned && w.plain && streams_.captures() == 0 && !owner.gone) {
       *at = cache_.refill(*mine, {w.owner, owner.key}, rounded, r.bytes);
       if (*at != 0) return {};
@@ -305,6 +307,7 @@ status pool::release_block(address at, const release& stated) {
         mine != nullptr && cacheable(o, b.bytes) && cache_.keep(*mine, seen.at, {o, streams_[o].key}, b.bytes, b.klass);
     if (!kept) cache_.return_block(seen.at, o);
   }
+  if (o == all_work_.owner) fence_all_work(lock, requested);
   return {};
 }
 
@@ -390,8 +393,10 @@ status pool::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
   status begun = streams_.capture_begin(streams_.slot_of(s, key)).why();
   // From here on no call begins that would spoil it; those under way are waited for.
   if (begun) {
+    all_work_.records.close();
     calls_.waits.wait_for_none(lock);
     calls_.records.wait_for_none(lock);
+    without_lock(lock, [this] { all_work_.records.wait_for_none(); });
   }
   return begun;
 }
@@ -400,7 +405,10 @@ void pool::forbid_fences(bool yes) {
   guard lock{mutex_};
   ++counts_.locks;
   streams_.forbid_fences(yes);
-  if (yes) calls_.records.wait_for_none(lock);
+  yes ? all_work_.records.close() : all_work_.records.open();
+  if (!yes) return;
+  calls_.records.wait_for_none(lock);
+  without_lock(lock, [this] { all_work_.records.wait_for_none(); });
 }
 
 void pool::forbid_foreign_fences(bool yes) {
@@ -414,7 +422,9 @@ result<std::uint64_t> pool::capture_end(std::uint64_t key) {
   ++counts_.locks;
   const std::optional<owner_id> o = streams_.find(key);
   if (!o) return status{errc::invalid_argument, "the stream is not capturing"};
-  return streams_.capture_end(*o);
+  result<std::uint64_t> ended = streams_.capture_end(*o);
+  if (ended) all_work_.records.open();
+  return ended;
 }
 
 status pool::graph_release(std::uint64_t graph) {
