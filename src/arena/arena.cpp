@@ -13,6 +13,7 @@ arena::arena(device& on, arena_config config, caches_above& above, std::unique_p
     : config_{std::move(config)},
       state_{on, config_, above, std::move(decides)},
       fences_{state_},
+      all_work_{state_, fences_},
       pager_{state_, fences_},
       foresight_{state_, fences_, pager_},
       growth_{state_, pager_, foresight_},
@@ -143,7 +144,18 @@ owner_id arena::prepare_use(block_index i, stream_ref s, std::uint64_t key) {
   return user;
 }
 
-status arena::stream_gone(arena_lock& lock, std::uint64_t key) {
+void arena::take_back_behind(std::span<const block_index> blocks, fence behind) noexcept {
+  const owner_id o = all_work_.begin_batch(behind);
+  for (const block_index i : blocks) {
+    given_up(i, o);
+    take_back(i, o);
+  }
+  all_work_.end_batch(o);
+}
+
+status arena::stream_release(std::uint64_t key) {
+  arena_lock lock{mutex_};
+  ++state_.counts.locks;
   const std::optional<owner_id> o = state_.streams.find(key);
   if (!o) return {};
   if (state_.streams[*o].capturing) {
@@ -159,25 +171,32 @@ status arena::stream_gone(arena_lock& lock, std::uint64_t key) {
   return {};
 }
 
-status arena::capture_begin(arena_lock& lock, stream_ref s, std::uint64_t key, bool has_begun) {
+status arena::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
+  arena_lock lock{mutex_};
+  ++state_.counts.locks;
   state_.caches.reclaim(idle_owner);   // what is freed from here on is looked at under the lock
   if (!has_begun) fences_.poll(lock);  // the last chance to learn of fences before the capture forbids asking
   status begun = state_.streams.capture_begin(state_.streams.slot_of(s, key)).why();
   // From here on no call begins that would spoil it; those under way are waited for.
   if (begun) {
     state_.calls.waits.wait_for_none(lock);
-    state_.calls.records.wait_for_none(lock);
+    all_work_.forbid(lock);
   }
   return begun;
 }
 
 result<std::uint64_t> arena::capture_end(std::uint64_t key) {
+  const arena_lock lock{mutex_};
+  ++state_.counts.locks;
   const std::optional<owner_id> o = state_.streams.find(key);
   if (!o) return status{errc::invalid_argument, "the stream is not capturing"};
-  return state_.streams.capture_end(*o);
+  result<std::uint64_t> ended = state_.streams.capture_end(*o);
+  if (ended) all_work_.allow();
+  return ended;
 }
 
-status arena::graph_gone(arena_lock& lock, std::uint64_t graph) {
+status arena::graph_release(std::uint64_t graph) {
+  arena_lock lock{mutex_};
   status gone;
   {
     const stream_order::later unlocked{state_.streams};
@@ -187,14 +206,35 @@ status arena::graph_gone(arena_lock& lock, std::uint64_t graph) {
   return gone;
 }
 
-void arena::forbid_fences(arena_lock& lock, bool yes) {
+result<std::uint64_t> arena::open_region(stream_ref s, std::uint64_t key) {
+  const arena_lock lock{mutex_};
+  return state_.streams.open_region(s, key);
+}
+
+void arena::forbid_fences(bool yes) {
+  arena_lock lock{mutex_};
+  ++state_.counts.locks;
   state_.streams.forbid_fences(yes);
+  yes ? all_work_.forbid(lock) : all_work_.allow();
+}
+
+void arena::forbid_foreign_fences(bool yes) {
+  arena_lock lock{mutex_};
+  state_.streams.forbid_foreign_fences(yes);
   if (yes) state_.calls.records.wait_for_none(lock);
 }
 
-void arena::forbid_foreign_fences(arena_lock& lock, bool yes) {
-  state_.streams.forbid_foreign_fences(yes);
-  if (yes) state_.calls.records.wait_for_none(lock);
+status arena::stand_for_all_work(stream_ref all) {
+  const result<std::uint64_t> key = state_.streams.key_of(all);
+  if (!key) return key.why();
+  const arena_lock lock{mutex_};
+  all_work_.begin(all, *key);
+  return {};
+}
+
+void arena::on_out_of_memory(const oom_callback& callback) {
+  const arena_lock lock{mutex_};
+  ladder_.add_callback(callback);
 }
 
 void arena::explain(const pending_request& w, oom_report* report) const {

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
+#include "all_work.hpp"
 #include "arena_state.hpp"
 #include "planned_requests.hpp"
 
@@ -30,6 +32,26 @@ class arena {
   [[nodiscard]] const stream_order& streams() const noexcept { return state_.streams; }
   [[nodiscard]] budget& cap() noexcept { return state_.cap; }
   [[nodiscard]] const budget& cap() const noexcept { return state_.cap; }
+  /// Frees behind all work of the device. Only its owner and `record` are for others.
+  [[nodiscard]] all_work& behind_all() noexcept { return all_work_; }
+  [[nodiscard]] const all_work& behind_all() const noexcept { return all_work_; }
+
+  // --- streams and captures; each takes the lock -------------------------------------------------------------
+  // Keys are `streams().key_of`'s, the same in every arena of one device.
+  status stream_release(std::uint64_t key);
+  /// `has_begun`: the stream captures already, so that nothing may be recorded here.
+  status capture_begin(stream_ref s, std::uint64_t key, bool has_begun = false);
+  result<std::uint64_t> capture_end(std::uint64_t key);
+  status graph_release(std::uint64_t graph);
+  /// `graph_release` closes it.
+  result<std::uint64_t> open_region(stream_ref s, std::uint64_t key);
+  /// Between two captures of one stream, the second of which has begun: as while one is under way.
+  void forbid_fences(bool yes);
+  /// While a capture is under way on another device.
+  void forbid_foreign_fences(bool yes);
+  /// From here on `all` stands for everything that the device is given (all_work.hpp). Once, before the first request.
+  status stand_for_all_work(stream_ref all);
+  void on_out_of_memory(const oom_callback& callback);
 
   // --- a request and a free ----------------------------------------------------------------------------------
   /// What the policy takes ahead of demand, taken now, where that has not been done. The driver's error, where it is
@@ -48,6 +70,8 @@ class arena {
   void given_up(block_index i, owner_id o) GPUMEM_UNDER_LOCK;
   /// Frees a block that no other stream uses.
   void take_back(block_index i, owner_id o) noexcept GPUMEM_UNDER_LOCK;
+  /// Frees what was freed behind all work of the device; the fence is its own from here on.
+  void take_back_behind(std::span<const block_index> blocks, fence behind) noexcept GPUMEM_UNDER_LOCK;
   /// Other streams use it, and its free has to wait for these.
   [[nodiscard]] bool has_uses(block_index i) const GPUMEM_UNDER_LOCK { return state_.uses.any(i); }
   void free_behind_uses(arena_lock& lock, block_index i, owner_id o) GPUMEM_UNDER_LOCK;
@@ -56,23 +80,8 @@ class arena {
   [[nodiscard]] owner_id prepare_use(block_index i, stream_ref s, std::uint64_t key) GPUMEM_UNDER_LOCK;
   void add_use(block_index i, owner_id user) noexcept GPUMEM_UNDER_LOCK { state_.uses.add(i, user); }
 
-  // --- streams and captures ----------------------------------------------------------------------------------
-  status stream_gone(arena_lock& lock, std::uint64_t key) GPUMEM_UNDER_LOCK;
-  /// `has_begun`: the stream captures already, so that nothing may be recorded here.
-  status capture_begin(arena_lock& lock, stream_ref s, std::uint64_t key, bool has_begun) GPUMEM_UNDER_LOCK;
-  result<std::uint64_t> capture_end(std::uint64_t key) GPUMEM_UNDER_LOCK;
-  status graph_gone(arena_lock& lock, std::uint64_t graph) GPUMEM_UNDER_LOCK;
-  result<std::uint64_t> open_region(stream_ref s, std::uint64_t key) GPUMEM_UNDER_LOCK {
-    return state_.streams.open_region(s, key);
-  }
-  /// Between two captures of one stream, the second of which has begun: as while one is under way.
-  void forbid_fences(arena_lock& lock, bool yes) GPUMEM_UNDER_LOCK;
-  /// While a capture is under way on another device.
-  void forbid_foreign_fences(arena_lock& lock, bool yes) GPUMEM_UNDER_LOCK;
-
   // --- what is short, and what goes --------------------------------------------------------------------------
   trim_result trim(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK { return trimmer_.trim(lock, bytes); }
-  void on_out_of_memory(const oom_callback& callback) GPUMEM_UNDER_LOCK { ladder_.add_callback(callback); }
   /// Why a request failed, but for the statistics.
   void explain(const pending_request& w, oom_report* report) const GPUMEM_UNDER_LOCK;
   /// What the device and the group say of it, asked without the lock.
@@ -102,6 +111,7 @@ class arena {
   mutable checked_mutex mutex_;
   arena_state state_;
   fence_calls fences_;
+  all_work all_work_;
   pager pager_;
   foresight foresight_;
   growth growth_;

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <limits>
 
+#include "behind_all_work.hpp"
 #include "bits.hpp"
 #include "captures.hpp"
 #include "exit_report.hpp"
@@ -154,7 +155,8 @@ class pooled_allocator final : public allocator {
   }
 
   status stream_release(stream_ref s) override try {
-    return at_each_that_knows(pools_, s, nullptr, [](pool& p, std::uint64_t key) { return p.stream_release(key); });
+    return at_each_that_knows(pools_, s, nullptr,
+                              [](pool& p, std::uint64_t key) { return p.below().stream_release(key); });
   } catch (...) {
     return status::of_current_exception();
   }
@@ -183,11 +185,11 @@ class pooled_allocator final : public allocator {
   result<std::uint64_t> open_region(int device, stream_ref s) override {
     return with_pool<result<std::uint64_t>>(device, [s](const placed_pool& p) -> result<std::uint64_t> {
       const result<std::uint64_t> key = p.it->key_of(s);
-      return key ? p.it->open_region(s, *key) : key;
+      return key ? p.it->below().open_region(s, *key) : key;
     });
   }
   status close_region(int device, std::uint64_t region) override {
-    return with_pool<status>(device, [region](const placed_pool& p) { return p.it->graph_release(region); });
+    return with_pool<status>(device, [region](const placed_pool& p) { return p.it->below().graph_release(region); });
   }
   result<std::vector<segment_view>> segments(int device) const override {
     return with_pool<result<std::vector<segment_view>>>(device, [](const placed_pool& p) { return p.it->segments(); });
@@ -215,7 +217,7 @@ class pooled_allocator final : public allocator {
     std::uint64_t others = 0;
     for (const placed_pool& other : pools_) {
       if (other.it.get() != &p && other.on == pools_[static_cast<std::size_t>(device)].on) {
-        others += other.it->limit();
+        others += other.it->below().cap().limit();
       }
     }
     const std::uint64_t total = p.config().total_bytes;
@@ -232,7 +234,7 @@ class pooled_allocator final : public allocator {
     return status::of_current_exception();
   }
   void on_out_of_memory(oom_callback callback) override {
-    for (const placed_pool& p : pools_) p.it->on_out_of_memory(callback);
+    for (const placed_pool& p : pools_) p.it->below().on_out_of_memory(callback);
   }
 
   const std::vector<logical_device>& devices() const noexcept override { return devices_; }
@@ -268,6 +270,15 @@ class pooled_allocator final : public allocator {
     return each_recorder([](allocation_recorder& r, std::size_t) { return r.flush(); });
   } catch (...) {
     return status::of_current_exception();
+  }
+  status stand_for_all_work(stream_ref all) {
+    for (const placed_pool& p : pools_) {
+      if (status ok = p.it->below().stand_for_all_work(all); !ok) return ok;
+    }
+    return {};
+  }
+  bool free_behind_all_work(address at) noexcept {
+    return std::ranges::any_of(pools_, [at](const placed_pool& p) { return p.it->free_behind_all_work(at); });
   }
   /// Once: each pool that takes everything does so, but that of `used`, which its own request has opened.
   void take_ahead(int used) {
@@ -443,6 +454,12 @@ result<std::vector<segment_view>> allocator::segments(int /*device*/) const { re
 status allocator::reset_peak_reserved(int /*device*/) { return not_offered(); }
 status allocator::enable_peer(int /*device*/, int /*physical_ordinal*/) { return not_offered(); }
 
+status stand_for_all_work(allocator& of, stream_ref all) {
+  return without_exceptions([&] { return static_cast<pooled_allocator&>(of).stand_for_all_work(all); });
+}
+bool free_behind_all_work(allocator& of, void* p) noexcept {
+  return static_cast<pooled_allocator&>(of).free_behind_all_work(to_address(p));
+}
 void take_ahead_of_use(allocator& of) { static_cast<pooled_allocator&>(of).take_ahead(-1); }
 
 result<std::unique_ptr<allocator>> allocator::open(std::span<device* const> devices, const settings& with) {

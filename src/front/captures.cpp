@@ -74,7 +74,7 @@ result<captures::begun_in> captures::begin_on(stream_ref s, const device* on) {
   begun_in begun;
   begun.reserve(pools_.size());
   status ok = at_each_that_knows(pools_, s, on, [s, on, &begun](pool& p, std::uint64_t key) {
-    status one = p.capture_begin(s, key, on != nullptr);
+    status one = p.below().capture_begin(s, key, on != nullptr);
     if (one.ok()) begun.emplace_back(&p, key);
     return one;
   });
@@ -86,7 +86,8 @@ result<captures::begun_in> captures::begin_on(stream_ref s, const device* on) {
 // What has begun ends, and its empty graph with it.
 void captures::free_to_cache(const begun_in& begun) {
   for (const auto& [p, key] : begun) {
-    if (const result<std::uint64_t> graph = p->capture_end(key)) static_cast<void>(p->graph_release(*graph));
+    if (const result<std::uint64_t> graph = p->below().capture_end(key))
+      static_cast<void>(p->below().graph_release(*graph));
   }
 }
 
@@ -94,7 +95,7 @@ void captures::free_to_cache(const begun_in& begun) {
 void captures::forbid_foreign_fences(const begun_in& capturing, bool yes) {
   for (const placed_pool& p : pools_) {
     if (std::ranges::find(capturing, p.it.get(), &begun_in::value_type::first) == capturing.end()) {
-      p.it->forbid_foreign_fences(yes);
+      p.it->below().forbid_foreign_fences(yes);
     }
   }
 }
@@ -124,7 +125,8 @@ result<graph_ref> captures::end_of(const capture_log::entry& open) {
   const graph_ref left = take_number();
   status first;
   for (const auto& [p, key] : open.in) {
-    const result<std::uint64_t> part = without_exceptions([&, in = p, of = key] { return in->capture_end(of); });
+    const result<std::uint64_t> part =
+        without_exceptions([&, in = p, of = key] { return in->below().capture_end(of); });
     if (part) {
       parts.push_back({p, *part});
     } else if (first.ok()) {
@@ -159,7 +161,7 @@ status captures::release_parts(graph_ref g) {
   }
   status first;
   for (const graph_part& part : parts) {
-    status ok = without_exceptions([&] { return part.in->graph_release(part.number); });
+    status ok = without_exceptions([&] { return part.in->below().graph_release(part.number); });
     if (!ok && first.ok()) first = std::move(ok);
   }
   return first;
@@ -190,7 +192,7 @@ class without_fences {
  private:
   void forbid(bool yes) {
     for (const placed_pool& p : pools_) {
-      if (p.on == &on_) p.it->forbid_fences(yes);
+      if (p.on == &on_) p.it->below().forbid_fences(yes);
     }
   }
   const std::vector<placed_pool>& pools_;

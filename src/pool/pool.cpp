@@ -20,11 +20,36 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
                  fmt::format("out of memory on pool {} ({}); the host has no memory for the report", config_.name,
                              config_.policy_name)} {}
 
+pool::~pool() {
+  cache_.close();
+  const bool usable = device_.condition() == device_condition::usable;
+  if (usable && arena_.behind_all().owner() != idle_owner) cache_.reclaim_all();  // whose fences are the device's
+}
+
 bool pool::free_to_cache(address at, const release& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   if (!stated.stream) return cache_.free_of_any_stream(at, stated);
   const stream_order& streams = arena_.streams();
   return streams.key_is_known(*stated.stream) && cache_.free_by_key(at, streams.known_key(*stated.stream), stated);
+}
+
+// A capture that nobody tells of would be spoilt by the fence: under `query` such frees come by the lock.
+bool pool::free_behind_all_work(address at) noexcept {
+  if (arena_.behind_all().owner() == idle_owner || config_.stream_ids != stream_id_mode::notify) return false;
+  if (device_.condition() != device_condition::usable) return false;
+  const block_cache::aside how = cache_.free_aside(at);
+  if (how != block_cache::aside::fence_due) return how == block_cache::aside::taken;
+  // Where something captures, a fence is recorded when memory is wanted.
+  const std::optional<fence> behind = arena_.behind_all().record();
+  if (behind && !cache_.fence_aside(*behind)) device_.drop(*behind);
+  return true;
+}
+
+// A free behind all work that came by the lock: a fence is recorded behind as many of these as behind those set aside.
+void pool::fence_all_work(arena_lock& lock, std::uint64_t bytes) {
+  unfenced_.bytes += bytes;
+  if (++unfenced_.frees < frees_aside::frees_a_fence && unfenced_.bytes < frees_aside::bytes_a_fence) return;
+  if (arena_.behind_all().cover(lock)) unfenced_ = {};
 }
 
 class_room pool::room_of(unsigned klass) const noexcept {
@@ -51,7 +76,8 @@ bool pool::is_plain(owner_id o, std::uint64_t bytes) const noexcept {
 }
 
 bool pool::cacheable(owner_id o, std::uint64_t bytes) const noexcept {
-  return is_plain(o, bytes) && arena_.streams().captures() == 0 && !arena_.streams()[o].gone;
+  return is_plain(o, bytes) && arena_.streams().captures() == 0 && !arena_.streams()[o].gone &&
+         o != arena_.behind_all().owner();
 }
 
 status pool::open_ahead() {
@@ -78,6 +104,7 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
   result<pending_request> w = arena_.prepare(r, rounded, key);
   if (!w) return w.why();
   if (mine != nullptr) {
+    cache_.bring_aside(*mine);
     if (aligned && cacheable(w->owner, rounded)) {
       *at = cache_.refill(*mine, {w->owner, streams[w->owner].key}, rounded, r.bytes);
       if (*at != 0) return {};
@@ -203,11 +230,12 @@ status pool::release_block(address at, const release& stated) {
   if (arena_.has_uses(i)) {
     cache_.pointers().erase(seen.at);
     arena_.free_behind_uses(lock, i, o);
-    return {};
+  } else {
+    const bool kept =
+        mine != nullptr && cacheable(o, b.bytes) && cache_.keep(*mine, seen.at, {o, streams[o].key}, b.bytes, b.klass);
+    if (!kept) cache_.return_block(seen.at, o);
   }
-  const bool kept =
-      mine != nullptr && cacheable(o, b.bytes) && cache_.keep(*mine, seen.at, {o, streams[o].key}, b.bytes, b.klass);
-  if (!kept) cache_.return_block(seen.at, o);
+  if (o == arena_.behind_all().owner()) fence_all_work(lock, requested);
   return {};
 }
 
@@ -233,45 +261,6 @@ status pool::record_use(address at, stream_ref s) {
   return {};
 }
 
-status pool::stream_release(std::uint64_t key) {
-  arena_lock lock{arena_.mutex()};
-  ++arena_.counts().locks;
-  return arena_.stream_gone(lock, key);
-}
-
-status pool::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
-  arena_lock lock{arena_.mutex()};
-  ++arena_.counts().locks;
-  return arena_.capture_begin(lock, s, key, has_begun);
-}
-
-result<std::uint64_t> pool::capture_end(std::uint64_t key) {
-  const arena_lock lock{arena_.mutex()};
-  ++arena_.counts().locks;
-  return arena_.capture_end(key);
-}
-
-status pool::graph_release(std::uint64_t graph) {
-  arena_lock lock{arena_.mutex()};
-  return arena_.graph_gone(lock, graph);
-}
-
-result<std::uint64_t> pool::open_region(stream_ref s, std::uint64_t key) {
-  const arena_lock lock{arena_.mutex()};
-  return arena_.open_region(s, key);
-}
-
-void pool::forbid_fences(bool yes) {
-  arena_lock lock{arena_.mutex()};
-  ++arena_.counts().locks;
-  arena_.forbid_fences(lock, yes);
-}
-
-void pool::forbid_foreign_fences(bool yes) {
-  arena_lock lock{arena_.mutex()};
-  arena_.forbid_foreign_fences(lock, yes);
-}
-
 trim_result pool::trim(std::uint64_t bytes) {
   arena_lock lock{arena_.mutex()};
   ++arena_.counts().locks;
@@ -290,11 +279,6 @@ limit_result pool::set_limit(std::uint64_t limit_bytes) {
   const auto stopped = cache_.stop();
   out.live_bytes = stats_of_stopped().live_bytes;
   return out;
-}
-
-void pool::on_out_of_memory(const oom_callback& callback) {
-  const arena_lock lock{arena_.mutex()};
-  arena_.on_out_of_memory(callback);
 }
 
 }  // namespace gpumem

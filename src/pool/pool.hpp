@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "arena.hpp"
@@ -30,7 +31,7 @@ class pool final : private arena_below, private caches_above {
   /// `on` must outlive the pool. Takes nothing from the device yet.
   pool(device& on, pool_config config, std::unique_ptr<policy> decides);
   /// Returns every segment to the device; no other call may be under way.
-  ~pool() { cache_.close(); }
+  ~pool();
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
 
@@ -41,6 +42,9 @@ class pool final : private arena_below, private caches_above {
   }
   /// Without the lock: true where this thread's cache took the block.
   [[nodiscard]] bool free_to_cache(address at, const release& stated) noexcept;
+  /// Without the lock: true where this thread has set aside a free behind all work of the device (all_work.hpp); else
+  /// `release_block` is to be asked.
+  [[nodiscard]] bool free_behind_all_work(address at) noexcept;
 
   /// What the policy takes ahead of demand, taken now (`arena::open`).
   status open_ahead();
@@ -51,20 +55,12 @@ class pool final : private arena_below, private caches_above {
   status release_block(address at, const release& stated);
   status record_use(address at, stream_ref s);
 
-  /// What stands for the stream in the next three, the same in every pool of one device.
+  /// Streams, captures, regions and callbacks, which are the arena's alone.
+  [[nodiscard]] arena& below() noexcept { return arena_; }
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const { return arena_.streams().key_of(s); }
-  status stream_release(std::uint64_t key);
-  status capture_begin(stream_ref s, std::uint64_t key, bool has_begun = false);
-  result<std::uint64_t> capture_end(std::uint64_t key);
-  status graph_release(std::uint64_t graph);
-  /// `graph_release` closes it.
-  result<std::uint64_t> open_region(stream_ref s, std::uint64_t key);
-  void forbid_fences(bool yes);
-  void forbid_foreign_fences(bool yes);
 
   trim_result trim(std::uint64_t bytes);
   limit_result set_limit(std::uint64_t limit_bytes);
-  void on_out_of_memory(const oom_callback& callback);
   void count_misuse();
 
   /// True where a segment of this pool covers the address.
@@ -75,11 +71,13 @@ class pool final : private arena_below, private caches_above {
   void reset_peak_reserved();
   [[nodiscard]] status check() const;
   [[nodiscard]] const pool_config& config() const noexcept { return config_; }
-  [[nodiscard]] std::uint64_t limit() const noexcept { return arena_.cap().limit(); }
 
  private:
   // What the caches ask of the arena, and the arena of the caches.
   void take_back(block_index i, owner_id o) noexcept GPUMEM_UNDER_LOCK override { arena_.take_back(i, o); }
+  void take_back_behind(std::span<const block_index> blocks, fence behind) noexcept GPUMEM_UNDER_LOCK override {
+    arena_.take_back_behind(blocks, behind);
+  }
   [[nodiscard]] std::uint64_t out_bytes() const noexcept GPUMEM_UNDER_LOCK override {
     return arena_.blocks().totals().live_bytes;
   }
@@ -97,6 +95,7 @@ class pool final : private arena_below, private caches_above {
   address hand_out(block_index i, owner_id o, std::uint64_t requested_bytes) GPUMEM_UNDER_LOCK;
   status out_of_memory(arena_lock& lock, const request& r, const pending_request& w,
                        oom_slot* refusal) GPUMEM_UNDER_LOCK;
+  void fence_all_work(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
   status why_not_live(address at, const pointer_map::lookup& seen) const GPUMEM_UNDER_LOCK;
   status not_in_live_block(address at) const;
   [[nodiscard]] owner_word held_as(block_index i) const noexcept GPUMEM_UNDER_LOCK;
@@ -108,7 +107,11 @@ class pool final : private arena_below, private caches_above {
   device& device_;
   block_cache cache_;
   arena arena_;
-  status no_report_;  // of a request that fails where the host has no memory for a report
+  struct {
+    std::uint32_t frees = 0;
+    std::uint64_t bytes = 0;
+  } unfenced_ GPUMEM_GUARDED_BY(under_arena_lock);  // behind all work, by the lock, since a fence was recorded
+  status no_report_;                                // of a request that fails where the host has no memory for a report
 };
 
 }  // namespace gpumem

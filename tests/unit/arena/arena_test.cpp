@@ -80,11 +80,8 @@ TEST(arena, a_stream_that_ends_leaves_its_memory_to_others) {
   small_arena x;
   const address a = x.tested.take(2 * mib, x.one);
   x.tested.give(a);
-  const auto gone = [&](std::uint64_t key) {
-    return x.tested.locked([&](arena& in, arena_lock& lock) GPUMEM_UNDER_LOCK { return in.stream_gone(lock, key); });
-  };
-  EXPECT_TRUE(gone(*x.tested.key_of(x.one)).ok());
-  EXPECT_TRUE(gone(12'345).ok()) << "one that was never seen";
+  EXPECT_TRUE((*x.tested).stream_release(*x.tested.key_of(x.one)).ok());
+  EXPECT_TRUE((*x.tested).stream_release(12'345).ok()) << "one that was never seen";
   EXPECT_EQ(x.tested.told_to_forget.size(), 1U);
   EXPECT_EQ(x.tested.take(2 * mib, x.two), a);
 }
@@ -94,24 +91,22 @@ TEST(arena, what_a_capture_allocates_is_its_graphs_until_that_is_gone) {
   const address before = x.tested.take(2 * mib, x.one);
   x.tested.give(before);
   const std::uint64_t key = *x.tested.key_of(x.one);
-  ASSERT_TRUE(x.tested.capture_begin(x.one, key).ok());
+  ASSERT_TRUE((*x.tested).capture_begin(x.one, key).ok());
   ASSERT_TRUE(x.device.begin_capture(x.one).ok());
   EXPECT_THAT(x.tested.told_to_forget, testing::ElementsAre(idle_owner));
   const address inside = x.tested.take(2 * mib, x.one);
   EXPECT_NE(inside, before) << "a capture waits for nothing, and its own stream's memory is not the graph's";
-  const auto locked = [&](auto act) { return x.tested.locked(act); };
-  EXPECT_EQ(locked([&](arena& in, arena_lock& lock) GPUMEM_UNDER_LOCK { return in.stream_gone(lock, key); }).code(),
-            errc::invalid_argument);
+  EXPECT_EQ((*x.tested).stream_release(key).code(), errc::invalid_argument);
   x.tested.give(inside);
   EXPECT_EQ(x.tested.take(2 * mib, x.one), inside) << "freed within the capture";
   x.tested.give(inside);
   ASSERT_TRUE(x.device.end_capture(x.one).ok());
-  const result<std::uint64_t> graph = x.tested.capture_end(key);
+  const result<std::uint64_t> graph = (*x.tested).capture_end(key);
   ASSERT_TRUE(graph.ok());
-  EXPECT_FALSE(x.tested.capture_end(key).ok());
-  EXPECT_FALSE(x.tested.capture_end(77'777).ok());
+  EXPECT_FALSE((*x.tested).capture_end(key).ok());
+  EXPECT_FALSE((*x.tested).capture_end(77'777).ok());
   EXPECT_NE(x.tested.take(2 * mib, x.one), inside) << "the graph may run again";
-  EXPECT_TRUE(locked([&](arena& in, arena_lock& lock) GPUMEM_UNDER_LOCK { return in.graph_gone(lock, *graph); }).ok());
+  EXPECT_TRUE((*x.tested).graph_release(*graph).ok());
   EXPECT_EQ(x.tested.take(2 * mib, x.one), inside);
 }
 
@@ -126,8 +121,7 @@ TEST(arena, a_region_places_its_blocks_where_it_is_told) {
     return std::pair{at, done};
   };
   EXPECT_THAT(ask(99, 0).second.message(), HasSubstr("region 99 of pool 0 is not open"));
-  const std::uint64_t region = *x.tested.locked(
-      [&](arena& in, arena_lock&) GPUMEM_UNDER_LOCK { return in.open_region(x.one, *in.streams().key_of(x.one)); });
+  const std::uint64_t region = *(*x.tested).open_region(x.one, *x.tested.key_of(x.one));
   const address a = ask(region, 0).first;
   ASSERT_NE(a, 0U);
   EXPECT_EQ(ask(region, a).second.code(), errc::unsupported);
@@ -142,10 +136,8 @@ TEST(arena, while_fences_are_forbidden_none_is_recorded) {
   const address a = x.tested.take(2 * mib, x.one);
   x.tested.give(a);
   const auto forbid = [&](bool yes) {
-    x.tested.locked([&](arena& in, arena_lock& lock) GPUMEM_UNDER_LOCK {
-      in.forbid_fences(lock, yes);
-      in.forbid_foreign_fences(lock, yes);
-    });
+    (*x.tested).forbid_fences(yes);
+    (*x.tested).forbid_foreign_fences(yes);
   };
   forbid(true);
   EXPECT_NE(x.tested.take(2 * mib, x.two), a);
@@ -154,6 +146,36 @@ TEST(arena, while_fences_are_forbidden_none_is_recorded) {
   forbid(false);
   EXPECT_EQ(x.tested.take(2 * mib, x.two), a);
   EXPECT_EQ(x.tested.stats().fences, 1U);
+}
+
+TEST(arena, a_batch_behind_all_work_is_free_when_its_fence_is_done_whatever_comes_later) {
+  small_arena x;
+  const stream_ref all = x.device.create_stream();
+  ASSERT_TRUE((*x.tested).stand_for_all_work(all).ok());
+  const address a = x.tested.take(2 * mib, x.one);
+  const address b = x.tested.take(2 * mib, x.one);
+  x.device.enqueue(x.one, 1'000'000);
+  all_work& behind = (*x.tested).behind_all();
+  const std::optional<fence> f = behind.record();
+  ASSERT_TRUE(f);
+  const auto back = [&](address at, fence after) {
+    x.tested.locked([&](arena& in, arena_lock&) GPUMEM_UNDER_LOCK {
+      const block_index i = in.blocks().containing(at);
+      in.take_back_behind({&i, 1}, after);
+    });
+  };
+  back(a, *f);
+  back(b, {});
+  x.device.advance_by(2'000'000);
+  x.device.enqueue(x.one, 1'000'000'000);
+  EXPECT_EQ(x.tested.take(2 * mib, x.two), a);
+  EXPECT_EQ(x.tested.stats().device_waits, 0U);
+  EXPECT_EQ(x.tested.take(2 * mib, x.two), b);
+  EXPECT_EQ(x.tested.stats().device_waits, 1U) << "it had no fence yet";
+  EXPECT_TRUE(x.tested.locked([&](arena&, arena_lock& lock) GPUMEM_UNDER_LOCK { return behind.cover(lock); }));
+  (*x.tested).forbid_fences(true);
+  EXPECT_FALSE(behind.record()) << "something captures";
+  (*x.tested).forbid_fences(false);
 }
 
 TEST(arena, says_of_every_block_what_it_is) {

@@ -74,14 +74,8 @@ class lone_arena final : public caches_above {
   }
 
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const { return arena_.streams().key_of(s); }
-  status capture_begin(stream_ref s, std::uint64_t key) {
-    arena_lock lock{arena_.mutex()};
-    return arena_.capture_begin(lock, s, key, false);
-  }
-  result<std::uint64_t> capture_end(std::uint64_t key) {
-    const arena_lock lock{arena_.mutex()};
-    return arena_.capture_end(key);
-  }
+  /// What takes the lock itself.
+  [[nodiscard]] arena& operator*() { return arena_; }
   trim_result trim(std::uint64_t bytes) {
     arena_lock lock{arena_.mutex()};
     return arena_.trim(lock, bytes);

@@ -283,12 +283,12 @@ TEST(paging, nothing_is_unmapped_while_a_stream_captures) {
   const address wall = p.take(2 * page);
   p.give(a);
   const std::uint64_t key = *p.tested.key_of(s);
-  ASSERT_TRUE(p.tested.capture_begin(s, key).ok());
+  ASSERT_TRUE((*p.tested).capture_begin(s, key).ok());
   ASSERT_TRUE(p.device.begin_capture(s).ok());
   EXPECT_NE(p.take(3 * page, s), 0U) << "new pages, beyond what the policy would make";
   EXPECT_EQ(p.calls(device_call::unmap), 0U);
   ASSERT_TRUE(p.device.end_capture(s).ok());
-  const auto graph = p.tested.capture_end(key);
+  const auto graph = (*p.tested).capture_end(key);
   ASSERT_TRUE(graph.ok());
   p.give(wall);
 }

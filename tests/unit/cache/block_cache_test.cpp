@@ -308,6 +308,39 @@ TEST(block_cache, the_table_doubles_with_every_cache_emptied) {
   for (const address at : live) EXPECT_NE(a.cache.pointers().find(at).of, nullptr);
 }
 
+TEST(block_cache, frees_behind_all_work_wait_in_batches_until_they_are_brought_to_the_arena) {
+  using aside = block_cache::aside;
+  fake_arena a;
+  std::vector<address> live;
+  for (int k = 0; k < 17; ++k) live.push_back(a.allocate(4096));
+  const std::uint64_t out = a.out;
+  for (int k = 0; k < 15; ++k) EXPECT_EQ(a.cache.free_aside(live[static_cast<std::size_t>(k)]), aside::taken);
+  EXPECT_EQ(a.cache.free_aside(live[0]), aside::refused) << "a second free";
+  EXPECT_EQ(a.cache.free_aside(live[15]), aside::fence_due);
+  const fence behind = *a.device.record_context();
+  EXPECT_TRUE(a.cache.fence_aside(behind));
+  EXPECT_EQ(a.cache.free_aside(live[16]), aside::taken);
+  EXPECT_EQ(a.sums().held_blocks, 17U);
+  EXPECT_EQ(a.out, out) << "nothing has come back";
+  {
+    const std::lock_guard held{a.lock};
+    a.cache.bring_aside(*a.cache.mine());
+  }
+  EXPECT_EQ(a.came_back, 16U) << "the batch that is complete";
+  EXPECT_EQ(a.fenced, 16U);
+  EXPECT_FALSE(a.cache.fence_aside({})) << "there is none that it could be of";
+  const std::lock_guard held{a.lock};
+  std::uint64_t seen = 0;
+  {
+    const auto stopped = a.cache.stop();
+    a.cache.for_each_held([&seen](slot_index, std::uint32_t units, owner_id) { seen += units; });
+  }
+  EXPECT_EQ(seen, 4096U / 512) << "the one that waits";
+  EXPECT_TRUE(a.cache.reclaim_all());
+  EXPECT_EQ(a.came_back, 17U);
+  EXPECT_EQ(a.fenced, 16U);
+}
+
 // Under ThreadSanitizer: hits of several threads while one empties all caches again and again.
 TEST(block_cache, hits_and_flushes_at_the_same_time_lose_no_block) {
   fake_arena a;

@@ -33,6 +33,11 @@ class fake_arena final : public arena_below {
     out -= blocks[i].bytes;
     ++came_back;
   }
+  void take_back_behind(std::span<const block_index> batch, fence behind) noexcept override {
+    for (const block_index i : batch) take_back(i, blocks[i].owner);
+    fenced += behind ? batch.size() : 0;
+    if (behind) device.drop(behind);
+  }
   [[nodiscard]] std::uint64_t out_bytes() const noexcept override { return out; }
   [[nodiscard]] class_room room_of(unsigned) const noexcept override {
     class_room r = room;
@@ -97,6 +102,7 @@ class fake_arena final : public arena_below {
   class_room room{.bytes = gib, .segment_bytes = gib};
   std::uint64_t out = 0;
   std::uint64_t came_back = 0;
+  std::uint64_t fenced = 0;  // of these, by batches that had a fence
   std::uint64_t ended_allocations = 0;
   std::uint64_t ended_frees = 0;
   std::uint64_t ended_requested_bytes = 0;
