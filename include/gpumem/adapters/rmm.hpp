@@ -1,11 +1,11 @@
-/// The bridge to RMM up to 26.04: a `device_memory_resource` that RMM's containers and RAPIDS take.
+/// A `device_memory_resource` for RMM up to 26.04, its containers and RAPIDS.
 ///
 ///   gpumem::rmm_resource memory{allocator};                           // or {allocator, device}
 ///   rmm::mr::set_current_device_resource(&memory);
 ///
-/// RMM 26.06 has no such base any more: there a `gpumem::cuda_resource` (cuda_mr.hpp) is a resource as it is, and
-/// `rmm::mr::set_current_device_resource` takes it. The allocator must outlive it, and it must outlive what is
-/// allocated from it. Any thread.
+/// RMM 26.06 removed this base class; pass a `gpumem::cuda_resource` (cuda_mr.hpp) to
+/// `rmm::mr::set_current_device_resource` there. The allocator must outlive the resource, and the resource must outlive
+/// its allocations. Any thread.
 #pragma once
 
 #include <cstddef>
