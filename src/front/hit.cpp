@@ -1,4 +1,5 @@
-// What the inline functions of an allocator call: the thread's cache first, then `do_allocate` and `do_deallocate`.
+// The out-of-line part of the allocator's inline functions: tries the thread's cache, then `do_allocate` and
+// `do_deallocate`.
 #include <utility>
 
 #include "gpumem/allocator.hpp"

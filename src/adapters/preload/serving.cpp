@@ -381,7 +381,7 @@ void take_every_device(const served_device& used) noexcept {
   if (!untouched.load(std::memory_order_relaxed) || !untouched.exchange(false, std::memory_order_acq_rel)) return;
   open_unused_devices();
   for_each_device([&used](const served_device& d) {
-    if (&d != &used && !d.dedicated) take_ahead_of_use(*d.memory);
+    if (&d != &used && !d.dedicated) preallocate_pools(*d.memory);
   });
 }
 
