@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "block_ids.hpp"
+#include "gpumem/device.hpp"
 
 namespace gpumem {
 
@@ -21,6 +23,9 @@ class arena_below {
  public:
   /// Takes back a block that a cache held: it is free again, in the order of `o`.
   virtual void take_back(block_index i, owner_id o) noexcept = 0;
+  /// Takes back what was freed behind all work of the device. `behind` was recorded when the last of these was freed,
+  /// and is the callee's from here on; none where that could not be.
+  virtual void take_back_behind(std::span<const block_index> blocks, fence behind) noexcept = 0;
   /// Bytes of all blocks that are out: the program's and those in caches.
   [[nodiscard]] virtual std::uint64_t out_bytes() const noexcept = 0;
   [[nodiscard]] virtual class_room room_of(unsigned klass) const noexcept = 0;

@@ -6,6 +6,7 @@
 #include "block_cache.hpp"
 
 #include <algorithm>
+#include <array>
 #include <new>
 
 namespace gpumem {
@@ -229,6 +230,22 @@ void block_cache::return_block(slot_index slot, owner_id o) noexcept {
   below_.take_back(block, o);
 }
 
+// `all`: those without a fence, too.
+void block_cache::bring_aside(thread_cache& c, bool all) noexcept {
+  c.aside.take(all, [&](const frees_aside::batch& b) {
+    std::array<block_index, frees_aside::frees_a_fence> blocks{};
+    for (std::uint32_t k = 0; k < b.count; ++k) {
+      blocks[k] = pointers_.block_of(b.held[k]);
+      pointers_.erase(b.held[k]);
+    }
+    c.figures.aside_bytes -= b.bytes;
+    c.figures.held_bytes -= b.bytes;
+    in_caches_bytes_ -= b.bytes;
+    c.figures.emptied += b.count;
+    below_.take_back_behind({blocks.data(), b.count}, b.behind);
+  });
+}
+
 bool block_cache::reclaim_all() {
   const std::uint32_t out = pointers_.size();
   const auto stopped = stop();
@@ -240,6 +257,7 @@ void block_cache::empty_stopped() noexcept {
   for (const auto& c : caches_.all()) {
     fold(*c);
     for (owner_id o = 0; o < c->owners(); ++o) empty(*c, o);
+    bring_aside(*c, true);
   }
   for (owner_id o = 0; o < depot_.owners(); ++o) empty_depot(o);
 }
@@ -263,6 +281,7 @@ void block_cache::end(thread_cache& of, std::uint64_t* allocations, std::uint64_
                       std::uint64_t* requested_bytes) {
   fold(of);
   for (owner_id o = 0; o < of.owners(); ++o) empty(of, o);
+  bring_aside(of, true);
   *allocations += of.allocations();
   *frees += of.figures.frees;
   *requested_bytes += of.figures.requested_bytes;
@@ -312,6 +331,12 @@ void block_cache::for_each_held(const std::function<void(slot_index, std::uint32
       for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
         const stream_cache::bin& bin = s->at(at);
         for (std::uint32_t k = 0; k < bin.count; ++k) each(bin.held[k], bin.units, o);
+      }
+    }
+    for (const frees_aside::batch& b : c->aside.batches()) {
+      for (const slot_index i : b.slots()) {
+        const owner_word w = pointers_[i].read();
+        each(i, static_cast<std::uint32_t>(w.units()), w.owner());
       }
     }
   }

@@ -58,6 +58,15 @@ class block_cache {
   [[nodiscard]] bool free_by_key(address at, std::uint64_t key, const release& stated) noexcept;
   /// Where it names none.
   [[nodiscard]] bool free_of_any_stream(address at, const release& stated) noexcept;
+  enum class aside : std::uint8_t {
+    refused,    ///< nothing changed
+    taken,      ///< the block waits to be brought to the arena
+    fence_due,  ///< the same, and a fence is to be recorded behind it: `fence_aside`
+  };
+  /// Frees behind all work of the device, whatever stream the block is of.
+  [[nodiscard]] aside free_aside(address at) noexcept;
+  /// The fence that was due, recorded; false where it is nobody's, since the blocks are the arena's by now.
+  [[nodiscard]] bool fence_aside(fence f) noexcept;
 
   // --- under the lock --------------------------------------------------------------------------------------
   /// This thread's cache, with what happened in it since it was here last taken into account; null where caches are off
@@ -70,6 +79,10 @@ class block_cache {
   bool keep(thread_cache& mine, slot_index slot, cached_stream of, std::uint64_t bytes, unsigned klass);
   /// Before the arena serves a request of the thread or takes a block from it: looks at one bin, each fourth time.
   void age(thread_cache& mine);
+  /// Brings what the thread has freed aside to the arena: whole batches.
+  void bring_aside(thread_cache& mine) noexcept {
+    if (mine.aside.any_complete()) bring_aside(mine, false);
+  }
   /// A block that is out leaves the map and goes back to the arena.
   void return_block(slot_index slot, owner_id o) noexcept;
   /// All that caches and the depot hold goes back; false where that was nothing.
@@ -119,6 +132,7 @@ class block_cache {
   address pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
   [[nodiscard]] bool free_to_stream(thread_cache& mine, address at, const release* stated,
                                     const stream_cache* only) noexcept;
+  void bring_aside(thread_cache& c, bool all) noexcept;
   void fold(thread_cache& c) noexcept;
   void count(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
   [[nodiscard]] stream_cache* cache_for(thread_cache& mine, cached_stream of) noexcept;

@@ -6,6 +6,23 @@
 #include "block_cache.hpp"
 
 namespace gpumem {
+namespace {
+
+// False where another thread frees it at this moment, or the free is a second one, of what was here before.
+inline bool take_from_program(const pointer_map::lookup& seen, owner_word w, address at) noexcept {
+  if (!seen.of->change(w, w.cached())) return false;
+  if (seen.of->begin.load(std::memory_order_relaxed) == at) return true;
+  seen.of->write(w);
+  return false;
+}
+
+inline void note_free(cache_figures& f, owner_word w) noexcept {
+  ++f.frees;
+  f.requested_bytes -= w.requested_bytes();
+  f.handed_bytes -= static_cast<std::int64_t>(w.bytes());
+}
+
+}  // namespace
 
 // Requires that the thread is inside its cache. `only`: the cache of the stream that the caller named; null where none
 // was named.
@@ -22,17 +39,34 @@ inline bool block_cache::free_to_stream(thread_cache& mine, address at, const re
   cache_figures& f = mine.figures;
   const std::uint64_t limited = f.limited_bytes + bin_places::limited_bytes(w.units());
   if (limited > f.most_limited_bytes && bin_places::is_limited(w.units()) && f.limited_bytes != 0) return false;
-  if (!seen.of->change(w, w.cached())) return false;           // another thread frees it at this moment
-  if (seen.of->begin.load(std::memory_order_relaxed) != at) {  // a second free, of what was here before
-    seen.of->write(w);
-    return false;
-  }
+  if (!take_from_program(seen, w, at)) return false;
   bin->push(seen.at);
-  ++f.frees;
-  f.requested_bytes -= w.requested_bytes();
+  note_free(f, w);
   f.limited_bytes = limited;
-  f.handed_bytes -= static_cast<std::int64_t>(w.bytes());
   return true;
+}
+
+// Nobody can have the block before a fence is done, so any stream's will do, and any number of them.
+block_cache::aside block_cache::free_aside(address at) noexcept {
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return aside::refused;
+  const auto leave = [mine](aside how) { return mine->leave(), how; };
+  const pointer_map::lookup seen = pointers_.find(at);
+  const owner_word w = seen.word();
+  if (!w.plainly_live() || mine->aside.full()) return leave(aside::refused);
+  if (!take_from_program(seen, w, at)) return leave(aside::refused);
+  cache_figures& f = mine->figures;
+  note_free(f, w);
+  f.aside_bytes += w.bytes();
+  return leave(mine->aside.push(seen.at, w.bytes()) ? aside::fence_due : aside::taken);
+}
+
+bool block_cache::fence_aside(fence f) noexcept {
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return false;
+  const bool taken = mine->aside.fenced_by(f);
+  mine->leave();
+  return taken;
 }
 
 bool block_cache::free(thread_cache& mine, address at, const release* stated) noexcept {

@@ -14,6 +14,7 @@
 
 #include "asymmetric_fence.hpp"
 #include "block_ids.hpp"
+#include "frees_aside.hpp"
 #include "pointer_map.hpp"
 #include "stream_cache.hpp"
 
@@ -27,13 +28,14 @@ struct cache_figures {
   std::uint64_t limited_bytes = 0;       ///< held now, but for small blocks
   std::uint64_t most_limited_bytes = 0;  ///< the limit of that
   std::uint64_t frees = 0;               ///< taken in
+  std::uint64_t aside_bytes = 0;         ///< of these, in `aside` now
   // Under the lock only.
   std::uint64_t held_bytes = 0;  ///< when the thread was there last
   std::uint64_t filled = 0;      ///< blocks that came from the depot
   std::uint64_t emptied = 0;     ///< that went to it or to the heap
 
   /// Held when the thread was here last, in bins that count against no limit.
-  [[nodiscard]] std::uint64_t unlimited_bytes() const noexcept { return held_bytes - limited_bytes; }
+  [[nodiscard]] std::uint64_t unlimited_bytes() const noexcept { return held_bytes - limited_bytes - aside_bytes; }
 };
 
 class alignas(64) thread_cache {
@@ -131,6 +133,7 @@ class alignas(64) thread_cache {
         sum += s->at(at).count;
       }
     }
+    for (const frees_aside::batch& b : aside.batches()) sum += b.count;
     return sum;
   }
   /// Served from here: what came less what is left and what went.
@@ -161,6 +164,7 @@ class alignas(64) thread_cache {
 
  public:
   cache_figures figures;
+  frees_aside aside;
   std::uint32_t misses = 0;  ///< while large blocks were held
 
  private:

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <limits>
 
+#include "behind_all_work.hpp"
 #include "bits.hpp"
 #include "captures.hpp"
 #include "exit_report.hpp"
@@ -269,6 +270,15 @@ class pooled_allocator final : public allocator {
   } catch (...) {
     return status::of_current_exception();
   }
+  status stand_for_all_work(stream_ref all) {
+    for (const pool_slot& p : pools_) {
+      if (status ok = p.it->stand_for_all_work(all); !ok) return ok;
+    }
+    return {};
+  }
+  bool free_behind_all_work(address at) noexcept {
+    return std::ranges::any_of(pools_, [at](const pool_slot& p) { return p.it->free_behind_all_work(at); });
+  }
   /// Runs once: each pool that takes everything does so, except that of `used`, whose own request opens it.
   void preallocate(int used) {
     if (!untouched_.exchange(false, std::memory_order_acq_rel)) return;
@@ -443,6 +453,12 @@ result<std::vector<segment_view>> allocator::segments(int /*device*/) const { re
 status allocator::reset_peak_reserved(int /*device*/) { return not_offered(); }
 status allocator::enable_peer(int /*device*/, int /*physical_ordinal*/) { return not_offered(); }
 
+status stand_for_all_work(allocator& of, stream_ref all) {
+  return without_exceptions([&] { return static_cast<pooled_allocator&>(of).stand_for_all_work(all); });
+}
+bool free_behind_all_work(allocator& of, void* p) noexcept {
+  return static_cast<pooled_allocator&>(of).free_behind_all_work(to_address(p));
+}
 void preallocate_pools(allocator& of) { static_cast<pooled_allocator&>(of).preallocate(-1); }
 
 result<std::unique_ptr<allocator>> allocator::open(std::span<device* const> devices, const settings& with) {

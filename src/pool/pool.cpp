@@ -26,8 +26,8 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
       heap_{policy_.segment_classes()},
       streams_{on, heap_, config_.stream_ids},
       uses_{heap_, streams_, config_.name},
-      follower_{config_.plan != nullptr ? std::make_unique<plan::follower>(config_.plan) : nullptr} {
-  if (follower_ != nullptr) streams_.keep_idle_apart();
+      planned_{config_.plan} {
+  if (planned_.follows()) streams_.keep_idle_apart();
   if (on.info().page_bytes != 0) page_rules_ = policy_.pages(view());
   no_report_ = {errc::out_of_memory, fmt::format("out of memory on pool {} ({}); the host has no memory for the report",
                                                  config_.name, config_.policy_name)};
@@ -38,6 +38,7 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
 pool::~pool() {
   cache_.close();
   if (device_.condition() != device_condition::usable) return;  // the memory went with the device, or is the parent's
+  if (all_work_.owner != idle_owner) cache_.reclaim_all();      // whose fences are the device's
   return_everything_paged();
   for (const backed_segment& s : backed_) {
     if (s.bytes == 0) continue;
@@ -83,7 +84,7 @@ bool pool::plain_of(owner_id o, const stream_slot& slot, std::uint64_t bytes) no
 
 bool pool::cacheable(owner_id o, std::uint64_t bytes) const noexcept {
   const stream_slot& slot = streams_[o];
-  return plain_of(o, slot, bytes) && streams_.captures() == 0 && !slot.gone;
+  return plain_of(o, slot, bytes) && streams_.captures() == 0 && !slot.gone && o != all_work_.owner;
 }
 
 status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_slot* refusal) {
@@ -114,6 +115,7 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
   stream_slot& owner = streams_[w.owner];
   w.plain = plain_of(w.owner, owner, rounded);
   if (mine != nullptr) {
+    cache_.bring_aside(*mine);
     if (aligned && w.plain && streams_.captures() == 0 && !owner.gone) {
       *at = cache_.refill(*mine, {w.owner, owner.key}, rounded, r.bytes);
       if (*at != 0) return {};
@@ -137,9 +139,9 @@ status pool::serve(guard& lock, const request& r, want& w, std::uint64_t key, ad
     *at = hand_out(there, w.owner, w.plain, r.bytes);
     return {};
   }
-  block_index i = follower_ != nullptr ? place_planned(lock, w, key) : no_block;
+  block_index i = planned_.follows() ? place_planned(lock, w, key) : no_block;
   if (i == no_block && opened_) i = lookahead_.is_large(w.bytes) ? search_large(lock, w) : search(w);
-  if (i == no_block) i = follower_ != nullptr ? climb_beside_plan(lock, w) : climb(lock, w);
+  if (i == no_block) i = planned_.follows() ? climb_beside_plan(lock, w) : climb(lock, w);
   if (i == no_block) return out_of_memory(lock, r, w, refusal);
   kept.keep();
   *at = hand_out(i, w.owner, w.plain, r.bytes);
@@ -198,7 +200,7 @@ address pool::hand_out(block_index i, owner_id o, bool plain, std::uint64_t requ
   try {
     cache_.insert(b.begin, i, word);
   } catch (const std::bad_alloc&) {  // nobody ever had the block
-    if (follower_ != nullptr) follower_->gone(i);
+    planned_.gone(i);
     streams_.free_block(i, o);
     throw;
   }
@@ -283,7 +285,7 @@ status pool::release_block(address at, const release& stated) {
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
   // From here on nothing takes host memory that can fail.
-  if (follower_ != nullptr && follower_->gone(i)) promised_ = streams_[o].promised = true;
+  if (planned_.gone(i)) promised_ = streams_[o].promised = true;
   if (config_.before_free) config_.before_free(at, requested, streams_[o].stream);
   ++counts_.frees;
   counts_.requested_bytes -= requested;
@@ -305,6 +307,7 @@ status pool::release_block(address at, const release& stated) {
         mine != nullptr && cacheable(o, b.bytes) && cache_.keep(*mine, seen.at, {o, streams_[o].key}, b.bytes, b.klass);
     if (!kept) cache_.return_block(seen.at, o);
   }
+  if (o == all_work_.owner) fence_all_work(lock, requested);
   return {};
 }
 
@@ -390,8 +393,10 @@ status pool::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
   status begun = streams_.capture_begin(streams_.slot_of(s, key)).why();
   // From here on no call begins that would spoil it; those under way are waited for.
   if (begun) {
+    all_work_.records.close();
     calls_.waits.wait_for_none(lock);
     calls_.records.wait_for_none(lock);
+    without_lock(lock, [this] { all_work_.records.wait_for_none(); });
   }
   return begun;
 }
@@ -400,7 +405,10 @@ void pool::forbid_fences(bool yes) {
   guard lock{mutex_};
   ++counts_.locks;
   streams_.forbid_fences(yes);
-  if (yes) calls_.records.wait_for_none(lock);
+  yes ? all_work_.records.close() : all_work_.records.open();
+  if (!yes) return;
+  calls_.records.wait_for_none(lock);
+  without_lock(lock, [this] { all_work_.records.wait_for_none(); });
 }
 
 void pool::forbid_foreign_fences(bool yes) {
@@ -414,7 +422,9 @@ result<std::uint64_t> pool::capture_end(std::uint64_t key) {
   ++counts_.locks;
   const std::optional<owner_id> o = streams_.find(key);
   if (!o) return status{errc::invalid_argument, "the stream is not capturing"};
-  return streams_.capture_end(*o);
+  result<std::uint64_t> ended = streams_.capture_end(*o);
+  if (ended) all_work_.records.open();
+  return ended;
 }
 
 status pool::graph_release(std::uint64_t graph) {

@@ -20,7 +20,6 @@
 #include "block_uses.hpp"
 #include "budget.hpp"
 #include "checked_mutex.hpp"
-#include "follower.hpp"
 #include "gpumem/policy.hpp"
 #include "gpumem/request.hpp"
 #include "gpumem/settings.hpp"
@@ -32,6 +31,7 @@
 #include "page_map.hpp"
 #include "page_place.hpp"
 #include "page_step.hpp"
+#include "planned.hpp"
 #include "stream_holds.hpp"
 #include "stream_order.hpp"
 #include "unlocked_section.hpp"
@@ -71,6 +71,12 @@ class pool final : private arena_below {
   }
   /// Without the lock: true where this thread's cache took the block.
   [[nodiscard]] bool free_to_cache(address at, const release& stated) noexcept;
+
+  /// From here on `all` stands for everything that the device is given: what is freed in its order is free for others
+  /// when all of that is done. Once, before the first allocation.
+  status stand_for_all_work(stream_ref all);
+  /// Without the lock: true where this thread has set such a free aside; else `release_block` is to be asked.
+  [[nodiscard]] bool free_behind_all_work(address at) noexcept;
 
   /// What the policy takes ahead of demand, taken now; nothing where the pool is open already. The driver's error,
   /// where it is not that memory is short; a later request tries again.
@@ -132,6 +138,7 @@ class pool final : private arena_below {
 
   // What the caches ask of what lies below them.
   void take_back(block_index i, owner_id o) noexcept GPUMEM_REQUIRES(mutex_) override;
+  void take_back_behind(std::span<const block_index> blocks, fence behind) noexcept GPUMEM_REQUIRES(mutex_) override;
   [[nodiscard]] std::uint64_t out_bytes() const noexcept GPUMEM_REQUIRES(mutex_) override {
     return heap_.totals().live_bytes;
   }
@@ -161,13 +168,14 @@ class pool final : private arena_below {
   void record_fences(guard& lock) GPUMEM_REQUIRES(mutex_);
   std::optional<fence> record_unlocked(guard& lock, const unrecorded_fence& f) GPUMEM_REQUIRES(mutex_);
 
+  // behind_all_work.cpp
+  void fence_all_work(guard& lock, std::uint64_t bytes) GPUMEM_REQUIRES(mutex_);
+
   // planned.cpp
   block_index place_planned(guard& lock, want& w, std::uint64_t stream_key) GPUMEM_REQUIRES(mutex_);
-  [[nodiscard]] bool plan_has_memory() GPUMEM_REQUIRES(mutex_);
-  void note_placed(std::uint32_t place, block_index i) noexcept GPUMEM_REQUIRES(mutex_);
-  [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin, owner_id* in_the_way)
+  [[nodiscard]] block_index free_at(const want& w, const planned::place& place, owner_id* in_the_way)
       GPUMEM_REQUIRES(mutex_);
-  [[nodiscard]] block_index free_when_done(guard& lock, const want& w, std::uint32_t place, address begin)
+  [[nodiscard]] block_index free_when_done(guard& lock, const want& w, const planned::place& place)
       GPUMEM_REQUIRES(mutex_);
   void fence_promised(guard& lock) GPUMEM_REQUIRES(mutex_);
   block_index climb_beside_plan(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
@@ -289,14 +297,18 @@ class pool final : private arena_below {
   std::vector<oom_callback> callbacks_ GPUMEM_GUARDED_BY(mutex_);
   growth_gate growth_ GPUMEM_GUARDED_BY(mutex_);
   lasting_calls calls_ GPUMEM_GUARDED_BY(mutex_);
+  struct {
+    owner_id owner = idle_owner;  // of what is freed behind all work; nobody: there are no such frees
+    std::uint32_t unfenced = 0;   // of these by the lock, since a fence was recorded
+    std::uint64_t unfenced_bytes = 0;
+    record_gate records;  // without the lock
+  } all_work_;
   bool opened_ GPUMEM_GUARDED_BY(mutex_) = false;
   statistics counts_ GPUMEM_GUARDED_BY(mutex_);  // the counters; the bytes are filled in from the heap when asked
   status no_report_ GPUMEM_GUARDED_BY(mutex_);   // of a request that fails where the host has no memory for a report
   std::uint64_t lost_bytes_ GPUMEM_GUARDED_BY(mutex_) = 0;  // segments that the driver failed to take back: leaked
-  std::unique_ptr<plan::follower> follower_ GPUMEM_GUARDED_BY(mutex_);  // null: no plan
-  segment_index plan_segment_ GPUMEM_GUARDED_BY(mutex_) = 0;
-  address plan_begin_ GPUMEM_GUARDED_BY(mutex_) = 0;  // 0: the plan's memory could not be had
-  bool promised_ GPUMEM_GUARDED_BY(mutex_) = false;   // a slot's `promised` is set
+  planned planned_ GPUMEM_GUARDED_BY(mutex_);
+  bool promised_ GPUMEM_GUARDED_BY(mutex_) = false;  // a slot's `promised` is set
 };
 
 }  // namespace gpumem

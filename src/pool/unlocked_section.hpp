@@ -4,6 +4,7 @@
 // ticket taken. `lock` is held when one is made, and when it has ended.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -48,6 +49,33 @@ class blocking_calls {
   friend class blocking_call;
   std::uint32_t under_way_ = 0;
   std::condition_variable none_left_;
+};
+
+/// Records of fences by threads that do not hold the pool's lock, and the captures that forbid them.
+class record_gate {
+ public:
+  /// True where one may be made, until `leave`.
+  [[nodiscard]] bool enter() noexcept {
+    under_way_.fetch_add(1, std::memory_order_seq_cst);  // before it looks, so that who closes sees one of the two
+    if (closed_.load(std::memory_order_seq_cst) == 0) return true;
+    leave();
+    return false;
+  }
+  void leave() noexcept {
+    if (under_way_.fetch_sub(1, std::memory_order_acq_rel) == 1) under_way_.notify_all();
+  }
+  void close() noexcept { closed_.fetch_add(1, std::memory_order_seq_cst); }
+  void open() noexcept { closed_.fetch_sub(1, std::memory_order_release); }
+  /// Of those that entered before it was closed.
+  void wait_for_none() const noexcept {
+    for (std::uint32_t n = under_way_.load(std::memory_order_seq_cst); n != 0; n = under_way_.load()) {
+      under_way_.wait(n);
+    }
+  }
+
+ private:
+  std::atomic<std::uint32_t> under_way_{0};
+  std::atomic<std::uint32_t> closed_{0};
 };
 
 /// Those that may last: waits of the host for work, and records of fences, which block while a queue is full.

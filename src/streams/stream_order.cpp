@@ -70,7 +70,7 @@ std::uint64_t stream_order::in_use() const noexcept {
 bool stream_order::record_on_stream(const stream_slot& s) const noexcept {
   // Under `query` a handle may have died without a word since it was last seen, so only the default stream is named. A
   // per-thread one can be named only by its own thread.
-  if (s.gone || s.is_graph || is_per_thread(s.stream)) return false;
+  if (s.gone || s.is_graph || s.everything || is_per_thread(s.stream)) return false;
   return ids_ == stream_id_mode::notify || never_ends(s.stream);
 }
 
@@ -92,14 +92,8 @@ result<fence_index> stream_order::record_or_throw(owner_id o) {
   if ((captures_ > 0 && (!apart || !captures_nothing(slot.stream))) || (slot.foreign != 0 && foreign_captures_ > 0)) {
     return status{errc::unsupported, "no fence can be recorded while a capture is under way"};
   }
-  if (spare_fences_.empty()) {
-    make_room(fences_);
-    spare_fences_.reserve(fences_.capacity());  // so that let_go need not allocate
-    spare_fences_.push_back(static_cast<fence_index>(fences_.size()));
-    fences_.emplace_back();
-  }
+  const fence_index f = spare_fence();
   make_room(unrecorded_);
-  const fence_index f = spare_fences_.back();
   const unrecorded_fence wanted{f, slot.stream, slot.foreign, on_stream};
   if (records_later_) {
     unrecorded_.push_back(wanted);
@@ -115,6 +109,17 @@ result<fence_index> stream_order::record_or_throw(owner_id o) {
   fences_[f].foreign = slot.foreign != 0;
   fences_[f].not_made = false;
   return f;
+}
+
+// The last of `spare_fences_`, which whoever uses it takes away.
+fence_index stream_order::spare_fence() {
+  if (spare_fences_.empty()) {
+    make_room(fences_);
+    spare_fences_.reserve(fences_.capacity());  // so that let_go need not allocate
+    spare_fences_.push_back(static_cast<fence_index>(fences_.size()));
+    fences_.emplace_back();
+  }
+  return spare_fences_.back();
 }
 
 // A fence on this device is behind nothing that another context's stream was given.
@@ -159,6 +164,25 @@ result<fence_index> stream_order::cover_or_throw(owner_id o) {
   const fence_index f = slot.fences.back().behind;
   hold(f);
   return f;
+}
+
+owner_id stream_order::begin_batch(stream_ref s, fence behind) {
+  std::vector<stream_slot::pending> fences(1);
+  const fence_index f = spare_fence();
+  const owner_id o = take_slot();
+  spare_fences_.pop_back();
+  ++recorded_;
+  fences_[f] = {.device_fence = behind, .holders = 1};
+  fences.front() = {slots_[o].epoch, f};
+  slots_[o].in_use = slots_[o].gone = true;
+  slots_[o].stream = s;
+  slots_[o].fences = std::move(fences);
+  return o;
+}
+
+void stream_order::end_batch(owner_id o) noexcept {
+  ++slots_[o].epoch;
+  slots_[o].dirty = false;
 }
 
 void stream_order::let_go(fence_index f) noexcept {

@@ -29,9 +29,10 @@ struct stream_slot {
   bool in_use = false;
   bool gone = false;  ///< the stream ended, or the graph was released
   bool capturing = false;
-  bool is_graph = false;  ///< owns what a capture allocated; nobody else may touch it
-  bool dirty = false;     ///< something was freed since the last fence
-  bool promised = false;  ///< a plan gives some of that to another stream
+  bool is_graph = false;    ///< owns what a capture allocated; nobody else may touch it
+  bool everything = false;  ///< stands for all that the device is given: its fences are the whole context's
+  bool dirty = false;       ///< something was freed since the last fence
+  bool promised = false;    ///< a plan gives some of that to another stream
   stream_ref stream;
   std::uint64_t key = 0;         ///< of the stream, or the graph's number
   std::uint64_t foreign = 0;     ///< the context of a stream that is not of the device's own; 0: it is
@@ -149,6 +150,11 @@ class stream_order {
   status order_behind(owner_id waiter, owner_id o) noexcept;
   status order_behind_fence(owner_id waiter, fence_index f) noexcept;
 
+  /// An owner for what was freed before that fence of the whole context, recorded without the lock, until `end_batch`:
+  /// then the fence covers it, and the owner goes when it is done. Throws std::bad_alloc; else the fence is the slot's.
+  owner_id begin_batch(stream_ref s, fence behind);
+  void end_batch(owner_id o) noexcept;
+
   // --- life -----------------------------------------------------------------------------------------------
   void stream_gone(owner_id o) noexcept;
   result<owner_id> capture_begin(owner_id o);
@@ -170,6 +176,7 @@ class stream_order {
   owner_id find_or_add_slot(stream_ref s, std::uint64_t key);
   owner_id take_slot();
   owner_id add_slot(stream_ref s, std::uint64_t key);
+  fence_index spare_fence();
   result<fence_index> record_or_throw(owner_id o);
   result<fence_index> cover_or_throw(owner_id o);
   status order_behind_or_throw(owner_id waiter, owner_id o);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <string_view>
+#include <vector>
 
+#include "locks_of_shim.hpp"
 #include "preload/world.hpp"
 
 namespace gpumem::preload_test {
@@ -42,6 +44,31 @@ std::uint64_t driver_calls(const Pair& pair, const char* function = nullptr) {
   const std::uint64_t before = calls(function);
   for (int i = 0; i < 64; ++i) pair();
   return calls(function) - before;
+}
+
+// Golden: one lock of the pool's, of which one pair in 16 takes two more for the event that it records and the one that
+// is done with. Of any mutex of the shim's, wherever it is.
+TEST_F(RealityPreload, GoldenLocksOfCudaMallocAndCudaFree) {
+  if (!counts_locks()) GTEST_SKIP() << "a sanitizer has pthread_mutex_lock";
+  for (const std::size_t bytes : {std::size_t{4096}, mib, 40 * mib}) {
+    const auto pair = [bytes] { EXPECT_EQ(cudaFree(malloc_of(bytes)), cudaSuccess); };
+    for (int i = 0; i < 256; ++i) pair();
+    const std::uint64_t before = locks_of_shim();
+    for (int i = 0; i < 256; ++i) pair();
+    const std::uint64_t events = bytes < 2 * mib ? 256 / 16 : 256;  // a large free has a fence of its own
+    EXPECT_LE(locks_of_shim() - before, 256U + 2 * events) << "of 256 pairs of " << bytes << " bytes";
+  }
+}
+
+// A free takes none until 16 batches of 16 wait for the thread to allocate.
+TEST_F(RealityPreload, GoldenLocksOfFreesInARow) {
+  if (!counts_locks()) GTEST_SKIP() << "a sanitizer has pthread_mutex_lock";
+  std::vector<void*> blocks(240);
+  for (void*& p : blocks) p = malloc_of(4096);
+  const std::uint64_t before = locks_of_shim();
+  for (void* const p : blocks) EXPECT_EQ(cudaFree(p), cudaSuccess);
+  EXPECT_LE(locks_of_shim() - before, 240U / 16) << "one for the event of each batch";
+  EXPECT_EQ(cudaFree(blocks.front()), cudaErrorInvalidValue) << "a second free, of a block that is on its way";
 }
 
 // Golden: one record and one query for each 16 pairs, and what stands around them.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "behind_all_work.hpp"
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "log.hpp"
@@ -86,31 +87,10 @@ CUresult synchronize(const served_device& d) {
   return done;
 }
 
-/// What one fence stands for at most: fewer frees than this, and of fewer bytes.
-constexpr std::uint32_t frees_a_fence = 16;
-constexpr std::uint64_t bytes_a_fence = std::uint64_t{32} << 20;
-
-/// What is freed waits for the work that was enqueued until then, and for none that comes later: so the fence is
-/// recorded at the free, of one large block or several small ones. `stream_release` records it behind all that the
-/// stream has freed; the next free begins anew.
-void record_fence(served_device& d) {
-  d.unfenced.store(0, std::memory_order_relaxed);
-  d.unfenced_bytes.store(0, std::memory_order_relaxed);
-  static_cast<void>(d.memory->stream_release({d.all_work}));
-}
-
+/// What is freed waits for the work that was enqueued until then, and for none that comes later: the allocator records
+/// a fence at the free, of one large block or several small ones.
 status free_behind_everything(served_device& d, CUdeviceptr p) {
-  if (has_context_events()) {
-    const result<block_info> block = d.memory->describe(pointer_of(p));
-    const status freed = d.memory->try_deallocate(pointer_of(p), {.stream = stream_ref{d.all_work}});
-    if (!freed || capturing_somewhere()) return freed;
-    const std::uint64_t bytes = block ? block->requested_bytes : 0;
-    if (d.unfenced_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes >= bytes_a_fence ||
-        d.unfenced.fetch_add(1, std::memory_order_relaxed) + 1 >= frees_a_fence) {
-      record_fence(d);
-    }
-    return freed;
-  }
+  if (has_context_events()) return d.memory->try_deallocate(pointer_of(p), {.stream = stream_ref{d.all_work}});
   const result<block_info> block = d.memory->describe(pointer_of(p));
   if (!block) return d.memory->try_deallocate(pointer_of(p));
   if (block->begin != p) return {errc::unknown_pointer, "inside a block"};
@@ -148,6 +128,15 @@ CUresult free_block(CUdeviceptr p, How&& how, Driver&& driver) {
   });
   if (answer) return *answer;
   return freed(address_receipts(), p, driver);
+}
+
+/// False where the device's lock is needed, or the block is nobody's here.
+bool free_without_lock(CUdeviceptr p) noexcept {
+  if (!has_context_events() || capturing_somewhere()) return false;
+  bool freed = false;
+  for_each_device([&](served_device& d) { freed = freed || free_behind_all_work(*d.memory, pointer_of(p)); });
+  if (freed) forget_identity(p);
+  return freed;
 }
 
 template <null_stream N>
@@ -242,6 +231,7 @@ CUresult CUDAAPI mem_alloc_pitch(CUdeviceptr* at, std::size_t* pitch, std::size_
 CUresult CUDAAPI mem_free(CUdeviceptr p) {
   const auto driver = [p] { return driver_call<entry::mem_free>(p); };
   if (p == 0 || calls() == nullptr) return driver();
+  if (free_without_lock(p)) return CUDA_SUCCESS;
   return free_block(
       p, [p](served_device& d) { return free_behind_everything(d, p); }, driver);
 }

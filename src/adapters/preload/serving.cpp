@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "accounts.hpp"
+#include "behind_all_work.hpp"
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
 #include "first_use.hpp"
@@ -56,23 +57,10 @@ std::uint64_t free_wait_ms() {
 // --
 
 // Each device that is opened asks for them anew, while others are in use.
-std::atomic<PFN_cuEventRecord_v2000> record_on_stream = nullptr;
 std::atomic<PFN_cuStreamWaitEvent_v3020> wait_on_stream = nullptr;
 std::atomic<PFN_cuEventSynchronize_v2000> wait_on_host = nullptr;
 std::atomic<PFN_cuEventQuery_v2000> query_event = nullptr;
-using record_on_context_call = CUresult(CUDAAPI*)(CUcontext, CUevent);
-std::atomic<record_on_context_call> record_on_context = nullptr;  // since CUDA 12.5
-
-CUresult CUDAAPI record_event(CUevent e, CUstream s) {
-  bool everything = false;
-  for_each_device([&](const served_device& d) { everything = everything || d.all_work == s; });
-  if (!everything) return record_on_stream.load()(e, s);
-  if (capturing_somewhere()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  if (record_on_context == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  CUcontext here = nullptr;
-  if (const CUresult e2 = calls()->ctx_get_current(&here); e2 != CUDA_SUCCESS) return e2;
-  return record_on_context.load()(here, e);
-}
+std::atomic<bool> records_on_context = false;  // since CUDA 12.5
 
 CUresult CUDAAPI stream_waits(CUstream s, CUevent e, unsigned int flags) {
   const CUresult done = wait_on_stream.load()(s, e, flags);
@@ -129,13 +117,12 @@ CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int v
   const CUresult e = driver_get_proc_address()(name, function, version, flags, how);
   if (e != CUDA_SUCCESS || *function == nullptr) return e;
   const std::string_view which = name;
-  if (which == "cuEventRecord") put(record_on_stream, function, &record_event);
   if (which == "cuEventSynchronize") put(wait_on_host, function, &wait_for_event);
   if (which == "cuEventQuery") query_event = reinterpret_cast<PFN_cuEventQuery_v2000>(*function);
   if (which == "cuStreamWaitEvent") put(wait_on_stream, function, &stream_waits);
   if (which == "cuMemAlloc") put(take_memory, function, &allocate_segment);
   if (which == "cuMemCreate") put(take_pages, function, &create_pages);
-  if (which == "cuCtxRecordEvent") record_on_context = reinterpret_cast<record_on_context_call>(*function);
+  if (which == "cuCtxRecordEvent") records_on_context = true;
   return e;
 }
 
@@ -249,6 +236,7 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
       return driver_failed("cuStreamCreate", e);
     }
   }
+  if (status ok = stand_for_all_work(*d->memory, {d->all_work}); !ok) return ok;
   CUmemoryPool usual = nullptr;
   CUmemoryPool now = nullptr;
   if (calls()->default_pool(&usual, handle) == CUDA_SUCCESS && calls()->current_pool(&now, handle) == CUDA_SUCCESS) {
@@ -385,7 +373,7 @@ void take_every_device(const served_device& used) noexcept {
   });
 }
 
-bool has_context_events() noexcept { return record_on_context != nullptr; }
+bool has_context_events() noexcept { return records_on_context; }
 
 relaxed_capture::relaxed_capture() noexcept { exchanged_ = calls()->exchange_capture_mode(&mode_) == CUDA_SUCCESS; }
 relaxed_capture::~relaxed_capture() {

@@ -3,10 +3,9 @@
 //
 // What cudaMalloc gives may be used on any stream, and what cudaFree takes is in nobody's hands when all work enqueued
 // until then is done. In gpumem's terms: blocks are allocated on a stream of our own, `home`, and freed in the order of
-// another, `all_work`, which stands for everything on the context. A fence on `all_work` is one event on the whole
-// context, recorded only when somebody wants what was freed; whatever `home` is made to wait for, the host waits for
-// before the block is handed out. Both are real streams, so that their handles are nobody else's, and no work is ever
-// enqueued on them but waits.
+// another, `all_work`, which stands for everything on the context (behind_all_work.hpp); whatever `home` is made to
+// wait for, the host waits for before the block is handed out. Both are real streams, so that their handles are nobody
+// else's, and no work is ever enqueued on them but waits.
 // Locks: one for opening and for the list of captures; the calls of the fast path take none.
 #pragma once
 
@@ -30,9 +29,7 @@ struct served_device {
   std::unique_ptr<allocator> memory;
   CUstream home = nullptr;
   CUstream all_work = nullptr;
-  std::atomic<std::uint32_t> unfenced{0};        ///< frees since the last fence behind everything
-  std::atomic<std::uint64_t> unfenced_bytes{0};  ///< and their bytes
-  bool dedicated = false;                        ///< GPUMEM_IPC=1: cudaMalloc is the driver's, one allocation each
+  bool dedicated = false;  ///< GPUMEM_IPC=1: cudaMalloc is the driver's, one allocation each
   std::uint64_t limit_bytes = 0;
   bool whole_process = false;           ///< the limit is on all that the process has
   std::shared_ptr<group_ledger> group;  ///< of GPUMEM_GROUP; may be null
