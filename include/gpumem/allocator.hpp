@@ -100,12 +100,12 @@ class allocator {
   }
 
   /// Frees a block; does nothing for null. Logs misuse, counts it in `statistics::misuses` and otherwise ignores it.
-  void deallocate(void* p, const release& stated = {}) noexcept {
+  void deallocate(void* p, const free_args& stated = {}) noexcept {
     if (!free_to_cache(p, stated)) deallocate_or_log(p, stated);
   }
   /// The same, but returns misuse: `unknown_pointer`, `double_free`, `wrong_size` or `wrong_device`. The block then
   /// stays as it is.
-  status try_deallocate(void* p, const release& stated = {}) {
+  status try_deallocate(void* p, const free_args& stated = {}) {
     if (free_to_cache(p, stated)) return {};
     return do_deallocate(p, stated);
   }
@@ -160,7 +160,7 @@ class allocator {
   /// Allocates and frees if the thread's cache does not. An allocator that is not gpumem's has no cache, so these serve
   /// every call. On `out_of_memory` stores the report in `refusal`, if not null.
   virtual result<void*> do_allocate(const request& r, oom_slot* refusal) = 0;
-  virtual status do_deallocate(void* p, const release& stated) = 0;
+  virtual status do_deallocate(void* p, const free_args& stated) = 0;
 
  private:
   friend class pooled_allocator;
@@ -171,13 +171,13 @@ class allocator {
   void* try_cache(std::size_t bytes, stream_ref stream, int device) noexcept;
   /// True if the calling thread's cache took the block. Otherwise nothing changed, and the caller must call
   /// `do_deallocate`.
-  bool free_to_cache(void* p, const release& stated) noexcept {
+  bool free_to_cache(void* p, const free_args& stated) noexcept {
     return !stated.stream && !stated.bytes && !stated.device ? free_to_cache(p, nullptr) : free_to_cache(p, &stated);
   }
-  bool free_to_cache(void* p, const release* stated) noexcept;
+  bool free_to_cache(void* p, const free_args* stated) noexcept;
   void* allocate_or_throw(const request& r);
   result<void*> allocate_or_report(const request& r, oom_report* report);
-  void deallocate_or_log(void* p, const release& stated) noexcept;
+  void deallocate_or_log(void* p, const free_args& stated) noexcept;
 
   // Identifies gpumem's own allocators to the threads' caches, so that a hit makes no virtual call.
   std::uint64_t number_ = 0;

@@ -28,11 +28,12 @@ struct request {
 };
 
 /// Optional statements of a free, which are checked against the block.
-struct release {
+struct free_args {
   std::optional<stream_ref> stream{};  ///< the block is free in this stream's order; by default its own stream's
   std::optional<std::size_t> bytes{};  ///< as requested
   std::optional<int> device{};
 };
+using release [[deprecated("use free_args")]] = free_args;  ///< the name in 0.1
 
 struct trim_result {
   std::uint64_t returned_bytes = 0;

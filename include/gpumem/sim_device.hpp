@@ -94,8 +94,14 @@ class sim_device final : public device {
   /// Ends the capture; fails if a call has invalidated it.
   status end_capture(stream_ref s);
   /// Invalidates the capture, as a forbidden call would. `by` names that call in the message of `end_capture`.
-  void spoil_capture(stream_ref s, std::string_view by);
-  [[nodiscard]] bool capture_spoilt(stream_ref s) const;
+  void invalidate_capture(stream_ref s, std::string_view by);
+  [[nodiscard]] bool capture_invalidated(stream_ref s) const;
+  [[deprecated("use invalidate_capture")]] void spoil_capture(stream_ref s, std::string_view by) {
+    invalidate_capture(s, by);
+  }
+  [[nodiscard, deprecated("use capture_invalidated")]] bool capture_spoilt(stream_ref s) const {
+    return capture_invalidated(s);
+  }
 
   // --- further contexts ----------------------------------------------------------------------------------
   /// `record_context` and `synchronize` for one context; those two act on the primary context and the whole device.

@@ -94,7 +94,7 @@ class pooled_allocator final : public allocator {
     return status::of_current_exception();
   }
 
-  status do_deallocate(void* p, const release& stated) override try {
+  status do_deallocate(void* p, const free_args& stated) override try {
     if (p == nullptr) return {};
     const address at = to_address(p);
     if (stated.device) {

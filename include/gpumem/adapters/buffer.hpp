@@ -106,7 +106,7 @@ class buffer {
   }
   void give() noexcept {
     if (data_ == nullptr) return;
-    gpumem::release stated;
+    gpumem::free_args stated;
     if (moved_stream_) stated.stream = stream_;
     from_->deallocate(std::exchange(data_, nullptr), stated);
   }

@@ -91,7 +91,7 @@ class cuda_resource {
                             .alignment = alignment > block_granularity ? alignment : block_granularity});
   }
   void give(void* p, std::size_t bytes, cuda::stream_ref stream) noexcept {
-    gpumem::release stated;
+    gpumem::free_args stated;
     stated.stream = stream_ref{stream.get()};
     stated.bytes = bytes == 0 ? 1 : bytes;
     from_->deallocate(p, stated);

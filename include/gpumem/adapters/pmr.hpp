@@ -57,7 +57,7 @@ class pinned_resource final : public std::pmr::memory_resource {
                                  .alignment = std::max(alignment, block_granularity)});
   }
   void do_deallocate(void* p, std::size_t bytes, std::size_t /*alignment*/) override {
-    gpumem::release stated;
+    gpumem::free_args stated;
     stated.bytes = std::max<std::size_t>(bytes, 1);
     allocator_->deallocate(p, stated);
   }

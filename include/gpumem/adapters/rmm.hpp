@@ -37,7 +37,7 @@ class rmm_resource final : public rmm::mr::device_memory_resource {
     }
   }
   void do_deallocate(void* p, std::size_t bytes, rmm::cuda_stream_view stream) noexcept override {
-    gpumem::release stated;
+    gpumem::free_args stated;
     stated.stream = stream_ref{stream.value()};
     stated.bytes = bytes;
     from_->deallocate(p, stated);
