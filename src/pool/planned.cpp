@@ -6,27 +6,12 @@
 // is left. No thread caches: every request has to be seen in its order.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <new>
 #include <utility>
 
 #include "log.hpp"
 #include "pool.hpp"
 
 namespace gpumem {
-
-// The segment is taken at the first request, as every policy's first is.
-bool pool::plan_has_memory() {
-  if (plan_begin_ != 0) return true;
-  const std::vector<heap_segment>& all = heap_.segments();
-  for (segment_index s = 0; s < all.size(); ++s) {
-    if (all[s].bytes < follower_->height_bytes() || all[s].klass != 0) continue;
-    plan_segment_ = s;
-    plan_begin_ = all[s].begin;
-    return true;
-  }
-  return false;
-}
 
 // The block at the planned place, live, or none where the request departs from the plan or the place is not free.
 block_index pool::place_planned(guard& lock, want& w, std::uint64_t stream_key) {
@@ -38,18 +23,17 @@ block_index pool::place_planned(guard& lock, want& w, std::uint64_t stream_key) 
   }
   fence_promised(lock);
   block_index i = no_block;
-  const std::optional<std::uint32_t> place = follower_->next(w.bytes, stream_key);
-  if (place && !w.capturing && plan_has_memory()) {
-    const address begin = plan_begin_ + follower_->offset(*place);
-    i = begin % w.alignment == 0 ? free_when_done(lock, w, *place, begin) : no_block;
+  const std::optional<planned::place> place = planned_.next(heap_, w.bytes, stream_key);
+  if (place && !w.capturing && place->begin % w.alignment == 0) {
+    i = free_when_done(lock, w, *place);
     if (i != no_block) {
       const owner_id o = heap_.at(i).owner;
-      i = heap_.carve_at(i, begin, w.bytes, o == idle_owner ? w.owner : o);
-      note_placed(*place, i);
+      i = heap_.carve_at(i, place->begin, w.bytes, o == idle_owner ? w.owner : o);
+      planned_.placed(*place, i);
     }
   }
   ++(i != no_block ? counts_.plan_placements : counts_.plan_departures);
-  if (counts_.plan_placements == 0 && counts_.plan_departures == follower_->lost_after && follower_->lost()) {
+  if (counts_.plan_placements == 0 && counts_.plan_departures == planned::lost_after && planned_.lost()) {
     log_if_possible([&, departures = counts_.plan_departures] {
       return fmt::format(
           "pool {}: of the first {} requests the plan has none: it is of another program; growth serves "
@@ -58,14 +42,6 @@ block_index pool::place_planned(guard& lock, want& w, std::uint64_t stream_key) 
     });
   }
   return i;
-}
-
-// Only a hint from where to look for later places: without host memory for it there is none.
-void pool::note_placed(std::uint32_t place, block_index i) noexcept {
-  try {
-    follower_->placed(place, i);
-  } catch (const std::bad_alloc&) {
-  }
 }
 
 // What the plan gives to another stream next gets its fence at the first request behind the free, so that the work
@@ -84,56 +60,44 @@ void pool::fence_promised(guard& lock) {
 }
 
 // As `free_at`, also where what other streams did there is done by now. Under `host` the first of them is waited for.
-block_index pool::free_when_done(guard& lock, const want& w, std::uint32_t place, address begin) {
+block_index pool::free_when_done(guard& lock, const want& w, const planned::place& place) {
   owner_id other = idle_owner;
-  const block_index at_once = free_at(w, place, begin, &other);
+  const block_index at_once = free_at(w, place, &other);
   if (at_once != no_block || (other == idle_owner && uses_.waiting().empty())) return at_once;
   poll(lock);
-  const block_index i = free_at(w, place, begin, &other);
+  const block_index i = free_at(w, place, &other);
   if (i != no_block || other == idle_owner || config_.reuse != stream_reuse::host) return i;
   held_fences behind{streams_};
   if (behind.add_cover_of(other)) wait_for(lock, behind.all().front());
   poll(lock);
-  return free_at(w, place, begin, &other);
+  return free_at(w, place, &other);
 }
 
 // The free block that contains all of a place, after the request's stream was ordered behind those whose memory it is.
 // Where an owner is in the way that may not be waited for on the device, none, and that owner.
-block_index pool::free_at(const want& w, std::uint32_t place, address begin, owner_id* in_the_way) {
+block_index pool::free_at(const want& w, const planned::place& place, owner_id* in_the_way) {
   *in_the_way = idle_owner;
-  const std::optional<std::uint32_t> below = follower_->placed_at_or_below(place);
-  block_index first = below ? *below : heap_.segments()[plan_segment_].first;
-  while (heap_.at(first).begin + heap_.at(first).bytes <= begin) first = heap_.at(first).above;
-  const address end = begin + w.bytes;
-  std::vector<owner_id> others;
-  bool several = false;
-  for (block_index i = first;; i = heap_.at(i).above) {
-    if (i == no_block || heap_.at(i).state != block_state::free) return no_block;
-    const owner_id o = heap_.at(i).owner;
-    if (o != w.owner && o != idle_owner) {
-      const bool takes = config_.reuse == stream_reuse::device && streams_.captures() == 0 &&
-                         (!streams_[o].is_graph || streams_[o].gone);
-      if (!takes) {
-        *in_the_way = o;
-        return no_block;
-      }
-      if (std::find(others.begin(), others.end(), o) == others.end()) others.push_back(o);
-    }
-    if (heap_.at(i).begin + heap_.at(i).bytes >= end) break;
-    several = true;
+  const planned::blocks found = planned_.find(heap_, place, w.bytes, w.owner);
+  const bool waits_on_device = config_.reuse == stream_reuse::device && streams_.captures() == 0;
+  for (const owner_id o : found.others) {
+    if (waits_on_device && (!streams_[o].is_graph || streams_[o].gone)) continue;
+    *in_the_way = o;
+    return no_block;
   }
-  for (const owner_id o : others) {
+  if (found.first == no_block) return no_block;
+  for (const owner_id o : found.others) {
     if (!streams_.order_behind(w.owner, o)) return no_block;
   }
-  if (!several || others.empty()) return first;  // parts of own and idle blocks are cut out where they are
+  if (!found.several || found.others.empty())
+    return found.first;  // parts of own and idle blocks are cut out where they are
   streams_[w.owner].dirty = true;
-  return heap_.unite(first, end, w.owner, streams_[w.owner].epoch);
+  return heap_.unite(found.first, place.begin + w.bytes, w.owner, streams_[w.owner].epoch);
 }
 
 // As `climb`, for what the plan did not place.
 block_index pool::climb_beside_plan(guard& lock, want& w) {
   const unsigned klass = w.klass;
-  if (follower_->lost()) {
+  if (planned_.lost()) {
     w.klass = 0;
     if (const block_index i = search(w); i != no_block) return i;
     w.klass = klass;

@@ -26,8 +26,8 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
       heap_{policy_.segment_classes()},
       streams_{on, heap_, config_.stream_ids},
       uses_{heap_, streams_, config_.name},
-      follower_{config_.plan != nullptr ? std::make_unique<plan::follower>(config_.plan) : nullptr} {
-  if (follower_ != nullptr) streams_.keep_idle_apart();
+      planned_{config_.plan} {
+  if (planned_.follows()) streams_.keep_idle_apart();
   if (on.info().page_bytes != 0) page_rules_ = policy_.pages(view());
   no_report_ = {errc::out_of_memory, fmt::format("out of memory on pool {} ({}); the host has no memory for the report",
                                                  config_.name, config_.policy_name)};
@@ -139,9 +139,9 @@ status pool::serve(guard& lock, const request& r, want& w, std::uint64_t key, ad
     *at = hand_out(there, w.owner, w.plain, r.bytes);
     return {};
   }
-  block_index i = follower_ != nullptr ? place_planned(lock, w, key) : no_block;
+  block_index i = planned_.follows() ? place_planned(lock, w, key) : no_block;
   if (i == no_block && opened_) i = lookahead_.is_large(w.bytes) ? search_large(lock, w) : search(w);
-  if (i == no_block) i = follower_ != nullptr ? climb_beside_plan(lock, w) : climb(lock, w);
+  if (i == no_block) i = planned_.follows() ? climb_beside_plan(lock, w) : climb(lock, w);
   if (i == no_block) return out_of_memory(lock, r, w, refusal);
   kept.keep();
   *at = hand_out(i, w.owner, w.plain, r.bytes);
@@ -200,7 +200,7 @@ address pool::hand_out(block_index i, owner_id o, bool plain, std::uint64_t requ
   try {
     cache_.insert(b.begin, i, word);
   } catch (const std::bad_alloc&) {  // nobody ever had the block
-    if (follower_ != nullptr) follower_->gone(i);
+    planned_.gone(i);
     streams_.free_block(i, o);
     throw;
   }
@@ -285,7 +285,7 @@ status pool::release_block(address at, const release& stated) {
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
   }
   // From here on nothing takes host memory that can fail.
-  if (follower_ != nullptr && follower_->gone(i)) promised_ = streams_[o].promised = true;
+  if (planned_.gone(i)) promised_ = streams_[o].promised = true;
   if (config_.before_free) config_.before_free(at, requested, streams_[o].stream);
   ++counts_.frees;
   counts_.requested_bytes -= requested;

@@ -20,7 +20,6 @@
 #include "block_uses.hpp"
 #include "budget.hpp"
 #include "checked_mutex.hpp"
-#include "follower.hpp"
 #include "gpumem/policy.hpp"
 #include "gpumem/request.hpp"
 #include "gpumem/settings.hpp"
@@ -32,6 +31,7 @@
 #include "page_map.hpp"
 #include "page_place.hpp"
 #include "page_step.hpp"
+#include "planned.hpp"
 #include "stream_holds.hpp"
 #include "stream_order.hpp"
 #include "unlocked_section.hpp"
@@ -173,11 +173,9 @@ class pool final : private arena_below {
 
   // planned.cpp
   block_index place_planned(guard& lock, want& w, std::uint64_t stream_key) GPUMEM_REQUIRES(mutex_);
-  [[nodiscard]] bool plan_has_memory() GPUMEM_REQUIRES(mutex_);
-  void note_placed(std::uint32_t place, block_index i) noexcept GPUMEM_REQUIRES(mutex_);
-  [[nodiscard]] block_index free_at(const want& w, std::uint32_t place, address begin, owner_id* in_the_way)
+  [[nodiscard]] block_index free_at(const want& w, const planned::place& place, owner_id* in_the_way)
       GPUMEM_REQUIRES(mutex_);
-  [[nodiscard]] block_index free_when_done(guard& lock, const want& w, std::uint32_t place, address begin)
+  [[nodiscard]] block_index free_when_done(guard& lock, const want& w, const planned::place& place)
       GPUMEM_REQUIRES(mutex_);
   void fence_promised(guard& lock) GPUMEM_REQUIRES(mutex_);
   block_index climb_beside_plan(guard& lock, want& w) GPUMEM_REQUIRES(mutex_);
@@ -309,10 +307,8 @@ class pool final : private arena_below {
   statistics counts_ GPUMEM_GUARDED_BY(mutex_);  // the counters; the bytes are filled in from the heap when asked
   status no_report_ GPUMEM_GUARDED_BY(mutex_);   // of a request that fails where the host has no memory for a report
   std::uint64_t lost_bytes_ GPUMEM_GUARDED_BY(mutex_) = 0;  // segments that the driver failed to take back: leaked
-  std::unique_ptr<plan::follower> follower_ GPUMEM_GUARDED_BY(mutex_);  // null: no plan
-  segment_index plan_segment_ GPUMEM_GUARDED_BY(mutex_) = 0;
-  address plan_begin_ GPUMEM_GUARDED_BY(mutex_) = 0;  // 0: the plan's memory could not be had
-  bool promised_ GPUMEM_GUARDED_BY(mutex_) = false;   // a slot's `promised` is set
+  planned planned_ GPUMEM_GUARDED_BY(mutex_);
+  bool promised_ GPUMEM_GUARDED_BY(mutex_) = false;  // a slot's `promised` is set
 };
 
 }  // namespace gpumem

@@ -51,8 +51,7 @@ statistics pool::stats_of_stopped() const {
   for (const block_index i : uses_.waiting()) s.largest_free_bytes = std::max(s.largest_free_bytes, heap_.at(i).bytes);
   s.metadata_bytes += cached.metadata_bytes + heap_.metadata_bytes() + streams_.metadata_bytes() +
                       uses_.metadata_bytes() + backed_.capacity() * sizeof(backed_segment) + pages_.metadata_bytes() +
-                      lookahead_.metadata_bytes();
-  if (follower_ != nullptr) s.metadata_bytes += follower_->metadata_bytes();
+                      lookahead_.metadata_bytes() + planned_.metadata_bytes();
   s.live_blocks = t.live_blocks - cached.held_blocks;
   s.free_blocks = t.free_blocks + uses_.waiting().size();
   for (segment_index i = 0; i < backed_.size(); ++i)

@@ -1,0 +1,59 @@
+// Where a plan puts a request: in the plan's segment, the only one of class 0, at an offset that the plan names.
+//
+// Reads the heap and changes nothing; the caller orders streams, unites blocks and cuts the request out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "follower.hpp"
+#include "heap.hpp"
+
+namespace gpumem {
+
+class planned {
+ public:
+  /// Follows nothing where there is no plan.
+  explicit planned(std::shared_ptr<const plan::step_plan> plan)
+      : follower_{plan != nullptr ? std::make_unique<plan::follower>(std::move(plan)) : nullptr} {}
+
+  [[nodiscard]] bool follows() const noexcept { return follower_ != nullptr; }
+
+  // The rest requires that it follows one, but for `gone` and `metadata_bytes`.
+  struct place {
+    std::uint32_t number = 0;
+    std::uint64_t begin = 0;
+  };
+  /// The place of the next request; none where it departs from the plan, or no segment is large enough for the plan.
+  [[nodiscard]] std::optional<place> next(const heap& in, std::uint64_t bytes, std::uint64_t stream);
+
+  /// The blocks that a place touches.
+  struct blocks {
+    block_index first = no_block;  ///< none where one of them is not free
+    bool several = false;          ///< more than `first`
+    std::vector<owner_id> others;  ///< owners besides `o` and nobody, up to the block that is not free
+  };
+  [[nodiscard]] blocks find(const heap& in, const place& at, std::uint64_t bytes, owner_id o) const;
+
+  /// The block begins there now. Speeds up later searches; without host memory for it, it does not.
+  void placed(const place& at, block_index i) noexcept;
+  /// True where the plan gives memory of that block to another stream next.
+  bool gone(block_index i) noexcept { return follower_ != nullptr && follower_->gone(i); }
+  /// True where so many requests in a row, `lost_after`, were none of the plan's.
+  [[nodiscard]] bool lost() const noexcept { return follower_->lost(); }
+  static constexpr std::uint32_t lost_after = plan::follower::lost_after;
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
+    return follower_ != nullptr ? follower_->metadata_bytes() : 0;
+  }
+
+ private:
+  [[nodiscard]] bool has_segment(const heap& in) noexcept;
+
+  std::unique_ptr<plan::follower> follower_;
+  segment_index segment_ = 0;
+  std::uint64_t begin_ = 0;  // of the plan's segment; 0: there is none yet
+};
+
+}  // namespace gpumem
