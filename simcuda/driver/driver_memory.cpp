@@ -110,6 +110,7 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr at) {
   gpu* on = nullptr;
   if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
+  if (const auto freed = free_of_graph(at)) return *freed;
   gpu* const whose = owner_of(at);
   if (whose == nullptr || whose->allocations.count(at) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (whose->pool->owns(at)) {

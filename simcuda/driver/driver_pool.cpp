@@ -41,8 +41,8 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* at, std::size_t bytes, CUstream ha
   CUstream_st* s = nullptr;
   gpu* on = nullptr;
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  if (s->graph != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // memory nodes are not modelled
   if (bytes == 0) return *at = 0, CUDA_SUCCESS;
+  if (s->graph != nullptr) return allocate_in_graph(*s, *on, at, bytes);
   const auto got = on->pool->alloc(bytes, s->sim);
   if (!got) {
     note_refused(*on, "cuMemAllocAsync", bytes);
@@ -63,6 +63,8 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
   CUstream_st* s = nullptr;
   gpu* on = nullptr;
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  if (s->graph != nullptr) return free_in_graph(*s, at);
+  if (const auto freed = free_of_graph(at)) return *freed;
   gpu* const whose = owner_of(at);
   if (whose == nullptr || whose->allocations.count(at) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!whose->pool->owns(at)) return release(*whose, at);

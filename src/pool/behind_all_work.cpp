@@ -40,7 +40,7 @@ void pool::take_back_behind(std::span<const block_index> blocks, fence behind) n
     }
   }
   for (const block_index i : blocks) {
-    if (follower_ != nullptr && follower_->gone(i)) promised_ = streams_[o].promised = true;
+    if (planned_.gone(i)) promised_ = streams_[o].promised = true;
     --streams_[heap_.at(i).owner].references;
     ++streams_[o].references;
     heap_.at(i).owner = o;
