@@ -4,6 +4,7 @@
 #include <map>
 
 #include "keep_report.hpp"
+#include "shared_turn.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -43,6 +44,7 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* at, std::size_t bytes, CUstream ha
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
   if (s->graph != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // memory nodes are not modelled
   if (bytes == 0) return *at = 0, CUDA_SUCCESS;
+  const shared_turn turn{*on};
   const auto got = on->pool->alloc(bytes, s->sim);
   if (!got) {
     note_refused(*on, "cuMemAllocAsync", bytes);
