@@ -33,6 +33,8 @@
 #include <vector>
 
 #include "gpumem/default_allocator.hpp"
+#include "gpumem/policy.hpp"
+#include "gpumem/settings.hpp"
 #include "own_memory.hpp"
 
 namespace {
@@ -156,10 +158,9 @@ class torch_allocator final : public native::CUDAAllocator {
   }
   bool initialized() override { return ready_; }
   std::string name() override { return "gpumem"; }
-  void enable(bool value) override {
-    TORCH_CHECK(value, "gpumem cannot be switched off once it is PyTorch's allocator");
-  }
-  bool isEnabled() const override { return true; }
+  // Switched off, each request is a call of the driver, as with PyTorch's own: for looking at one request by itself.
+  void enable(bool value) override { caches_ = value; }
+  bool isEnabled() const override { return caches_; }
 
   // --- blocks -------------------------------------------------------------------------------------------------
   DataPtr allocate(std::size_t bytes) override {
@@ -547,6 +548,9 @@ class torch_allocator final : public native::CUDAAllocator {
     const std::lock_guard lock{mutex_};
     for (std::size_t i = 0; i < cards_.size(); ++i) {
       const auto device = static_cast<DeviceIndex>(i);
+      std::vector<TraceEntry>& to = out.device_traces.emplace_back();
+      if (include_traces) to.assign(cards_[i].trace.begin(), cards_[i].trace.end());
+      for (TraceEntry& each : to) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
       std::size_t total = 0;
       for (caching::SegmentInfo& piece : all_segments(cards_[i], device, segments[i])) {
         if (pool != no_pool && piece.owner_private_pool_id != pool) continue;
@@ -554,10 +558,6 @@ class torch_allocator final : public native::CUDAAllocator {
         out.segments.push_back(std::move(piece));
       }
       if (recording_) record(TraceEntry::SNAPSHOT, device, 0, total, nullptr, pool, nullptr);
-      std::vector<TraceEntry>& to = out.device_traces.emplace_back();
-      if (!include_traces) continue;
-      to.assign(cards_[i].trace.begin(), cards_[i].trace.end());
-      for (TraceEntry& each : to) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
     }
     out.external_annotations.assign(annotations_.begin(), annotations_.end());
     for (auto& each : out.external_annotations) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
@@ -641,6 +641,7 @@ class torch_allocator final : public native::CUDAAllocator {
   void* take(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
     constexpr std::size_t exabyte = std::size_t{1} << 60;
     TORCH_CHECK_WITH(OutOfMemoryError, bytes < exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    if (!caches_) return take_uncached(device, bytes);
     MempoolId_t pool = no_pool;
     if (routes_.load(std::memory_order_relaxed) != 0) {
       const std::lock_guard lock{mutex_};
@@ -652,6 +653,28 @@ class torch_allocator final : public native::CUDAAllocator {
       }
     }
     return take_in(device, bytes, stream, pool, 0);
+  }
+
+  void* take_uncached(DeviceIndex device, std::size_t bytes) {
+    const c10::cuda::CUDAGuard guard{device};
+    void* at = nullptr;
+    C10_CUDA_CHECK(cudaMalloc(&at, bytes));
+    const std::lock_guard lock{mutex_};
+    uncached_[at] = device;
+    return at;
+  }
+  bool give_uncached(void* at) {
+    DeviceIndex device = 0;
+    {
+      const std::lock_guard lock{mutex_};
+      const auto found = uncached_.find(at);
+      if (found == uncached_.end()) return false;
+      device = found->second;
+      uncached_.erase(found);
+    }
+    const c10::cuda::CUDAGuard guard{device};
+    C10_CUDA_CHECK(cudaFree(at));
+    return true;
   }
 
   // Idle memory of pools that lend it before anybody runs out of memory.
@@ -771,9 +794,13 @@ class torch_allocator final : public native::CUDAAllocator {
     context_ptr context = watched_ ? context_for(RecordContext::ALL) : nullptr;
     held_block held;
     {
-      const std::lock_guard lock{mutex_};
+      std::unique_lock lock{mutex_};
       const auto found = book_.find(at);
-      TORCH_CHECK(found != book_.end(), "invalid device pointer: ", at);
+      if (found == book_.end()) {
+        lock.unlock();
+        TORCH_CHECK(give_uncached(at), "invalid device pointer: ", at);
+        return;
+      }
       held = std::move(found->second);
       book_.erase(found);
       card& c = cards_[static_cast<std::size_t>(held.device)];
@@ -1067,6 +1094,8 @@ class torch_allocator final : public native::CUDAAllocator {
   std::mutex mutex_;
   std::atomic<bool> ready_{false};
   std::atomic<int> routes_{0};
+  std::atomic<bool> caches_{true};
+  std::map<void*, DeviceIndex> uncached_;  // taken while it was switched off
   std::vector<card> cards_;
   ska::flat_hash_map<void*, held_block> book_;
   std::atomic<bool> recording_{false};
@@ -1099,7 +1128,13 @@ void delete_block(void* at) {
 extern "C" __attribute__((visibility("default"))) const char* gpumem_torch_install() {
   static std::string why;
   try {
-    memory();  // a bad GPUMEM_* is told now
+    // A bad GPUMEM_* is told now. No GPU is touched before PyTorch does so: a process may still fork, and choose GPUs
+    // by CUDA_VISIBLE_DEVICES.
+    gpumem::settings with;
+    if (const gpumem::status ok = with.apply(gpumem::process_environment()); !ok) return (why = ok.message()).c_str();
+    if (const auto known = gpumem::find_policy(with.policy); !known) {
+      return (why = "GPUMEM_POLICY=" + with.policy + ": " + known.why().message()).c_str();
+    }
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
         std::shared_ptr<native::CUDAAllocator>{&only(), [](native::CUDAAllocator*) {}});
     return nullptr;
