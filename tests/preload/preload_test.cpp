@@ -138,7 +138,8 @@ TEST_F(Preload, TheDefaultPoolIsServedByItsName) {
   ASSERT_EQ(cudaMallocAsync(&again, mib, s), cudaSuccess);
   EXPECT_EQ(reinterpret_cast<CUdeviceptr>(again), at) << "both names are one pool";
   EXPECT_EQ(used_bytes(), taken);
-  EXPECT_EQ(from_pool(&at, mib, reinterpret_cast<CUmemoryPool>(s), s), CUDA_ERROR_INVALID_VALUE) << "the driver's to say";
+  EXPECT_EQ(from_pool(&at, mib, reinterpret_cast<CUmemoryPool>(s), s), CUDA_ERROR_INVALID_VALUE)
+      << "the driver's to say";
   EXPECT_EQ(cudaFreeAsync(again, s), cudaSuccess);
   EXPECT_EQ(cudaStreamDestroy(s), cudaSuccess);
 }

@@ -1,6 +1,6 @@
-// RMM from 26.06 on, cuda::mr alone: its references, its adaptors and its per-device resource over gpumem, by the doubles of
-// CUDA's runtime and driver. With RMM's own library nothing here may reach the runtime inside it; with RMM's sources
-// compiled against the double (scripts/rmm), its containers run, too.
+// RMM from 26.06 on, cuda::mr alone: its references, its adaptors and its per-device resource over gpumem, by the
+// doubles of CUDA's runtime and driver. With RMM's own library nothing here may reach the runtime inside it; with RMM's
+// sources compiled against the double (scripts/rmm), its containers run, too.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
