@@ -8,12 +8,17 @@ without gpumem.
 A step is this file again, under `gpumem simulate` with the step's options and environment. Numba and CuPy import the
 Python package gpumem, which PYTHONPATH has to name. The line is `pass STEP: what was seen` or `FAIL STEP: reason`.
 """
+import contextlib
 import ctypes
 import gc
 import importlib.metadata
 import importlib.util
+import io
+import json
 import os
+import subprocess
 import sys
+import tempfile
 
 if importlib.util.find_spec("_numba_cuda_redirector"):
     import _numba_cuda_redirector  # noqa: F401  numba-cuda in front of Numba's own target, as its .pth file has it
@@ -23,20 +28,32 @@ from frameworks_ladder import MIB, jax_on_the_card, memory, tensorflow
 STEPS = {}
 
 
-def step(options="", **environment):
-    """`options` of `gpumem simulate`; a program with one of gpumem's settings there runs with gpumem in front."""
+def step(options="", served=None, most_mib=None, **environment):
+    """`options` of `gpumem simulate`; a program with one of gpumem's settings there runs with gpumem in front, which then
+    has to have served at least so many allocations and reserved at most so much."""
 
     def keep(function):
-        STEPS[function.__name__] = (function, options.split(), environment)
+        STEPS[function.__name__] = (function, options.split(), served, most_mib, environment)
         return function
 
     return keep
 
 
+def by_statistics(path, served, most_mib):
+    """The end of the step's line, from what GPUMEM_STATS left; raises where it is not as expected."""
+    with open(path) as of:
+        pools = json.load(of)["devices"]
+    count = sum(each["allocations"] for each in pools)
+    reserved = sum(each["peak_reserved_bytes"] for each in pools) // MIB
+    assert count >= served, f"gpumem served {count} allocations; expected {served} or more"
+    assert reserved <= most_mib, f"gpumem reserved {reserved} MiB; expected at most {most_mib}"
+    return f"; gpumem served {count} allocations from {reserved} MiB at most"
+
+
 # --- TensorFlow: no hook. Preloaded, with each request at the driver or with its arena kept small ------------------------
 
 
-@step("--policy growth", TF_GPU_ALLOCATOR="cuda_malloc_async")
+@step("--policy growth", served=17, most_mib=1024, TF_GPU_ALLOCATOR="cuda_malloc_async")
 def tensorflow_each_tensor():
     tf, _ = tensorflow()
     tf.zeros(1000)
@@ -51,7 +68,7 @@ def tensorflow_each_tensor():
     return f"{small} MiB after one small tensor, {large} with 512 MiB of them, {memory()[0]} when made again ({len(again)})"
 
 
-@step("--limit 2GiB --policy growth", TF_GPU_ALLOCATOR="cuda_malloc_async")
+@step("--limit 2GiB --policy growth", served=2, most_mib=2048, TF_GPU_ALLOCATOR="cuda_malloc_async")
 def tensorflow_limit():
     tf, _ = tensorflow()
     held = tf.zeros(1024 * MIB // 4)
@@ -85,7 +102,7 @@ def tensorflow_takes_its_share_of_the_limit():
     return f"{used} of {total} MiB after one small tensor"
 
 
-@step("--policy growth", TF_GPU_ALLOCATOR="cuda_malloc_async")
+@step("--policy growth", served=50, most_mib=1024, TF_GPU_ALLOCATOR="cuda_malloc_async")
 def tensorflow_trains():
     tf, _ = tensorflow()
     layers = tf.keras.layers
@@ -99,8 +116,11 @@ def tensorflow_trains():
 
 # --- JAX: likewise ------------------------------------------------------------------------------------------------------
 
+# Otherwise XLA asks for three quarters of the card once, and gives them back, to warm the driver's pool.
+XLA = {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
-@step("--policy growth", XLA_PYTHON_CLIENT_ALLOCATOR="platform")
+
+@step("--policy growth", served=17, most_mib=1024, **XLA)
 def jax_each_buffer():
     jax = jax_on_the_card()
     jax.numpy.ones(1000).block_until_ready()
@@ -116,7 +136,7 @@ def jax_each_buffer():
     return f"{small} MiB after one small array, {large} with 512 MiB of them, {memory()[0]} when made again ({len(again)})"
 
 
-@step("--limit 2GiB --policy growth", XLA_PYTHON_CLIENT_ALLOCATOR="platform")
+@step("--limit 2GiB --policy growth", served=2, most_mib=2048, **XLA)
 def jax_limit():
     jax = jax_on_the_card()
     held = jax.numpy.ones((1024, MIB // 4)).block_until_ready()
@@ -127,6 +147,38 @@ def jax_limit():
         assert "RESOURCE_EXHAUSTED" in str(refused), f"{refused}; expected RESOURCE_EXHAUSTED"
     small = jax.numpy.ones((64, MIB // 4)).block_until_ready()
     return f"1.5 GiB refused beside {held.nbytes // MIB} MiB under 2 GiB, {small.nbytes // MIB} MiB served"
+
+
+@step("--limit 2GiB", XLA_PYTHON_CLIENT_ALLOCATOR="platform")
+def jax_platform_under_a_limit():
+    """XLA maps pages of its own for each buffer then: counted under the limit, not served."""
+    jax = jax_on_the_card()
+    held = jax.numpy.ones((1024, MIB // 4)).block_until_ready()
+    try:
+        more = jax.numpy.ones((1536, MIB // 4)).block_until_ready()
+        raise AssertionError(f"{more.shape} fitted beside 1 GiB under 2 GiB")
+    except Exception as refused:
+        assert "RESOURCE_EXHAUSTED" in str(refused), f"{refused}; expected RESOURCE_EXHAUSTED"
+    return f"1.5 GiB refused beside {held.nbytes // MIB} MiB under 2 GiB"
+
+
+@step("--policy growth", served=20, most_mib=1024, **XLA)
+def jax_trains():
+    jax = jax_on_the_card()
+    np = jax.numpy
+    sizes = (1024, 4096, 4096, 10)
+    weights = [np.zeros(shape) for shape in zip(sizes, sizes[1:])]
+
+    def loss(weights, x):
+        for each in weights:
+            x = jax.nn.relu(x @ each)
+        return x.sum()
+
+    update = jax.jit(lambda w, x: [a - 0.1 * g for a, g in zip(w, jax.grad(loss)(w, x))], donate_argnums=0)
+    for _ in range(3):
+        weights = update(weights, np.ones((256, 1024)))
+    jax.block_until_ready(weights)
+    return f"{memory()[0]} MiB in use with {sum(w.nbytes for w in weights) // MIB} MiB of weights"
 
 
 @step("--limit 8GiB", XLA_PYTHON_CLIENT_PREALLOCATE="false")
@@ -373,6 +425,22 @@ def numba_bad_setting():
     raise AssertionError("GPUMEM_LIMIT=much was taken")
 
 
+# --- several in one process ----------------------------------------------------------------------------------------------
+
+
+@step(GPUMEM_POLICY="growth", SIMCUDA_REFEREE="1")
+def together_one_pool():
+    sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "examples"))
+    import one_pool
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        status = one_pool.main(["torch", "numba"])
+    lines = "; ".join(said.getvalue().splitlines())
+    assert status == 0, f"status {status}: {lines}"
+    return lines
+
+
 # --- CuPy: its own runtime does not run on a simulated card; what is gpumem's does -----------------------------------------
 
 
@@ -400,6 +468,27 @@ def cupy_functions():
         return f"CuPy {cupy.__version__}: {refused}"
 
 
+def outside(gpumem_program, name):
+    """Runs the step's process, passes on what it says, and adds what gpumem served."""
+    _, options, served, most_mib, environment = STEPS[name]
+    words = [gpumem_program, "simulate", "--quiet"]
+    words += options if "--card" in options else ["--card", "h100", *options]
+    with tempfile.TemporaryDirectory() as folder:
+        stats = os.path.join(folder, "stats.json")
+        if served is not None:
+            environment = {**environment, "GPUMEM_STATS": stats}
+        done = subprocess.run([*words, "--", sys.executable, "-W", "ignore", __file__, "--inside", name],
+                              env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True, check=False)
+        line = done.stdout.strip()
+        if served is not None and line.startswith("pass "):
+            try:
+                line += by_statistics(stats, served, most_mib)
+            except AssertionError as wrong:
+                line = f"FAIL {name}: {wrong}"
+    print(line)
+    return done.returncode if line.startswith("pass ") else 1
+
+
 def main():
     if len(sys.argv) == 3 and sys.argv[1] == "--steps":
         print("\n".join(name for name in STEPS if name.startswith(sys.argv[2] + "_")))
@@ -408,12 +497,9 @@ def main():
         print("over_gpumem_ladder.py: expected the program gpumem and a step, or --steps and a framework", file=sys.stderr)
         return 2
     gpumem_program, name = sys.argv[1:]
-    function, options, environment = STEPS[name]
+    function = STEPS[name][0]
     if gpumem_program != "--inside":
-        words = [gpumem_program, "simulate", "--quiet"]
-        words += options if "--card" in options else ["--card", "h100", *options]
-        os.execve(gpumem_program, [*words, "--", sys.executable, "-W", "ignore", __file__, "--inside", name],
-                  {**os.environ, **environment})
+        return outside(gpumem_program, name)
     try:
         print(f"pass {name}: {function()}", flush=True)
         return 0

@@ -240,6 +240,7 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
   CUmemoryPool usual = nullptr;
   CUmemoryPool now = nullptr;
   if (calls()->default_pool(&usual, handle) == CUDA_SUCCESS && calls()->current_pool(&now, handle) == CUDA_SUCCESS) {
+    d->default_pool = usual;
     d->own_pool = usual != now;
   }
   all_ever().push_back(d.get());
