@@ -16,8 +16,10 @@ import traceback
 import torch
 from torch import nn
 
+import torch_ladder_users
+
 MIB = 1 << 20
-STEPS = {}
+STEPS = dict(torch_ladder_users.STEPS)
 
 
 def step(function):
@@ -591,10 +593,11 @@ def gpumem_out_of_memory():
     assert report.startswith("gpumem: out of memory on pool 0"), report
     expect("out of memory", torch.cuda.memory_stats()["num_ooms"], 1)
     del kept
-    try:
-        from accelerate.utils import find_executable_batch_size
-    except ImportError as wrong:
-        return f"OutOfMemoryError; accelerate is not here ({wrong})"
+    import importlib.util
+
+    if importlib.util.find_spec("accelerate") is None:
+        return "OutOfMemoryError; accelerate is not installed"
+    from accelerate.utils import find_executable_batch_size
 
     tried = []
 
@@ -855,7 +858,7 @@ def gpumem_in_front():
 OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "fsdp_as_one_rank", "compiled",
                       "gpumem_by_hooks", "gpumem_in_front", "gpumem_enabled", "gpumem_statistics", "gpumem_snapshot",
                       "gpumem_out_of_memory", "record_stream_and_referee", "pools_of_their_own", "compiled_with_graphs",
-                      "eight_ranks_compile_once", "enabling_refused")
+                      "eight_ranks_compile_once", "enabling_refused", *torch_ladder_users.STEPS)
 
 
 def main():

@@ -145,13 +145,16 @@ CUresult CUDAAPI cuGraphDestroy(CUgraph graph) {
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long /*flags*/) {
+CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long flags) {
   SIMCUDA_ENTER("cuGraphInstantiate");
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!graph->alive) return undefined_use("a graph that is destroyed");
+  if (const CUresult e = may_instantiate(graph); e != CUDA_SUCCESS) return e;
   world& w = the_world();
   w.execs.push_back(std::make_unique<CUgraphExec_st>());
   *out = w.execs.back().get();
+  (*out)->of = graph;
+  (*out)->frees_on_launch = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
   (*out)->objects = graph->objects;
   (*out)->uses = graph->uses;
   for (CUuserObject o : (*out)->objects) ++o->references;
@@ -169,8 +172,10 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle) {
     gpu* on = nullptr;
     if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
     if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
+    if (const CUresult e = may_launch(*exec); e != CUDA_SUCCESS) return e;
     uses = exec->uses;
     for (const captured_use& u : uses) {
+      if (run_node(u)) continue;
       if (u.bytes == 0) {
         on->sim->enqueue(s->sim, u.lag_ns);
       } else {

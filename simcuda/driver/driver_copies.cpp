@@ -23,6 +23,7 @@ CUresult touch(CUstream handle, std::uint64_t at, std::uint64_t bytes) {
   gpu* on = nullptr;
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = reach_in_graphs(*s, at); e != CUDA_SUCCESS) return e;
   if (const CUresult e = reach(s->context, at, false); e != CUDA_SUCCESS) return e;
   const gpu* const holder = holder_of(at);
   if (holder != nullptr && holder != on) return CUDA_SUCCESS;

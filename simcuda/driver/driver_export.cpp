@@ -103,18 +103,31 @@ CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool, CUme
   *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return CUDA_SUCCESS;
 }
-/// Graphs have no memory of their own here: allocations in a capture are refused.
-CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice, CUgraphMem_attribute, void* value) {
+CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice d, CUgraphMem_attribute which, void* value) {
   SIMCUDA_ENTER("cuDeviceGetGraphMemAttribute");
-  std::memset(value, 0, sizeof(cuuint64_t));
+  if (d < 0 || static_cast<std::size_t>(d) >= the_world().gpus.size()) return CUDA_ERROR_INVALID_DEVICE;
+  const gpu& g = *the_world().gpus[static_cast<std::size_t>(d)];
+  const graph_memory now = graph_memory_of(g);
+  const bool used = which == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT || which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH;
+  const bool high = which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH || which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+  const graph_memory& from = high ? g.graph_highs : now;
+  const cuuint64_t figure = used ? from.used : from.reserved;
+  std::memcpy(value, &figure, sizeof figure);
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice, CUgraphMem_attribute, void*) {
+/// A high-water mark starts again at what is there now.
+CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice d, CUgraphMem_attribute which, void*) {
   SIMCUDA_ENTER("cuDeviceSetGraphMemAttribute");
+  if (d < 0 || static_cast<std::size_t>(d) >= the_world().gpus.size()) return CUDA_ERROR_INVALID_DEVICE;
+  gpu& g = *the_world().gpus[static_cast<std::size_t>(d)];
+  if (which == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) g.graph_highs.used = graph_memory_of(g).used;
+  if (which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) g.graph_highs.reserved = graph_memory_of(g).reserved;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice) {
+CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice d) {
   SIMCUDA_ENTER("cuDeviceGraphMemTrim");
+  if (d < 0 || static_cast<std::size_t>(d) >= the_world().gpus.size()) return CUDA_ERROR_INVALID_DEVICE;
+  trim_graph_memory(*the_world().gpus[static_cast<std::size_t>(d)]);
   return CUDA_SUCCESS;
 }
 

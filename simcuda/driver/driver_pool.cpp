@@ -4,6 +4,7 @@
 #include <map>
 
 #include "keep_report.hpp"
+#include "shared_turn.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -41,8 +42,9 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* at, std::size_t bytes, CUstream ha
   CUstream_st* s = nullptr;
   gpu* on = nullptr;
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
-  if (s->graph != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // memory nodes are not modelled
   if (bytes == 0) return *at = 0, CUDA_SUCCESS;
+  const shared_turn turn{*on};
+  if (s->graph != nullptr) return allocate_in_graph(*s, *on, at, bytes);
   const auto got = on->pool->alloc(bytes, s->sim);
   if (!got) {
     note_refused(*on, "cuMemAllocAsync", bytes);
@@ -63,6 +65,8 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr at, CUstream handle) {
   CUstream_st* s = nullptr;
   gpu* on = nullptr;
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
+  if (s->graph != nullptr) return free_in_graph(*s, at);
+  if (const auto freed = free_of_graph(at)) return *freed;
   gpu* const whose = owner_of(at);
   if (whose == nullptr || whose->allocations.count(at) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (!whose->pool->owns(at)) return release(*whose, at);

@@ -118,6 +118,7 @@ void make_gpu(gpu& g, const world_config& config) {
   g.small = std::make_unique<small_blocks>(*g.sim);
   g.pool = std::make_unique<async_pool>(*g.sim);
   g.allocations.clear();
+  g.of_graphs.clear();
   g.pinned.clear();
   g.ranges.clear();
   g.managed.clear();
@@ -173,6 +174,11 @@ void configure(const world_config& config) {
   const std::lock_guard lock{w.mutex};
   reset(w, config);
   plan_failures(w);  // of the environment, which every world of the process has
+}
+
+void publish_held() {
+  const world& w = the_world();
+  for (const auto& g : w.gpus) w.shared->publish(g->card, g->sim->used_bytes());
 }
 
 void remake(gpu& g) { make_gpu(g, the_world().config); }
@@ -316,6 +322,7 @@ void use(CUstream handle, std::uint64_t lag_ns, std::uint64_t at, std::uint64_t 
   gpu* on = nullptr;
   front.calls = "a kernel launch";
   if (find_stream(handle, &s, &on) != CUDA_SUCCESS || ready_for_work(*s) != CUDA_SUCCESS) return;
+  if (reach_in_graphs(*s, at) != CUDA_SUCCESS) return;
   if (s->context->on != holder_of(at) && reach(s->context, at, true) != CUDA_SUCCESS) return;
   on->sim->enqueue_use(s->sim, lag_ns, at, bytes);
   if (s->graph != nullptr) s->graph->uses.push_back({at, bytes, lag_ns});

@@ -23,6 +23,8 @@
 
 #include "async_pool.hpp"
 #include "gpumem/sim_device.hpp"
+#include "graph_memory.hpp"
+#include "shared_cards.hpp"
 #include "simcuda.hpp"
 #include "small_blocks.hpp"
 
@@ -48,18 +50,23 @@ struct gpu {
   std::map<CUdeviceptr, mapped_range> mapped;      ///< of cuMemMap
   std::map<CUdeviceptr, std::size_t> allocations;  ///< of cuMemAlloc and its kin
   std::map<CUdeviceptr, std::size_t> pinned;       ///< of cuMemHostAlloc
+  std::map<CUdeviceptr, graph_block> of_graphs{};  ///< memory of allocation nodes; in `allocations`, too
+  graph_memory graph_highs{};                      ///< the most of it, since the program set it back
   std::set<CUdeviceptr> managed;                   ///< those of `allocations` that cuMemAllocManaged made
   std::map<CUdeviceptr, std::size_t> ranges;       ///< of cuMemAddressReserve
   std::map<std::uint64_t, std::size_t> run_bytes;  ///< by allocation handle
   std::map<std::uint64_t, page_run> runs;          ///< by allocation handle
 };
 
-/// A piece of work that a graph does at each launch.
+enum class graph_node : std::uint8_t { work, allocate, free };
+
+/// What a graph does at each launch: a piece of work, or a node that allocates or frees these bytes.
 struct captured_use {
-  std::uint64_t at;
-  std::uint64_t bytes;  ///< 0: it touches none
-  std::uint64_t lag_ns;
+  std::uint64_t at = 0;
+  std::uint64_t bytes = 0;  ///< 0: it touches none
+  std::uint64_t lag_ns = 0;
   std::function<void()> action{};  ///< what it does on the host
+  graph_node node = graph_node::work;
 };
 
 }  // namespace gpumem::simcuda
@@ -113,6 +120,8 @@ struct CUgraph_st {
   bool alive = true;
 };
 struct CUgraphExec_st {
+  CUgraph of = nullptr;
+  bool frees_on_launch = false;  ///< CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
   std::vector<CUuserObject> objects;
   std::vector<gpumem::simcuda::captured_use> uses;
   bool alive = true;
@@ -179,6 +188,7 @@ struct world {
   unsigned long long next_id = 1;
   std::uint64_t next_handle = 1;
   std::vector<std::unique_ptr<gpu>> gpus;
+  std::unique_ptr<shared_cards> shared;           ///< with other processes; null: nothing is
   std::map<CUdeviceptr, std::size_t> registered;  ///< host memory, by cuMemHostRegister
   std::vector<std::unique_ptr<CUctx_st>> contexts;
   std::vector<std::unique_ptr<CUstream_st>> streams;
@@ -254,6 +264,9 @@ inline CUresult enter_unlocked(own_call which) {
 void run_due_destructors();
 extern std::atomic<bool> any_destructor;
 
+/// Tells the processes that share the cards what this one holds of them.
+void publish_held();
+
 /// One driver function: the lock, the count, and the failure that was planned for it.
 class entered {
  public:
@@ -262,6 +275,11 @@ class entered {
     add_one(of.calls);
     refused_ = refusal_of(of.name, needs_init);
   }
+  ~entered() {
+    if (the_world().shared != nullptr) publish_held();
+  }
+  entered(const entered&) = delete;
+  entered& operator=(const entered&) = delete;
   [[nodiscard]] CUresult refused() const noexcept { return refused_; }
 
  private:

@@ -26,7 +26,7 @@ pool::~pool() {
   if (usable && arena_.behind_all().owner() != idle_owner) cache_.reclaim_all();  // whose fences are the device's
 }
 
-bool pool::free_to_cache(address at, const release& stated) noexcept {
+bool pool::free_to_cache(address at, const free_args& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   if (!stated.stream) return cache_.free_of_any_stream(at, stated);
   const stream_order& streams = arena_.streams();
@@ -187,7 +187,7 @@ result<std::uint64_t> pool::key_of_stated(address at, stream_ref s) {
   return streams.key_of(s);
 }
 
-status pool::release_block(address at, const release& stated) {
+status pool::release_block(address at, const free_args& stated) {
   const stream_order& streams = arena_.streams();
   std::uint64_t key = 0;
   if (stated.stream) {

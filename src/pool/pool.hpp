@@ -41,7 +41,7 @@ class pool final : private arena_below, private caches_above {
     return streams.key_is_known(of) ? cache_.allocate_and_remember(of, streams.known_key(of), requested) : 0;
   }
   /// Without the lock: true where this thread's cache took the block.
-  [[nodiscard]] bool free_to_cache(address at, const release& stated) noexcept;
+  [[nodiscard]] bool free_to_cache(address at, const free_args& stated) noexcept;
   /// Without the lock: true where this thread has set aside a free behind all work of the device (all_work.hpp); else
   /// `release_block` is to be asked.
   [[nodiscard]] bool free_behind_all_work(address at) noexcept;
@@ -52,7 +52,7 @@ class pool final : private arena_below, private caches_above {
   /// `at` is where the block begins, on success.
   status allocate(const request& r, std::uint64_t rounded, address* at, oom_slot* refusal);
   /// `unknown_pointer` where no block of this pool begins there.
-  status release_block(address at, const release& stated);
+  status release_block(address at, const free_args& stated);
   status record_use(address at, stream_ref s);
 
   /// Streams, captures, regions and callbacks, which are the arena's alone.

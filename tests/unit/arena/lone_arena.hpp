@@ -42,7 +42,7 @@ class lone_arena final : public caches_above {
     static_cast<void>(allocate({.bytes = bytes, .stream = s}, round_up(bytes, 512), &at, nullptr));
     return at;
   }
-  status release_block(address at, const release& stated) {
+  status release_block(address at, const free_args& stated) {
     arena_lock lock{arena_.mutex()};
     const block_index i = block_at(at);
     if (i == no_block) return {errc::unknown_pointer, "no live block begins there"};
