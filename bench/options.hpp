@@ -1,4 +1,4 @@
-/// The command line of gpumem_bench, read strictly: whatever cannot be used is one line and exit status 2.
+/// The command line of gpumem_bench, parsed strictly: an error is one line and exit status 2.
 #pragma once
 
 #include <cstdint>
