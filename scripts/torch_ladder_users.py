@@ -119,14 +119,17 @@ def observed():
     with torch.profiler.record_function("a part of it"):
         kept = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
     torch.cuda.memory._set_memory_metadata("")
-    torch.cuda.memory._annotate_tensor(kept[MIB:], "packed")
+    annotates = hasattr(torch.cuda.memory, "_annotate_tensor")  # not in 2.11
+    if annotates:
+        torch.cuda.memory._annotate_tensor(kept[MIB:], "packed")
     history = torch.cuda.memory._snapshot()
     torch.cuda.memory._record_memory_history(enabled=None)
     events = {e["action"]: e for e in history["device_traces"][0] if e.get("addr") == kept.data_ptr()}
     expect("the allocation's metadata", events["alloc"].get("user_metadata"), "step 7")
-    expect("the annotation", events["annotate"].get("user_metadata"), "packed")
-    assert events["annotate"]["frames"], "the annotation has no frames"
-    expect("sizes of both", (events["alloc"]["size"], events["annotate"]["size"]), (5 * MIB, 5 * MIB))
+    expect("the size of the allocation", events["alloc"]["size"], 5 * MIB)
+    if annotates:
+        expect("the annotation", (events["annotate"].get("user_metadata"), events["annotate"]["size"]), ("packed", 5 * MIB))
+        assert events["annotate"]["frames"], "the annotation has no frames"
     names = [a.get("name") for a in history["external_annotations"]]
     assert names.count("a part of it") == 2, f"annotations {names}"
 
@@ -238,7 +241,7 @@ def trackers_peers_processes():
     for block in blocks:
         raw, offset = ctypes.create_string_buffer(66), ctypes.c_long()
         refused = probe.share(ctypes.c_void_p(block.data_ptr()), raw, ctypes.byref(offset))
-        if os.environ.get("GPUMEM_BACKING") != "plain":
+        if "mapped" in os.environ.get("GPUMEM_BACKING", "") or "expandable" in os.environ.get("GPUMEM_POLICY", ""):
             assert b"GPUMEM_BACKING=plain" in refused, refused
             shared = "mapped memory is refused to other processes"
             break
