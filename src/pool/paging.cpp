@@ -351,23 +351,33 @@ std::uint64_t pool::return_stretches(guard& lock, std::uint64_t bytes, page_span
     }
     const std::uint64_t size = longest->begin + longest->bytes - begin;
     const std::vector<mapped_run> going = pages_.within(begin, size);
+    pages_.make_room(going.size());  // what the driver does not unmap is put back
+    heap_.make_room_for_blocks(4);
     take_stretch(begin, size);
-    status taken;
+    heap_.set_blocks_aside(2);
+    returned_runs done;
     {
       const blocking_call waits{calls_.waits, lock, mutex_};
-      taken = return_runs(device_, going);
-      if (!taken) {
+      done = return_runs(device_, going);
+      if (!done.why) {
         log_if_possible([&] {
-          return fmt::format("pool {}: {} leaked, the driver did not take pages back: {}", config_.name,
-                             format_bytes(size), taken.message());
+          return fmt::format("pool {}: {} of {} that were to go are {}, the driver did not take them back: {}",
+                             config_.name, format_bytes(size - done.destroyed), format_bytes(size),
+                             done.unmapped ? "leaked" : "kept", done.why.message());
         });
       }
     }
-    if (!taken) break;
-    lost_bytes_ -= size;
-    budget_.give_back(size);
-    returned += size;
-    counts_.returned_pages += size / page;
+    heap_.set_blocks_aside(0);
+    lost_bytes_ -= done.unmapped ? done.destroyed : size;
+    if (!done.unmapped) {
+      for (const mapped_run& run : going) pages_.insert(run);
+      heap_.back(hollow_at(begin), begin, size);
+    }
+    pages_.make_room(0);
+    budget_.give_back(done.destroyed);
+    returned += done.destroyed;
+    counts_.returned_pages += done.destroyed / page;
+    if (!done.why) break;
   }
   return returned;
 }
@@ -387,9 +397,9 @@ void pool::return_everything_paged() {
     return;
   }
   const auto give = [&](std::span<const mapped_run> runs) {
-    if (const status ok = return_runs(device_, runs); !ok) {
+    if (const status why = return_runs(device_, runs).why; !why) {
       log_if_possible(
-          [&] { return fmt::format("pool {}: pages stay with the driver: {}", config_.name, ok.message()); });
+          [&] { return fmt::format("pool {}: pages stay with the driver: {}", config_.name, why.message()); });
     }
   };
   std::vector<mapped_run> together;
