@@ -47,7 +47,7 @@ class baseline_allocator final : public allocator {
                   fmt::format("{} of {} bytes: {}", devices_[0].name, r.bytes, api_.error_text(code))};
   }
 
-  status do_deallocate(void* p, const release& /*stated*/) override {
+  status do_deallocate(void* p, const free_args& /*stated*/) override {
     const auto found = live_.find(p);
     if (found == live_.end()) return {errc::unknown_pointer, fmt::format("{} is not a live block", p)};
     const block& b = found->second;

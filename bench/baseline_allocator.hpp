@@ -1,7 +1,7 @@
-/// A baseline as an allocator, so that the replay treats it as gpumem is treated.
+/// Presents a baseline as an allocator, so that the replay treats it like gpumem.
 ///
-/// What a program has to do for these by hand is done here: a block that a second stream used is freed behind that
-/// stream's work. Statistics know live and reserved bytes; there are no pools, limits, captures or checks. One thread.
+/// Does what programs must do by hand with these allocators: it frees a block that a second stream used after that
+/// stream's work. Statistics have only live and reserved bytes; no pools, limits, captures or checks. One thread.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,8 @@
 /// Traces as compact files (`.gmtrace`), for sweeps over thousands of them: a tenth of CSV.gz, and read without
 /// parsing.
 ///
-/// docs/traces.md describes the format. What a replay needs is kept exactly: operations, sizes, times, streams, which
-/// free belongs to which allocation. Pointers and threads are not kept: a replay reads neither.
+/// docs/traces.md describes the format. It keeps exactly what a replay needs: operations, sizes, times, streams, and
+/// which free belongs to which allocation. It drops pointers and threads.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ namespace gpumem::bench {
 
 inline constexpr std::string_view binary_trace_magic{"GMTRACE\x01", 8};
 
-/// Whether a file begins as one of any version.
+/// Whether a file begins like a compact trace of any version.
 bool is_binary_trace(const std::string& path);
 
-/// How many operations its header says; nothing where it is no such file.
+/// The number of operations in its header; empty if it is not a compact trace.
 std::optional<std::uint64_t> ops_of_binary_trace(const std::string& path);
 
 /// The loaded trace, without name and path. `corrupt` says what is damaged, without the path: a checksum, a length, an
 /// operation that cannot be.
 result<trace> read_binary_trace(const std::string& path);
 
-/// Writes whole or not at all; `bad_setting` names path and reason.
+/// Writes the file completely or not at all; `bad_setting` names path and reason.
 status write_binary_trace(const std::string& path, const trace& of);
 
 /// RMM's CSV, compressed where the name ends in `.gz`. Pointers are made up from the slots.

@@ -1,7 +1,7 @@
-/// What each device call costs the host, by size: on a GPU measured, on the simulated device read off its clock.
+/// The host's cost of each device call by size: measured on a GPU, read from the clock of the simulated device.
 ///
-/// The table has the shape of sim_device's (src/device/README.md), so that the figures of a real GPU can take their
-/// place. One thread, an idle device; what a call that waits has to wait for comes on top in a program.
+/// The table has the form of sim_device's (src/device/README.md), so that figures of a real GPU can replace it. One
+/// thread, an idle device; in a program, waiting calls take longer.
 #pragma once
 
 #include <cstdint>

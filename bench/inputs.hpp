@@ -1,4 +1,4 @@
-/// Everything a run reads, gathered before the first replay, so that bad input never leaves half a table.
+/// The input of a run, all read before the first replay, so that bad input never leaves half a table.
 #pragma once
 
 #include <string>
@@ -20,14 +20,14 @@ struct inputs {
   std::vector<own_plan> plans;  ///< of those
 };
 
-/// How long each trace's own plan may be sought.
+/// The time limit for each trace's own plan.
 inline constexpr std::chrono::milliseconds own_plan_time{5000};
 
 /// Loads every trace, reads every row, makes plans for rows that need one, and opens an allocator for each row as the
 /// replays will.
 result<inputs> gather_inputs(const options& from);
 
-/// Where the bundled traces are: next to an installed program, else in the source tree.
+/// The folder of the bundled traces: beside an installed program, else in the source tree.
 std::string bundled_traces_folder();
 
 }  // namespace gpumem::bench

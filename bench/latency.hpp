@@ -1,8 +1,9 @@
-/// What a cached allocate and free cost: gpumem, the baselines, and the floor of the machine, in turn in one run.
+/// Measures a cached allocate and free of gpumem, the baselines, and the floor of the machine, in turn in one run.
 ///
-/// Google Benchmark measures, in rounds: each has a repetition of every case, in an order of its own and the allocators
-/// side by side, so that a busy moment of the machine meets all alike. Times are of processor and lock, not of a GPU:
-/// nothing is enqueued. The figures, the ratios and their texts are plain values and need no Google Benchmark.
+/// Google Benchmark measures in rounds. Each round has a repetition of every case, in its own order, with the
+/// allocators one after the other, so that a busy moment of the machine affects all alike. Times are of processor and
+/// lock, not of a GPU: nothing is enqueued. The figures, the ratios and their texts are plain values and need no Google
+/// Benchmark.
 #pragma once
 
 #include <algorithm>

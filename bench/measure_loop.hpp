@@ -1,5 +1,5 @@
-/// A trace as a tight loop (replay_loop.hpp) over one allocator, timed: what allocators are compared by where the work
-/// around a call must not count.
+/// Times a trace as a tight loop (replay_loop.hpp) over one allocator, to compare allocators without the work around a
+/// call.
 ///
 /// Each operation is one call: `allocator::allocate` and `deallocate` of gpumem, over the simulated device; `allocate`
 /// and `release` of a baseline's plug-in, over the driver's double. No work is enqueued and no clock moves. The first

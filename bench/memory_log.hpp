@@ -1,7 +1,6 @@
-/// What happened to a device's memory during a replay, as a list of events: what a page draws is made from it
-/// afterwards.
+/// The memory events of a replay, from which the page is drawn afterwards.
 ///
-/// The replay tells of blocks, `logged_device` of what stands behind them. One thread.
+/// The replay logs blocks, `logged_device` the device's memory. One thread.
 #pragma once
 
 #include <cstdint>

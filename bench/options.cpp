@@ -330,6 +330,11 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   claims->add_option("--only", into.only, "a claim by its id; may be repeated")
       ->allow_extra_args(false)
       ->type_name("ID");
+  claims->add_option("--with", into.frameworks, "measure a framework itself beside: tensorflow, jax; may be repeated")
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember({"tensorflow", "jax"}))
+      ->type_name("F");
+  claims->add_option("--python", into.python, "the Python that has it (default python3)")->type_name("FILE");
   const other_commands others{app};
   app.require_subcommand(0, 1);
   try {

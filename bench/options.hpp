@@ -1,4 +1,4 @@
-/// The command line of gpumem_bench, read strictly: whatever cannot be used is one line and exit status 2.
+/// The command line of gpumem_bench, parsed strictly: an error is one line and exit status 2.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,16 @@ enum class command : std::uint8_t { compare, fit, costs, latency, claims };
 
 struct options {
   command what = command::compare;
-  std::vector<std::string> traces;     ///< files and folders; empty: the bundled ones
-  std::vector<std::string> workloads;  ///< as `make_workload` reads them; with some, no bundled traces
-  std::vector<std::string> policies;   ///< as `parse_policy_row` reads them; empty: `default_rows`
-  std::vector<std::string> baselines;  ///< cub, cuda_malloc, cuda_malloc_async, or a peer (peers/peer.hpp)
-  std::string peers;                   ///< the folder with their files
-  std::vector<std::string> only;       ///< of claims; empty: all
-  std::string limit;                   ///< of rows that name none; may be empty
-  std::string json_path;               ///< `-`: standard output and nothing else there
+  std::vector<std::string> traces;      ///< files and folders; empty: the bundled ones
+  std::vector<std::string> workloads;   ///< as `make_workload` reads them; with some, no bundled traces
+  std::vector<std::string> policies;    ///< as `parse_policy_row` reads them; empty: `default_rows`
+  std::vector<std::string> baselines;   ///< cub, cuda_malloc, cuda_malloc_async, or a peer (peers/peer.hpp)
+  std::string peers;                    ///< the folder with their files
+  std::vector<std::string> only;        ///< of claims; empty: all
+  std::vector<std::string> frameworks;  ///< of claims: tensorflow, jax; empty: none
+  std::string python = "python3";       ///< that runs them
+  std::string limit;                    ///< of rows that name none; may be empty
+  std::string json_path;                ///< `-`: standard output and nothing else there
   std::string csv_path;
   std::string html_path;
   bool over_time = false;  ///< JSON has memory over time, too

@@ -1,4 +1,4 @@
-/// A file that a run will write at its end, tried at its beginning.
+/// A file that a run writes at its end and checks at its beginning.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-/// Plans for rows of `planned` that name none: each trace's own, made from that trace.
+/// Plans for `planned` rows without a plan, each made from the row's trace.
 ///
-/// A plan lies in memory and is read by its path, as any other; nothing of it is left on a disk.
+/// A plan is a file in memory that is read by its path; nothing is left on disk.
 #pragma once
 
 #include <chrono>

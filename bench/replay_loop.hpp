@@ -1,4 +1,4 @@
-/// A trace as a tight loop of allocations and frees: what a replay looks up while it runs is resolved before.
+/// A trace as a tight loop of allocations and frees, with all lookups resolved before.
 ///
 /// A block is freed in the order of its own stream, wherever the trace frees it.
 #pragma once

@@ -1,4 +1,4 @@
-// Each candidate is a set of GPUMEM_* variables: the same text makes the row that is replayed and the line to copy.
+// Each candidate is a set of GPUMEM_* variables. The same text makes the replayed row and the line for the user.
 #include "advise.hpp"
 
 #include <fmt/format.h>
@@ -57,8 +57,7 @@ struct candidate {
   }
 };
 
-/// Every policy that is known, with the variants that it declares, and the settings that change how much memory is held
-/// or what that costs.
+/// Every known policy with its declared variants, and the settings that change memory use or its cost.
 std::vector<variables> choices(const bench::trace& of) {
   std::vector<variables> out;
   for (const policy_entry& each : known_policies()) {
@@ -90,7 +89,7 @@ std::string limit_text(std::uint64_t bytes) {
   return exact;
 }
 
-/// What GPUMEM_* in the environment says of other things does not count here, so that the advice is complete.
+/// Ignores other GPUMEM_* in the environment, so that the advice is complete.
 result<std::vector<candidate>> candidates(const bench::trace& of, std::uint64_t capacity, const bench::own_plan& plan) {
   std::vector<candidate> out;
   for (variables& set : choices(of)) {
@@ -108,11 +107,11 @@ result<std::vector<candidate>> candidates(const bench::trace& of, std::uint64_t 
   return out;
 }
 
-/// Under a capacity all that fit are as good, and the one that costs least time in device calls comes first, without a
-/// plan before with one; without a capacity, the one that takes least memory.
+/// Under a capacity, candidates that fit are ordered by time in device calls, those without a plan first. Without a
+/// capacity, candidates are ordered by memory.
 bool better(const candidate& one, const candidate& other, bool capped) {
   const auto key = [capped](const candidate& of) {
-    // Of those that do not fit, the one that came furthest.
+    // Among candidates that do not fit, the one that ran longest comes first.
     const std::uint64_t left = of.fits() ? 0 : ~of.figures.outcome.ops;
     const std::uint64_t reserved = of.figures.peak_reserved_bytes;
     const std::uint64_t cost = of.figures.in_device_calls_ns.value_or(0);
@@ -124,7 +123,7 @@ bool better(const candidate& one, const candidate& other, bool capped) {
   return key(one) < key(other);
 }
 
-/// Whether a reader could tell them apart by anything but their names.
+/// Whether two rows differ in anything but their names.
 bool same_figures(const candidate& one, const candidate& other) {
   const auto key = [](const candidate& of) {
     return std::tuple{of.figures.outcome.oom,
@@ -137,7 +136,7 @@ bool same_figures(const candidate& one, const candidate& other) {
   return key(one) == key(other);
 }
 
-/// As a shell takes them, before the command.
+/// The variables as a shell takes them, before the command.
 std::string assignments(const candidate& of, const std::string& trace) {
   std::string out;
   for (const auto& [name, value] : of.set) {
@@ -220,7 +219,7 @@ std::string as_text(const nlohmann::ordered_json& all, const std::string& path) 
   return out;
 }
 
-/// Why nothing can fit, where that is so.
+/// The proof that nothing can fit, if there is one.
 nlohmann::ordered_json proof(const bench::trace& of, std::uint64_t capacity) {
   if (capacity == 0 || of.peak_live_bytes <= capacity) return nullptr;
   std::uint64_t live = 0;
@@ -257,7 +256,7 @@ status advice_for(const bench::trace& t, std::uint64_t capacity, const bench::ow
   setup.device.referee = false;
   auto rows = candidates(t, capacity, plan);
   if (!rows) return rows.why();
-  set_log_sink([](std::string_view) {});  // what a policy could not get is in the table
+  set_log_sink([](std::string_view) {});  // the table contains the refusals
   const unsigned jobs = std::max(1U, std::thread::hardware_concurrency());
   const status went = bench::run_parallel(rows->size(), jobs, [&](std::size_t i) -> status {
     auto figures = bench::measure_checked(t, (*rows)[i].row, setup);

@@ -1,4 +1,4 @@
-// `gpumem advise`: which policy and settings a recorded program fits in, best first, with the variables to set.
+// `gpumem advise`: ranks the policies and settings that fit a recorded program, with the variables to set.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ struct advise_options {
 /// Adds the subcommand, whose words go into `into`.
 CLI::App* add_advise_command(CLI::App& to, advise_options& into);
 
-/// Exit status: 0; 3 where nothing fits; 1 where the trace is no such thing; 2 for bad words.
+/// Exit status: 0; 3 if nothing fits; 1 if the file is not a trace; 2 for a usage error.
 int advise(const advise_options& with);
 
-/// `rows` become those of `advise --json`, best first: every policy and its settings on the trace within `capacity`
-/// bytes (0: no limit). Silences the log: what a policy could not get is in the rows.
+/// Fills `rows` with the results of `advise --json`, best first: every policy and its settings on the trace within
+/// `capacity` bytes (0: no limit). Silences the log, because the rows contain the refusals.
 status advice_for(const bench::trace& t, std::uint64_t capacity, const bench::own_plan& plan,
                   nlohmann::ordered_json& rows);
 

@@ -19,7 +19,7 @@
 namespace gpumem::cli {
 namespace {
 
-/// True where it can be executed; `refusal` is 126's reason where there is such a file all the same.
+/// True if the file can be executed; otherwise, if it exists, `refusal` is the reason for status 126.
 bool can_run(const std::string& path, std::string& refusal) {
   struct stat s {};
   if (::stat(path.c_str(), &s) != 0) {
@@ -37,7 +37,7 @@ bool can_run(const std::string& path, std::string& refusal) {
   return true;
 }
 
-/// No program header names an interpreter: there is no loader that could preload.
+/// Without a program header for an interpreter, no loader can preload.
 bool is_static(const std::string& path) {
   std::ifstream in{path, std::ios::binary};
   Elf64_Ehdr header{};

@@ -1,4 +1,4 @@
-// The file behind a command's name, found as a shell finds it, and whether the loader will preload anything into it.
+// Finds the file of a command as a shell does, and checks whether the loader can preload a library into it.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace gpumem::cli {
 
-inline constexpr int not_found = 127;  // as shells say it
+inline constexpr int not_found = 127;  // as in shells
 inline constexpr int not_executable = 126;
 
 struct command_file {
   std::string path;
-  int exit_status = 0;     ///< `not_found` or `not_executable` where it cannot be run
-  std::string why;         ///< then
-  std::string no_preload;  ///< why the loader preloads nothing into it; empty: it does
+  int exit_status = 0;     ///< `not_found` or `not_executable` if it cannot be run
+  std::string why;         ///< the reason for the exit status
+  std::string no_preload;  ///< the reason if nothing can be preloaded; empty otherwise
 };
 
 [[nodiscard]] command_file find_command(const std::string& name);

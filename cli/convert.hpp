@@ -1,4 +1,4 @@
-// `gpumem convert`: a recording in another format, read again and compared before it counts as written.
+// `gpumem convert`: converts a recording, and reads it back to compare before it counts as written.
 #pragma once
 
 #include <string>
@@ -18,8 +18,7 @@ struct convert_options {
 /// Adds the subcommand, whose words go into `into`.
 CLI::App* add_convert_command(CLI::App& to, convert_options& into);
 
-/// Exit status: 0; 1 where the input is no recording or the output cannot be written; 2 for words that do not go
-/// together.
+/// Exit status: 0; 1 if the input is not a recording or the output cannot be written; 2 for contradictory options.
 int convert(const convert_options& with);
 
 }  // namespace gpumem::cli

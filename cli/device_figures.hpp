@@ -1,4 +1,4 @@
-// Every card of the machine as `devices` and `top` show it: as JSON, which the tables are made from.
+// The cards of the machine for `devices` and `top`, as JSON and as tables made from it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,25 +10,25 @@
 
 namespace gpumem::cli {
 
-/// A row a card, in NVML's order. `unsupported` where there is no NVML. (Not a `result`: a json made from one in braces
-/// is an array around it.)
+/// One row per card, in NVML's order. `unsupported` without NVML. (Not a `result`: json in braces would make an array
+/// around it.)
 status device_figures(nlohmann::json& into);
 
-/// Whether the driver itself can hold a process to a limit: an MPS control daemon, where its clients look for one.
+/// Whether the driver itself can limit processes: an MPS control daemon runs where clients look for it.
 nlohmann::json mps_figures();
 
-/// Who runs under a pid, as far as this user may know.
+/// The command of a pid, as far as this user may see it.
 std::string command_of(unsigned pid);
 
-/// Whose process it is, by name where there is one; empty where it is not there.
+/// The user of a process, by name if possible; empty if the process does not exist.
 std::string user_of(unsigned pid);
 
-/// `2.0/24.0 GiB`, `60/300 W`, `70 %`; `-` for what NVML does not tell.
+/// `2.0/24.0 GiB`, `60/300 W`, `70 %`; `-` for figures that NVML does not report.
 std::string memory_text(const nlohmann::json& used, const nlohmann::json& total);
 std::string power_text(const nlohmann::json& card);
 std::string with_unit(const nlohmann::json& number, std::string_view unit);
 
-/// Columns two spaces apart, right-aligned but where the heading, in the first row, begins with '<'. No row is longer.
+/// Formats columns two spaces apart, right-aligned unless the heading in the first row begins with '<'.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
 /// The cards as text.

@@ -1,5 +1,5 @@
-// The kernel's list of abstract sockets in this network namespace names the leases; whose they are is told by the
-// descriptors of the processes that this user may look into.
+// Finds leases in the kernel's list of abstract sockets of this network namespace, and their holders through the
+// descriptors of the processes that this user may inspect.
 #include "leases.hpp"
 
 #include <fmt/format.h>
@@ -32,12 +32,12 @@ constexpr std::string_view beginning = "@gpumem-lease/";
 
 struct lease {
   std::string uuid;
-  std::optional<unsigned> place;            ///< none: a card that was named has no lease, only a claim
-  std::optional<std::uint64_t> room_bytes;  ///< what the program was promised, where that is known
+  std::optional<unsigned> place;            ///< none for a claim on a named card, which has no lease
+  std::optional<std::uint64_t> room_bytes;  ///< the promised room, if known
   std::vector<int> holders;
 };
 
-/// By the socket's inode.
+/// The holders of a socket, by its inode.
 std::map<std::uint64_t, lease> sockets() {
   std::map<std::uint64_t, lease> out;
   std::ifstream list{"/proc/net/unix"};
@@ -82,7 +82,7 @@ void find_holders(std::map<std::uint64_t, lease>& of) {
   }
 }
 
-/// The card as NVML counts it; `-` where it cannot be asked.
+/// NVML's index of the card; `-` without NVML.
 std::string index_of(const std::string& bare_uuid) {
   static const result<std::vector<gpu_usage>> cards = gpu_usage_now();
   if (!cards) return "-";
@@ -95,7 +95,7 @@ std::string index_of(const std::string& bare_uuid) {
   return "-";
 }
 
-/// A claim is part of its program's lease on the card, or stands for itself where the card was named.
+/// Joins a claim to its program's lease on the card, or lists it separately if the card was named.
 void join_claim(std::map<std::uint64_t, lease>& found, const room_claim& claim) {
   const std::optional<std::uint64_t> bytes = claim.bytes != 0 ? std::optional{claim.bytes} : std::nullopt;
   for (auto& [inode, one] : found) {

@@ -8,12 +8,12 @@
 
 namespace gpumem::cli {
 
-/// A row a lease: `uuid` of the card without its prefix, `place`, `room_bytes` that its program was promised (null
-/// where not known), and `holders`, the processes that this user may see: `pid`, `user`, `command`. By card and place.
-/// `place` is null for a program that was promised room of a card it named.
+/// One row per lease, by card and place: `uuid` of the card without prefix, `place` (null for a program with a claim on
+/// a named card), `room_bytes` promised to the program (null if unknown), and `holders`, the processes that this user
+/// may see: `pid`, `user`, `command`.
 nlohmann::json leases_now();
 
-/// Exit status: 0; 1 where the process cannot be ended; 2 where it holds no lease.
+/// Exit status: 0; 1 if the process cannot be ended; 2 if it holds no lease.
 int show_leases(const lease_options& with);
 
 }  // namespace gpumem::cli

@@ -1,5 +1,5 @@
-// The program `gpumem`. Exit status: 0; 1 where something that is needed is not there; 2 for anything wrong with the
-// words, in one line that says what was expected; of `run`, the command's own.
+// The program `gpumem`. Exit status: 0; 1 if a requirement is missing; 2 for a usage error, in one line that says what
+// was expected; `run` passes on the command's own status.
 #include <fmt/format.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// CLI11 takes the words apart. What stands behind `--` is the command's and is not looked at. The help, the manual
-// pages and the shells' completions are made from the same app.
+// CLI11 parses the options. The words after `--` belong to the command and are not parsed. Help, manual pages and
+// completions come from the same app.
 #include "options.hpp"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ constexpr double longest_wait_s = 366 * 86400.0;
 
 std::string first_line(std::string_view text) { return std::string{text.substr(0, text.find('\n'))}; }
 
-/// One option of `run` and the setting that it stands for.
+/// One option of `run` and its setting.
 struct setting_option {
   const char* option;
   const char* setting;
@@ -39,7 +39,7 @@ constexpr setting_option setting_options[] = {
     {"--group-limit", "group_limit", "L", "the group's budget on each card (GPUMEM_GROUP_LIMIT)"},
 };
 
-/// A number of seconds in plain digits, and what follows it.
+/// A number in plain digits, and the text after it.
 std::optional<double> read_seconds(std::string_view text, std::string_view* rest) {
   double value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
@@ -59,7 +59,7 @@ status read_interval(const std::string& text, double& into) {
   return {};
 }
 
-/// `30`, `30s`, `10m`, `2h`; none is for ever.
+/// `30`, `30s`, `10m`, `2h`; without a value, for ever.
 status read_wait(const std::string& text, std::optional<double>& into) {
   if (text.empty()) {
     into = std::numeric_limits<double>::infinity();
@@ -75,7 +75,7 @@ status read_wait(const std::string& text, std::optional<double>& into) {
   return {};
 }
 
-/// Every subcommand with its options, and the texts that are read after the parse.
+/// Every subcommand with its options, and the texts to interpret after the parse.
 struct command_line {
   CLI::App app{"Which GPU a program gets, how much of it, and who uses what.", "gpumem"};
   std::vector<std::string> settings = std::vector<std::string>(std::size(setting_options));

@@ -1,4 +1,4 @@
-// The command line of `gpumem`, taken apart.
+// The parsed command line of `gpumem`.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct run_options {
   /// Options of the table in src/base/options.def by name in small letters, as given.
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<std::string> command;
-  std::optional<double> wait_s;  ///< for a card that has room: as long as that; infinite: for ever
+  std::optional<double> wait_s;  ///< the longest wait for a card with room; infinite: for ever
 };
 
 struct devices_options {
@@ -53,7 +53,7 @@ struct options {
   convert_options convert;
 };
 
-/// A text where one was asked for (help, version) instead of a command; `bad_setting` is one line for status 2.
+/// Returns a text for help or version; `bad_setting` is one line for status 2.
 result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into);
 
 }  // namespace gpumem::cli

@@ -15,12 +15,12 @@ subcommands subcommands_of(const CLI::App& app) {
   return app.get_subcommands([](const CLI::App* one) { return !one->get_name().empty(); });
 }
 
-/// Those that --help shows; positionals, too.
+/// The options that --help shows, including positionals.
 std::vector<const CLI::Option*> options_of(const CLI::App& app) {
   return app.get_options([](const CLI::Option* one) { return !one->get_group().empty(); });
 }
 
-/// The program's own, where they may stand behind the subcommand, too.
+/// The program's own options, if they may also follow the subcommand.
 std::vector<const CLI::Option*> options_of_all(const CLI::App& app) {
   std::vector<const CLI::Option*> out;
   if (!app.get_fallthrough() || app.get_parent() == nullptr) return out;
@@ -36,7 +36,7 @@ std::vector<const CLI::Option*> options_behind(const CLI::App& app) {
   return out;
 }
 
-/// The words on a command line: `--limit`, `-h`.
+/// The option's spellings: `--limit`, `-h`.
 std::vector<std::string> flags_of(const CLI::App& app) {
   std::vector<std::string> out;
   for (const CLI::Option* const one : options_behind(app)) {
@@ -46,7 +46,7 @@ std::vector<std::string> flags_of(const CLI::App& app) {
   return out;
 }
 
-/// A line of a manual page: no character of it is an instruction.
+/// A line of a manual page, with roff's control characters escaped.
 std::string roff(const std::string& text) {
   std::string out;
   for (const char c : text) {

@@ -1,4 +1,4 @@
-// Both ways end in the same line: what was placed, how high, how low it could be at best, and how long that took.
+// Both modes print the same line: the problem, the height, the lower bound and the time.
 #include "plan.hpp"
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ void show(const plan_options& with, const std::string& name, const plan::problem
   }
 }
 
-/// The last word of the solver is never taken for granted.
+/// Verifies the solver's result independently.
 status proven(const plan::problem& buffers, const plan::solution& found, std::uint64_t capacity) {
   if (status ok = plan::validate(buffers, found.offsets, found.height); !ok) return ok;
   if (capacity == 0 || found.height <= capacity) return {};

@@ -14,7 +14,7 @@ struct plan_options {
   std::string trace;
   std::string static_file;
   std::string output;
-  std::string capacity;  ///< bytes (1048576, 16GiB); empty: as low as can be found
+  std::string capacity;  ///< bytes (1048576, 16GiB); empty: the lowest possible
   double time_limit_s = 50;
   bool share_streams = false;
   bool json = false;
@@ -23,7 +23,7 @@ struct plan_options {
 /// Adds the subcommand, whose words go into `into`.
 CLI::App* add_plan_command(CLI::App& to, plan_options& into);
 
-/// Exit status: 0; 1 where the file is no such thing, or nothing fits; 2 for words that do not go together.
+/// Exit status: 0; 1 if the file has another format or nothing fits; 2 for contradictory options.
 int make_plan(const plan_options& with);
 
 }  // namespace gpumem::cli

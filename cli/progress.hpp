@@ -1,4 +1,4 @@
-// A line on a terminal that says what takes so long, and how long at most; nothing in a pipe.
+// A progress line on a terminal, with the longest duration; nothing in a pipe.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Everything is checked before anything is set, by the library's own parser; then come the environment, the leases and
-// the command, as a child. The command inherits the leases as open sockets and keeps them to its end.
+// Checks all settings with the library's parser first, then sets the environment, takes leases and runs the command as
+// a child. The command inherits the leases as open sockets and keeps them to its end.
 #include "run.hpp"
 
 #include <fcntl.h>
@@ -41,7 +41,7 @@ int complain(std::string_view why, int exit_status) {
   return exit_status;
 }
 
-/// A ledger that members cannot trust is found before the command begins, and not by its first allocation.
+/// Checks the group's ledger before the command begins, rather than at its first allocation.
 status group_can_be_joined(const settings& with) {
   if (with.group.empty()) return {};
   const result<std::string> folder = shared_folder(with.shared_folder);
@@ -55,15 +55,15 @@ std::string variable_of(const std::string& option) {
   return std::string{row->variable};
 }
 
-/// The environment's settings with those of the command line over them, each of which must be good.
+/// The environment's settings, overridden by the command line's, all of which must be valid.
 result<settings> read_settings(const run_options& with) {
   settings out;
   environment variables = process_environment();
-  std::erase_if(variables, [&](const auto& each) {  // what an option overrules need not be good
+  std::erase_if(variables, [&](const auto& each) {  // variables that an option overrides need not be valid
     return std::any_of(with.settings.begin(), with.settings.end(),
                        [&](const auto& option) { return each.first == variable_of(option.first); });
   });
-  if (status ok = out.apply(variables); !ok) return ok;  // the library says the rest, and goes on
+  if (status ok = out.apply(variables); !ok) return ok;  // the library reports other problems and continues
   for (const auto& [name, value] : with.settings) {
     if (status ok = out.set(name, value); !ok) {
       std::string option = name;
@@ -71,7 +71,7 @@ result<settings> read_settings(const run_options& with) {
       return status{errc::bad_setting, "--" + option + ok.message().substr(name.size())};
     }
   }
-  // A policy that the program registers itself is known to it alone; it is named in the environment.
+  // Only the program knows a policy that it registers itself; such a policy is named in the environment.
   const bool named_here = out.source("policy") == setting_source::code;
   const result<policy_entry> decides = find_policy(out.policy);
   if (!decides && named_here) {
@@ -116,14 +116,14 @@ std::vector<int> open_descriptors() {
   return out;
 }
 
-/// What NVML has opened here is none of the command's.
+/// Keeps NVML's descriptors out of the command.
 void close_on_exec_but(const std::vector<int>& inherited) {
   for (const int fd : open_descriptors()) {
     if (std::find(inherited.begin(), inherited.end(), fd) == inherited.end()) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
 }
 
-/// What this rank of a job alone has (GPUMEM_LIMIT_R2).
+/// The variable of this rank alone (GPUMEM_LIMIT_R2).
 std::string variable_of_rank(const std::string& option) {
   return fmt::format("{}_R{}", variable_of(option), this_rank() ? this_rank()->rank : 0);
 }
@@ -156,7 +156,7 @@ int run_command(const run_options& with) {
   if (!settled) return complain(settled.why().message(), bad_input);
   const result<std::string> preload = find_preload();
   if (!preload) return complain(preload.why().message(), failed);
-  result<chosen_cards> chosen{chosen_cards{}};  // its leases end with it
+  result<chosen_cards> chosen{chosen_cards{}};  // owns the leases
   if (settled->devices) {
     chosen = with.wait_s ? wait_for_cards(*settled, *with.wait_s) : choose_cards(*settled, visible_by::driver);
     if (!chosen) {
@@ -173,7 +173,7 @@ int run_command(const run_options& with) {
     ::unsetenv(variable_of_rank(name).c_str());  // the command line wins over the rank's own
   }
   ::unsetenv(variable_of_rank("devices").c_str());
-  ::unsetenv("GPUMEM_DEVICES");  // it has been obeyed: what it named is what is visible now
+  ::unsetenv("GPUMEM_DEVICES");  // applied: the visible devices are now the chosen ones
   const char* const before = std::getenv("LD_PRELOAD");
   const std::string list = before != nullptr && *before != '\0' ? fmt::format("{}:{}", *preload, before) : *preload;
   ::setenv("LD_PRELOAD", list.c_str(), 1);

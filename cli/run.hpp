@@ -1,15 +1,14 @@
-// `gpumem run`: settles which card and how much of it, and runs the command.
+// `gpumem run`: chooses cards and limits, and runs the command.
 #pragma once
 
 #include "options.hpp"
 
 namespace gpumem::cli {
 
-/// The command's own status; where it is not run 2 for a bad setting, 127 and 126 as shells, 1 for the rest.
+/// The command's own status; if it is not run, 2 for a bad setting, 127 and 126 as in shells, 1 for other errors.
 int run_command(const run_options& with);
 
-/// libgpumem_preload.so: beside the program, or where an installation puts libraries; the build tree has it where it is
-/// made.
+/// The path of libgpumem_preload.so: beside the program, in the installation's library folder, or in the build tree.
 result<std::string> find_preload();
 
 }  // namespace gpumem::cli

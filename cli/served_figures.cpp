@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds patience{200};  // with a process that may b
 constexpr std::chrono::seconds longest_trim{5};     // the driver may take its time
 
 std::vector<std::string> folders() {
-  settings here;  // of which only the folder counts: a bad limit does not keep anybody from looking
+  settings here;  // only the folder is used, so that a bad limit does not prevent a query
   environment variables = process_environment();
   std::erase_if(variables, [](const auto& each) { return each.first != "GPUMEM_SHARED_FOLDER"; });
   static_cast<void>(here.apply(variables).ok());
@@ -41,7 +41,7 @@ std::vector<std::string> folders() {
   return out;
 }
 
-/// What came is another program's word: what is missing or of another kind is replaced by nothing.
+/// The answer comes from another program: missing or ill-typed fields are replaced by empty ones.
 json row_of(const served_process& one) {
   const json told = json::parse(one.answer, nullptr, false);
   json row{{"pid", one.pid},
@@ -82,7 +82,7 @@ json served_figures() {
     for (const served_process& one : ask_served(folder, patience)) {
       try {
         out.push_back(row_of(one));
-      } catch (const json::exception&) {  // an answer of a kind that none of ours gives
+      } catch (const json::exception&) {  // not an answer of gpumem
         out.push_back(row_of({one.pid, ""}));
       }
     }

@@ -1,4 +1,4 @@
-// The processes that gpumem serves, as they answer for themselves.
+// The processes that gpumem serves, by their own answers.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,16 +6,16 @@
 
 namespace gpumem::cli {
 
-/// A row a process: pid, command, whether it answered, and its pools. One's own; for root those of every user.
+/// One row per process: pid, command, whether it answered, and its pools. Only this user's processes; for root all.
 nlohmann::json served_figures();
 
-/// At most 80 columns wide, with each pool's card as NVML counts it.
+/// A table of at most 80 columns, with NVML's index of each pool's card.
 std::string served_table(const nlohmann::json& served, const nlohmann::json& devices);
 
-/// The index among `devices` of the card that a pool lies on; `-` where it is none of them.
+/// The index among `devices` of a pool's card; `-` if it is not listed.
 std::string gpu_of(const nlohmann::json& pool, const nlohmann::json& devices);
 
-/// Asks a served process to give its idle memory back; false where it does not answer.
+/// Asks a served process to give its idle memory back; false if it does not answer.
 bool trim_served(int pid);
 
 }  // namespace gpumem::cli

@@ -12,6 +12,7 @@
 #include "cards.hpp"
 #include "gpumem/policy.hpp"
 #include "run.hpp"
+#include "shared_cards.hpp"
 #include "simulated_run.hpp"
 #include "simulated_text.hpp"
 #include "text.hpp"
@@ -63,6 +64,11 @@ result<simulated_setup> setup_of(const simulate_options& with) {
     return status{errc::bad_setting, fmt::format("--cards {}: expected from 1 to {}", with.cards, most_cards)};
   }
   out.cards = with.cards;
+  if (!with.shared.empty() && !simcuda::shared_cards::valid_name(with.shared)) {
+    return status{errc::bad_setting,
+                  fmt::format("--shared {}: expected 1 to 64 letters, digits, _ and -", printable(with.shared))};
+  }
+  out.shared = with.shared;
   if (status ok = read_bytes(with.context, "--context", out.context_bytes); !ok) return ok;
   if (status ok = read_bytes(with.modules, "--modules", out.module_bytes); !ok) return ok;
   if (status ok = read_bytes(with.libraries, "--libraries", out.library_bytes); !ok) return ok;
@@ -108,6 +114,8 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
   simulate->add_option("--card", into.card, "a name of --card list, or memory: 24GiB (default h100)")
       ->type_name("NAME|BYTES");
   simulate->add_option("--cards", into.cards, "how many of it")->type_name("N");
+  simulate->add_option("--shared", into.shared, "share the cards with all runs that say the same name")
+      ->type_name("NAME");
   simulate->add_option("--policy", into.policy, "device memory served by gpumem under this policy")->type_name("P");
   simulate->add_option("--limit", into.limit, "its limit: 4GiB, 30%")->type_name("L");
   simulate->add_option("--context", into.context, "what a context takes of the card (default 450MiB)")

@@ -17,6 +17,7 @@ struct simulate_options {
   std::string modules = "0";  ///< of each that is loaded
   std::string libraries = "0";
   int cards = 1;
+  std::string shared;  ///< a name of cards that several runs share; empty: none
   std::string policy;
   std::string limit;
   std::string report;

@@ -16,6 +16,7 @@
 #include <fstream>
 
 #include "command_file.hpp"
+#include "shared_cards.hpp"
 #include "text.hpp"
 
 namespace gpumem::cli {
@@ -101,6 +102,7 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   for (const char* library : {"SIMCUDA_CUBLAS_BYTES", "SIMCUDA_CUDNN_BYTES", "SIMCUDA_NCCL_BYTES"}) {
     set(library, fmt::format("{}", setup.library_bytes));
   }
+  if (!setup.shared.empty()) set("SIMCUDA_SHARED", setup.shared);
   set("SIMCUDA_REPORT", records);
   set("SIMCUDA_STRICT", "report");
   // The user's word counts where the program needs values or is to be watched.
@@ -204,6 +206,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   out.exit_status = wait_for(child);
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   out.processes = read_records(records.path());
+  if (!setup.shared.empty()) simcuda::shared_cards::remove_unused(setup.shared);
   return out;
 }
 

@@ -16,6 +16,7 @@ struct simulated_setup {
   std::string card;              ///< a profile's key
   std::uint64_t card_bytes = 0;  ///< 0: the profile's own
   int cards = 1;
+  std::string shared;  ///< a name of cards that several runs share; empty: what SIMCUDA_SHARED says
   std::uint64_t context_bytes = 0;
   std::uint64_t module_bytes = 0;
   std::uint64_t library_bytes = 0;

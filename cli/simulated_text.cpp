@@ -62,8 +62,12 @@ json refusals_of(const simulated_process& of, bool several) {
              {"function", std::string{each.function}},
              {"requested_bytes", each.requested_bytes},
              {"used_bytes", each.used_bytes},
+             {"others_bytes", each.others_bytes},
              {"free_bytes", free},
-             {"why", each.requested_bytes > free ? "more than is free" : "no room in one piece"}};
+             {"why", each.requested_bytes <= free ? "no room in one piece"
+                     : each.others_bytes != 0
+                         ? fmt::format("more than is free; others hold {}", format_bytes(each.others_bytes))
+                         : "more than is free"}};
     if (several) row["pid"] = of.record.pid;
     out.push_back(std::move(row));
   }

@@ -17,7 +17,7 @@ namespace {
 constexpr std::array passed_on{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
 std::atomic<pid_t> child{0};
 
-// A signal of the terminal's has come to the child already: both are in its foreground group.
+// The child has already received the terminal's signals: both are in its foreground group.
 void pass_on(int number, siginfo_t* from, void* /*context*/) {
   const int saved = errno;
   const bool sent_by_a_process = from != nullptr && from->si_code <= 0;
@@ -25,7 +25,7 @@ void pass_on(int number, siginfo_t* from, void* /*context*/) {
   errno = saved;
 }
 
-/// What was ignored, as nohup does it, stays so.
+/// Signals that are ignored, as under nohup, stay ignored.
 void handle_signals() {
   for (const int number : passed_on) {
     struct sigaction now {};
@@ -41,7 +41,7 @@ void handle_signals() {
 [[noreturn]] void become(const std::string& path, char* const* words, const sigset_t& mask, pid_t parent, int report) {
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() == parent) ::execvp(path.c_str(), words);  // which runs a script without #! by the shell
+  if (::getppid() == parent) ::execvp(path.c_str(), words);  // execvp runs scripts without #! in the shell
   const int error = errno;
   static_cast<void>(!::write(report, &error, sizeof error));
   ::_exit(127);
@@ -83,7 +83,7 @@ ended run_child(const std::string& path, const std::vector<std::string>& words) 
 int status_of(const ended& how) {
   if (WIFEXITED(how.wait_status)) return WEXITSTATUS(how.wait_status);
   const int number = WTERMSIG(how.wait_status);
-  const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};  // the child has left one
+  const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};  // the child has already written one
   ::setrlimit(RLIMIT_CORE, &no_core);
   ::signal(number, SIG_DFL);
   ::raise(number);

@@ -1,4 +1,4 @@
-// The command as a child: signals are passed on to it, and its status is this program's.
+// Runs the command as a child: passes signals on and returns its status.
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 namespace gpumem::cli {
 
 struct ended {
-  int exec_errno = 0;   ///< it could not be run at all
-  int wait_status = 0;  ///< of waitpid, otherwise
+  int exec_errno = 0;   ///< why it could not be run; 0 if it ran
+  int wait_status = 0;  ///< from waitpid, if it ran
 };
 
-/// Runs `path` with these words and waits for its end. A signal that another process sends to this one goes to the
-/// command; what the terminal sends reaches both by itself. The command dies with this process.
+/// Runs `path` with these words and waits for its end. Passes on signals from other processes; the terminal's signals
+/// reach both processes anyway. The command dies with this process.
 ended run_child(const std::string& path, const std::vector<std::string>& words);
 
-/// Ends as the child did: its exit status is returned, its signal is raised again.
+/// Ends as the child did: returns its exit status, or raises its signal again.
 int status_of(const ended& how);
 
 }  // namespace gpumem::cli

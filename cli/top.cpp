@@ -1,4 +1,4 @@
-// On a terminal a screen that obeys keys (top_screen.hpp); in a pipe one look follows the other.
+// On a terminal an interactive screen (top_screen.hpp); in a pipe one table after another.
 #include "top.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// `gpumem top`: cards and the processes that gpumem serves, again and again.
+// `gpumem top`: cards and the processes that gpumem serves, refreshed.
 #pragma once
 
 #include "options.hpp"

@@ -21,7 +21,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// The terminal is as it was when this is gone.
+/// Restores the terminal in its destructor.
 class curses {
  public:
   curses() {

@@ -7,10 +7,10 @@
 
 namespace gpumem::cli {
 
-/// Whether this build has ncurses and the terminal can be used.
+/// Whether this build has ncurses and the terminal is usable.
 bool screen_is_possible();
 
-/// Draws a look every `interval_s` and obeys the keys until one says to quit. Requires `screen_is_possible`.
+/// Draws the screen every `interval_s` and handles keys until quit. Requires `screen_is_possible`.
 int run_screen(const std::function<look()>& look_now, double interval_s);
 
 }  // namespace gpumem::cli

@@ -1,4 +1,4 @@
-// What `gpumem top` shows on a terminal, as lines of coloured text: no terminal is needed to make them.
+// The view of `gpumem top` as lines of coloured text, made without a terminal.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace gpumem::cli {
 
-/// One look at the machine.
+/// A snapshot of the machine.
 struct look {
   nlohmann::json devices;
   nlohmann::json served;
@@ -24,9 +24,9 @@ using screen_line = std::vector<span_of_text>;
 
 enum class sort_order : std::uint8_t { gpu, memory, pid, user, command };
 
-/// A process on a card: NVML's figures and, where gpumem serves it, its pool's.
+/// A process on a card: NVML's figures and, if gpumem serves it, its pool's.
 struct process_row {
-  std::string gpu;  ///< as NVML counts; `-` where that is not known
+  std::string gpu;  ///< NVML's index; `-` if unknown
   int pid = 0;
   std::string user;
   std::string command;
@@ -38,7 +38,7 @@ struct process_row {
   double fragmentation = 0;
 };
 
-/// What the keys have changed.
+/// The state that keys change.
 struct view_state {
   sort_order sort = sort_order::gpu;
   std::string filter;      ///< in the command, the user or the pid
@@ -55,7 +55,7 @@ std::vector<process_row> process_rows(const look& now, const view_state& state);
 /// Every line at most `columns` wide.
 std::vector<screen_line> top_lines(const look& now, const view_state& state, std::size_t columns);
 
-/// Changes the state as the key says. `up`, `down`: as the terminal names those keys.
+/// Handles a key. `up` and `down` are the terminal's codes of these keys.
 struct key_names {
   int up;
   int down;

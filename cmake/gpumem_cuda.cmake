@@ -25,9 +25,9 @@ if(GPUMEM_CUDA)
       target_compile_options(gpumem_thrust_cpp INTERFACE -fno-sanitize=null)
     endif()
   endif()
-  # RMM, whose base class adapters/rmm.hpp derives from: found where it is installed, or named by this variable. Its wheels
-  # bring a CCCL of their own along, in a folder beside it.
-  find_path(GPUMEM_RMM_INCLUDE rmm/cuda_stream_view.hpp)
+  # RMM, for adapters/rmm.hpp: found where it is installed, or named by this variable. Its wheels bring a CCCL of their own
+  # along, in a folder beside it.
+  find_path(GPUMEM_RMM_INCLUDE rmm/device_buffer.hpp)
   cmake_path(GET GPUMEM_RMM_INCLUDE PARENT_PATH rmm_prefix)
   find_library(GPUMEM_RMM_LIBRARY rmm HINTS ${rmm_prefix}/lib64 ${rmm_prefix}/lib)
   mark_as_advanced(GPUMEM_RMM_INCLUDE GPUMEM_RMM_LIBRARY)

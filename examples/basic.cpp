@@ -5,7 +5,7 @@
 #include "gpumem/sim_device.hpp"
 
 int main() {
-  gpumem::sim_device gpu{{.host_memory = true}};  // whose blocks the program may write
+  gpumem::sim_device gpu{{.host_memory = true}};  // with memory that the program may write to
   gpumem::device* devices[]{&gpu};
   const auto memory = gpumem::open_allocator(devices);
   if (!memory) return std::puts(memory.why().message().c_str()), 1;

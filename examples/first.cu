@@ -14,7 +14,7 @@ int main() {
   twice<<<1, 256, 0, stream>>>(x);
   float last = 0;
   cudaMemcpyAsync(&last, x + 255, sizeof last, cudaMemcpyDeviceToHost, stream);
-  (*memory)->deallocate(x);  // at once: the stream's next block may be this one, another stream's may not
+  (*memory)->deallocate(x);  // safe at once: until the kernel is done, only this stream may reuse the block
   cudaStreamSynchronize(stream);
   std::printf("%g; reserved %s\n", last, gpumem::format_bytes((*memory)->stats(0)->reserved_bytes).c_str());
 }

@@ -1,8 +1,9 @@
-// RMM up to 26.04: gpumem under RMM's containers, and so under what RAPIDS builds on them; needs a GPU.
+// RMM, all versions: gpumem under RMM's containers, and so under what RAPIDS builds on them; needs a GPU.
 #include <cuda_runtime.h>
 
 #include <cstdio>
 #include <rmm/device_buffer.hpp>
+#include <rmm/resource_ref.hpp>
 #include <vector>
 
 #include "gpumem/adapters/rmm.hpp"
@@ -11,13 +12,13 @@
 namespace {
 
 /// Code that knows RMM and nothing of gpumem: sends `n` bytes there and back, and counts them.
-std::size_t echoed(std::size_t n, rmm::cuda_stream_view stream, rmm::mr::device_memory_resource* memory) {
+std::size_t echoed(std::size_t n, cudaStream_t stream, rmm::device_async_resource_ref memory) {
   const std::vector<unsigned char> ones(n, 1);
   std::vector<unsigned char> back(n);
   rmm::device_buffer there{ones.data(), n, stream, memory};
   there.resize(2 * n, stream);
-  cudaMemcpyAsync(back.data(), there.data(), n, cudaMemcpyDeviceToHost, stream.value());
-  if (cudaStreamSynchronize(stream.value()) != cudaSuccess) return 0;
+  cudaMemcpyAsync(back.data(), there.data(), n, cudaMemcpyDeviceToHost, stream);
+  if (cudaStreamSynchronize(stream) != cudaSuccess) return 0;
   std::size_t count = 0;
   for (const unsigned char b : back) count += b;
   return count;
@@ -33,7 +34,7 @@ int main() {
   cudaStream_t stream = nullptr;
   if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return 1;
   std::size_t sum = 0;
-  for (int i = 0; i < 100; ++i) sum += echoed(100'000, rmm::cuda_stream_view{stream}, &memory);
+  for (int i = 0; i < 100; ++i) sum += echoed(100'000, stream, memory);
   const gpumem::statistics now = *(*opened)->stats(0);
   std::printf("%zu bytes came back by %llu allocations, segments taken %llu\n", sum,
               static_cast<unsigned long long>(now.allocations), static_cast<unsigned long long>(now.grown_segments));

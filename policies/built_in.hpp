@@ -1,4 +1,4 @@
-/// The built-in policies, as policies.def lists them: each file defines a function that returns its row.
+/// The built-in policies listed in policies.def. Each policy's file defines a function that returns its row.
 #pragma once
 
 #include "gpumem/policy.hpp"

@@ -1,8 +1,12 @@
-/// caching: PyTorch's way. Segments of a size that depends on the request, and idle ones go back under pressure.
+/// caching: PyTorch's rules. The segment's size depends on the request, and idle segments go back under pressure.
 ///
-/// Sizes as in CUDACachingAllocator: up to 1 MiB from segments of 2 MiB; up to 10 MiB from segments of 20 MiB;
-/// from 10 MiB on a segment of its own size, in steps of 2 MiB. The two classes never share a segment, so that
-/// small blocks do not pin large segments.
+/// | request       | segment, as in CUDACachingAllocator   |
+/// |---------------|---------------------------------------|
+/// | up to 1 MiB   | 2 MiB                                 |
+/// | below 10 MiB  | 20 MiB                                |
+/// | 10 MiB and up | its own size, rounded up to 2 MiB     |
+///
+/// Small requests (up to 1 MiB) and larger ones never share a segment, so that small blocks do not pin large segments.
 #include "built_in.hpp"
 #include "segment_sizes.hpp"
 
@@ -27,7 +31,7 @@ class caching final : public policy {
     return request_within_limit(view, segment_for(need_bytes), need_bytes);
   }
 
-  /// The full segment or just what is needed: sizes between would fit no later request of the class well.
+  /// Tries only the full segment and the exact need: sizes in between fit later requests of the class badly.
   std::uint64_t smaller(std::uint64_t refused_bytes, std::uint64_t least_bytes) override {
     return refused_bytes > least_bytes ? least_bytes : 0;
   }
@@ -47,7 +51,7 @@ built_in_policy caching_policy() {
            .summary = "in segments per size class; gives idle ones back under pressure",
            .takes = "2 MiB segments for requests up to 1 MiB, 20 MiB below 10 MiB, else the request in steps of 2 MiB",
            .gives_back = "idle segments, on `trim` and before a request would fail",
-           .choose_when = "sizes vary, and other programs need what is idle"},
+           .choose_when = "sizes vary, and other programs need the idle memory"},
           [](const policy_setup&) { return std::make_unique<caching>(); }};
 }
 

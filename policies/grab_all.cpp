@@ -1,7 +1,7 @@
-/// grab_all: TensorFlow's default. Everything that is allowed at the first request, kept until the end.
+/// grab_all: TensorFlow's default. Takes all allowed memory at the first request and keeps it until the end.
 ///
-/// One segment has no seams, so it fragments least; nothing is left for others. Where the device had less than was
-/// allowed, later requests take what has become free since.
+/// A single segment fragments least, and leaves nothing for other programs. If the device had less than allowed, later
+/// requests take the memory that has become free since.
 #include "built_in.hpp"
 #include "segment_sizes.hpp"
 
@@ -28,9 +28,9 @@ class grab_all final : public policy {
 built_in_policy grab_all_policy() {
   return {{.name = "grab_all",
            .summary = "everything allowed, at first use; never gives back",
-           .takes = "everything allowed, on every device, at the first request to one of them",
+           .takes = "everything allowed, on every device, at the first request to any of them",
            .gives_back = "never",
-           .choose_when = "the GPU is the program's own: one segment fragments least"},
+           .choose_when = "the program has the GPU to itself: one segment fragments least"},
           [](const policy_setup&) { return std::make_unique<grab_all>(); }};
 }
 

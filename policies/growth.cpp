@@ -1,8 +1,7 @@
-/// growth: what TensorFlow calls allow_growth. Small at first, more on demand, up to the limit.
+/// growth: starts small and grows on demand up to the limit, as TensorFlow's allow_growth does.
 ///
-/// One step before out of memory, segments that are wholly idle go back, so that the request gets one of its own size.
-/// hard_cap and multi_pool are growth with a setting that must not be forgotten: every pool keeps its limit under every
-/// policy.
+/// Before a request fails, wholly idle segments go back, so that the request can get a segment of its own size.
+/// hard_cap and multi_pool are growth with a required setting. Pools enforce limits under every policy.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,7 +34,7 @@ class growth : public policy {
   growth_steps steps_;
 };
 
-/// TensorFlow's allow_growth in its own form: steps from 2 MiB on, each twice the one before, kept until `trim`.
+/// TensorFlow's allow_growth exactly: steps from 2 MiB on, each twice the previous one, kept until `trim`.
 class doubling_growth final : public policy {
  public:
   segment_request grow(const pool_view& view, std::uint64_t need_bytes) override {
@@ -49,9 +48,9 @@ class doubling_growth final : public policy {
   doubling_steps steps_{doubling_steps::tensorflow_first_bytes};
 };
 
-/// One region of addresses that grows by mapping the next stretch behind it, so that free memory coalesces across steps
-/// and a request needs no segment of its own. Nothing that is mapped moves; idle stretches go back as segments do.
-/// Where the addresses cannot be reserved, it is growth in segments.
+/// One region of addresses that grows by mapping the next stretch at its end, so that free memory coalesces across
+/// growth steps and no request needs its own segment. Mapped memory never moves; idle stretches go back like segments.
+/// If the addresses cannot be reserved, the pool grows in segments.
 class growth_in_one_region final : public growth {
  public:
   using growth::growth;
@@ -70,8 +69,8 @@ class growth_in_one_region final : public growth {
 
  private:
   static constexpr std::uint64_t least_step_bytes = 4 * mib;
-  static constexpr std::uint64_t step_share = 48;  ///< the last step is all that is wasted: one part in so many
-  /// Addresses cost nothing; what went back and came again lies behind all that is mapped.
+  static constexpr std::uint64_t step_share = 48;  ///< a step is 1/48 of the pool; at most the last one is wasted
+  /// Addresses cost nothing. Memory that is taken again after a return is mapped at the end of the region.
   static constexpr std::uint64_t ranges_of_device = 4;
 };
 
@@ -80,15 +79,15 @@ policy_parameter backing_parameter() {
           .values = "`plain` or `mapped`",
           .default_text = "plain",
           .help =
-              "`mapped`: one reserved region of addresses that grows by mapping the next stretch behind it, so that "
-              "free memory coalesces across steps",
+              "`mapped`: one reserved region of addresses that grows by mapping the next stretch at its end, so that "
+              "free memory coalesces across growth steps",
           .check = [](std::string_view value, std::string_view what) {
             if (value == "plain" || value == "mapped") return status{};
             return status{errc::bad_setting, fmt::format("{}={}: expected plain or mapped", what, printable(value))};
           }};
 }
 
-/// A device that cannot map pages has segments.
+/// On a device that cannot map pages the pool uses segments.
 std::unique_ptr<policy> make_growth(const policy_setup& setup, policy_needs needs) {
   const auto backing = setup.parameters.find("backing");
   if (backing != setup.parameters.end() && backing->second == "mapped" && setup.page_bytes != 0) {
@@ -100,22 +99,23 @@ std::unique_ptr<policy> make_growth(const policy_setup& setup, policy_needs need
 }  // namespace
 
 built_in_policy growth_policy() {
-  return {{.name = "growth",
-           .summary =
-               "on demand: a segment for each large request, steps for the rest; gives idle ones back under pressure",
-           .parameters = {{.name = "segments",
-                           .help = "TensorFlow's own form of it: segments from 2 MiB on, each twice the one before, "
-                                   "shared by all sizes; they go back only on `trim`"},
-                          backing_parameter()},
-           .variants = {"backing=mapped"},
-           .takes = "on demand: a large request gets a segment of its own, others share steps of 16 to 128 MiB, then a "
-                    "share of the pool",
-           .gives_back = "idle segments, on `trim` and before a request would fail",
-           .choose_when = "the GPU is shared and the program's need is not known (default)"},
-          [](const policy_setup& setup) -> std::unique_ptr<policy> {
-            if (setup.parameters.contains("segments")) return std::make_unique<doubling_growth>();
-            return make_growth(setup, {});
-          }};
+  return {
+      {.name = "growth",
+       .summary =
+           "on demand: a segment for each large request, steps for the rest; gives idle ones back under pressure",
+       .parameters = {{.name = "segments",
+                       .help = "grows as TensorFlow's allow_growth: segments from 2 MiB on, each twice the previous "
+                               "one, shared by all sizes; they go back only on `trim`"},
+                      backing_parameter()},
+       .variants = {"backing=mapped"},
+       .takes = "on demand: a large request gets a segment of its own, others share steps of 16 to 128 MiB, then a "
+                "share of the pool",
+       .gives_back = "idle segments, on `trim` and before a request would fail",
+       .choose_when = "the GPU is shared and the program's need is not known (default)"},
+      [](const policy_setup& setup) -> std::unique_ptr<policy> {
+        if (setup.parameters.contains("segments")) return std::make_unique<doubling_growth>();
+        return make_growth(setup, {});
+      }};
 }
 
 built_in_policy hard_cap_policy() {
@@ -124,7 +124,7 @@ built_in_policy hard_cap_policy() {
            .parameters = {backing_parameter()},
            .takes = "as `growth`",
            .gives_back = "as `growth`",
-           .choose_when = "a share must hold: it refuses to start without `GPUMEM_LIMIT`"},
+           .choose_when = "a limit is required: it refuses to start without `GPUMEM_LIMIT`"},
           [](const policy_setup& setup) { return make_growth(setup, {.limit = true}); }};
 }
 
@@ -134,7 +134,7 @@ built_in_policy multi_pool_policy() {
            .parameters = {backing_parameter()},
            .takes = "as `growth`, in each pool",
            .gives_back = "as `growth`",
-           .choose_when = "one card must serve as several: it refuses to start without `GPUMEM_POOLS`"},
+           .choose_when = "one card serves as several: it refuses to start without `GPUMEM_POOLS`"},
           [](const policy_setup& setup) { return make_growth(setup, {.pools = true}); }};
 }
 

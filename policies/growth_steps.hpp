@@ -1,8 +1,8 @@
-/// How large the next segment is when a pool grows on demand.
+/// The size of the next segment when a pool grows on demand.
 ///
-/// A large request gets a segment of its own size: shared with others, it would leave a hole that no later large
-/// request fits. Large means 24 MiB or more and at least 1/192 of what the pool holds. All other requests share a
-/// segment of one step:
+/// A large request gets a segment of its own size, because in a shared segment it would leave a hole that no later
+/// large request fits. Large means 24 MiB or more and at least 1/192 of the pool. All other requests share a segment of
+/// one step:
 ///
 /// | the pool holds   | a step                                    |
 /// |------------------|-------------------------------------------|
@@ -11,12 +11,15 @@
 /// | 768 MiB to 6 GiB | 192 MiB                                   |
 /// | more             | a thirty-second of the pool               |
 ///
-/// As in TensorFlow's allow_growth a step doubles until it covers the request, and a step that did not have to be
-/// doubled for its request is doubled after it was taken. Unlike there, the first step is 16 MiB and not 2, since
-/// requests of a few MiB would otherwise leave a row of segments too small for the next ones; steps stop doubling,
-/// since the last one is waste; and a step that was refused leaves no trace: one request that is far too large must not
-/// make the next small one take everything. docs/policies.md has the figures from which the numbers were chosen, and
-/// the command that shows them.
+/// As in TensorFlow's allow_growth, a step doubles until it covers the request, and a step that covered its request
+/// without doubling is doubled for the next one. Unlike there:
+///
+/// - The first step is 16 MiB, not 2 MiB: small first steps leave a row of segments too small for the next requests.
+/// - Steps stop doubling, because most of the last step is wasted.
+/// - A refused step changes nothing, so that one far too large request does not make the next small one take
+/// everything.
+///
+/// docs/choosing.md has the figures for this policy, and the command that shows them.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +29,8 @@
 
 namespace gpumem {
 
-/// Steps that double: as in TensorFlow's allow_growth (bfc_allocator.cc, Extend), but that a refused one leaves no
-/// trace.
+/// Doubling steps as in TensorFlow's allow_growth (bfc_allocator.cc, Extend), except that a refused step changes
+/// nothing.
 class doubling_steps {
  public:
   static constexpr std::uint64_t tensorflow_first_bytes = 2 * mib;
@@ -43,13 +46,13 @@ class doubling_steps {
     return offered_bytes_;
   }
 
-  /// The pool holds so much. A step never exceeds that by more than the first one, unless memory went back since: then
-  /// the steps are as they were when the pool was as small.
+  /// States how much the pool holds. The step never exceeds that by more than the first step. After memory went back,
+  /// the steps are those of a pool of the new size.
   constexpr void pool_holds(std::uint64_t held_bytes) noexcept {
     while (step_bytes_ > first_bytes_ && step_bytes_ - first_bytes_ > held_bytes) step_bytes_ /= 2;
   }
 
-  /// The step offered last was taken, in full or as far as it went.
+  /// The pool took the last offered step, in full or in part.
   constexpr void taken() noexcept {
     step_bytes_ = offered_bytes_ > step_bytes_ ? offered_bytes_ : doubled(step_bytes_);
     offered_bytes_ = step_bytes_;
@@ -68,13 +71,13 @@ class doubling_steps {
 class growth_steps {
  public:
   static constexpr std::uint64_t first_step_bytes = 16 * mib;
-  static constexpr std::uint64_t free_step_bytes = 128 * mib;        ///< up to here a step only doubles
-  static constexpr std::uint64_t small_pool_share = 4;               ///< beyond it, one part of the pool in so many ...
-  static constexpr std::uint64_t small_pool_step_bytes = 192 * mib;  ///< ... up to this; and then
-  static constexpr std::uint64_t large_pool_share = 32;              ///< one part in so many
+  static constexpr std::uint64_t free_step_bytes = 128 * mib;        ///< up to this size a step only doubles
+  static constexpr std::uint64_t small_pool_share = 4;               ///< beyond that, a quarter of the pool, ...
+  static constexpr std::uint64_t small_pool_step_bytes = 192 * mib;  ///< ... at most this, until
+  static constexpr std::uint64_t large_pool_share = 32;              ///< a thirty-second of the pool is more
 
   static constexpr std::uint64_t own_segment_bytes = 24 * mib;  ///< smaller requests always share a segment
-  static constexpr std::uint64_t own_segment_share = 192;       ///< so do those below one part of the pool in so many
+  static constexpr std::uint64_t own_segment_share = 192;       ///< and so do those below 1/192 of the pool
   static constexpr std::uint64_t own_segment_unit_bytes = 2 * mib;
 
   /// `first_bytes` is at least 1.
@@ -89,7 +92,7 @@ class growth_steps {
     return std::max(need_bytes, std::min(steps_.covering(need_bytes), most));
   }
 
-  /// The segment offered last was taken, in full or as far as it went. One for a single request is no step.
+  /// The pool took the last offered segment, in full or in part. A segment for a single request is not a step.
   constexpr void taken() noexcept {
     if (!offered_own_segment_) steps_.taken();
   }

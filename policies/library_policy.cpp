@@ -82,7 +82,7 @@ class library_policy final : public policy {
   void* self_;
 };
 
-/// Parameters as they were written, each `name=value` or a word, with `,` between them.
+/// The parameters as the user writes them: `name=value` or a word each, separated by `,`.
 std::string text_of(const policy_parameters& parameters) {
   std::string out;
   for (const auto& [name, value] : parameters) {
@@ -91,7 +91,7 @@ std::string text_of(const policy_parameters& parameters) {
   return out;
 }
 
-/// What the library says becomes the message of `make_policy`.
+/// Carries the library's reason for a refusal into the message of `make_policy`.
 std::unique_ptr<policy> open_policy(const gpumem_policy_functions& table, const policy_setup& setup) {
   const gpumem_policy_device device{.total_bytes = setup.total_bytes,
                                     .free_at_start_bytes = setup.free_at_start_bytes,

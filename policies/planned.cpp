@@ -1,7 +1,8 @@
-/// planned: one segment of the plan's size, at first use, and what departs from the plan beside it, as growth would.
+/// planned: takes one segment of the plan's size at first use. Requests that depart from the plan get segments beside
+/// it, as under growth.
 ///
-/// Where in the segment a block goes is not a policy's business: the pool follows the plan. Without a plan the policy
-/// does what growth does. `planned:record` and `planned:renew` write the plan, too.
+/// The pool follows the plan and places blocks in the segment; the policy does not. Without a plan the policy works as
+/// growth. `planned:record` and `planned:renew` also write the plan.
 #include "built_in.hpp"
 #include "growth_steps.hpp"
 #include "segment_sizes.hpp"
@@ -45,14 +46,14 @@ class planned final : public policy {
 built_in_policy planned_policy() {
   return {
       {.name = "planned",
-       .summary = "what a plan says (GPUMEM_PLAN), at the places that it says; as growth beside it",
-       .parameters = {{.name = "record", .help = "serves as `growth` and writes the run's plan when it ends"},
+       .summary = "one segment, placed by the plan in GPUMEM_PLAN; beside it as growth",
+       .parameters = {{.name = "record", .help = "serves as `growth` and writes the run's plan at the end"},
                       {.name = "renew",
-                       .help = "follows the plan, serves as `growth` while there is none, and writes a new one when "
-                               "a run departs from it"}},
-       .takes = "what a plan of an earlier run says, in one segment; as `growth` beside it",
+                       .help = "follows the plan, serves as `growth` if there is none, and writes a new one after a "
+                               "run that departs from it"}},
+       .takes = "one segment for the plan of an earlier run; beside it as `growth`",
        .gives_back = "never",
-       .choose_when = "the same step comes over and over"},
+       .choose_when = "the program repeats the same step"},
       [](const policy_setup& setup) {
         const bool renews = setup.parameters.contains("renew");
         const bool records = setup.parameters.contains("record");

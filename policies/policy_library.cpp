@@ -21,7 +21,7 @@ status refused(const std::string& path, std::string_view why) {
   return {errc::bad_setting, fmt::format("{}={}: {}", variable, printable(path), why)};
 }
 
-/// Registers what the open library has.
+/// Registers the policies of the open library.
 status add_from(void* library, const std::string& path) {
   using table_function = const gpumem_policy_library* (*)();
   const auto table = reinterpret_cast<table_function>(dlsym(library, symbol));
@@ -49,7 +49,7 @@ status load_policy_library(const std::string& path) {
     return refused(
         path, fmt::format("{}; expected a shared library with policies", why != nullptr ? why : "it cannot be loaded"));
   }
-  if (loaded->contains(library)) {  // the file again, which counts as one more opening
+  if (loaded->contains(library)) {  // already loaded: undo the extra dlopen
     dlclose(library);
     return {};
   }

@@ -1,4 +1,4 @@
-/// The tables of documents, from the registry's built-in rows.
+/// Generates the policy tables of the documents from the registry's built-in rows.
 #include <fmt/format.h>
 
 #include "built_in.hpp"

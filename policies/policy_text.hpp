@@ -7,17 +7,17 @@
 
 namespace gpumem {
 
-/// Views into the text that was split.
+/// The parts of a policy's text, as views into it.
 struct policy_text {
   std::string_view name;
-  std::string_view parameters;  ///< what stands behind the first `:`
+  std::string_view parameters;  ///< the text after the first `:`
 };
 [[nodiscard]] policy_text split_policy(std::string_view text) noexcept;
 
 /// Whether `name` can stand in `GPUMEM_POOLS=train:8GiB:name` and in `name,limit=4GiB`.
 [[nodiscard]] bool is_policy_name(std::string_view name) noexcept;
 
-/// `bad_setting` where the policy declares no such parameter, or refuses the value.
+/// `bad_setting` if the policy declares no such parameter, or refuses the value.
 [[nodiscard]] status check_parameters(const policy_entry& of, const policy_parameters& given);
 
 }  // namespace gpumem

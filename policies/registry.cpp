@@ -1,8 +1,8 @@
-/// The table of policies: the built-in ones, those of GPUMEM_POLICY_LIBRARY, then what the program registers.
+/// The table of policies: the built-in ones, those of GPUMEM_POLICY_LIBRARY, then those the program registers.
 ///
-/// One lock, held for table access only: a factory runs without it and may use the registry itself. It is called once
-/// when it is registered, so that the policy's `needs` are known, and then for each pool. The table is never destroyed,
-/// so that a program may allocate while it exits.
+/// One lock guards the table and is held for table access only. Factories run without it and may use the registry. A
+/// factory is called once at registration, for the policy's `needs`, and then for each pool. The table is never
+/// destroyed, so that a program may allocate while it exits.
 #include "registry.hpp"
 
 #include <fmt/format.h>
@@ -38,8 +38,8 @@ result<std::unique_ptr<policy>> made_by(const registered_policy& row, const poli
   return made;
 }
 
-/// What the policy answers with these parameters. One that cannot be made is refused where a pool needs it; only where
-/// the host has no memory is there no answer.
+/// The policy's `needs` with these parameters; defaults if it cannot be made (a pool that needs it is refused). None
+/// only if the host has no memory.
 result<policy_needs> needs_of(const registered_policy& row, const policy_parameters& parameters) {
   const result<std::unique_ptr<policy>> asked = made_by(row, {.parameters = parameters});
   if (asked.code() == errc::host_failure) return asked.why();
@@ -148,7 +148,7 @@ status register_policy(std::string name, std::string summary, policy_factory mak
 }
 
 std::vector<policy_entry> known_policies() {
-  static_cast<void>(load_named_policy_library());  // find_policy says what is wrong with it
+  static_cast<void>(load_named_policy_library());  // find_policy reports the error
   registry& in = the_registry();
   const mutex_lock guard{in.lock};
   std::vector<policy_entry> out;

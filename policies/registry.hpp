@@ -1,4 +1,4 @@
-/// What stands behind the registry's public functions (gpumem/policy.hpp).
+/// The internals of the registry's public functions (gpumem/policy.hpp).
 #pragma once
 
 #include <vector>
@@ -12,10 +12,10 @@ struct registered_policy {
   policy_factory make;
 };
 
-/// All of them or, where one cannot be, none.
+/// Registers all rows, or none if one of them is refused.
 status add_policies(std::vector<registered_policy> rows);
 
-/// Loads GPUMEM_POLICY_LIBRARY, where the variable is set and that library was not loaded before.
+/// Loads GPUMEM_POLICY_LIBRARY, if the variable is set and the library is not loaded yet.
 status load_named_policy_library();
 
 }  // namespace gpumem

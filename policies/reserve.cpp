@@ -1,4 +1,4 @@
-/// What is left free on a device for the context and the libraries of the program.
+/// The memory that stays free on a device for the context and the program's libraries.
 #include "bits.hpp"
 #include "gpumem/policy.hpp"
 

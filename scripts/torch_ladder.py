@@ -16,8 +16,10 @@ import traceback
 import torch
 from torch import nn
 
+import torch_ladder_users
+
 MIB = 1 << 20
-STEPS = {}
+STEPS = dict(torch_ladder_users.STEPS)
 
 
 def step(function):
@@ -591,10 +593,11 @@ def gpumem_out_of_memory():
     assert report.startswith("gpumem: out of memory on pool 0"), report
     expect("out of memory", torch.cuda.memory_stats()["num_ooms"], 1)
     del kept
-    try:
-        from accelerate.utils import find_executable_batch_size
-    except ImportError as wrong:
-        return f"OutOfMemoryError; accelerate is not here ({wrong})"
+    import importlib.util
+
+    if importlib.util.find_spec("accelerate") is None:
+        return "OutOfMemoryError; accelerate is not installed"
+    from accelerate.utils import find_executable_batch_size
 
     tried = []
 
@@ -827,7 +830,36 @@ def enabling_refused():
         os.chmod(os.path.join(folder, "gpumem", "torch"), 0o777)
         expect("the cache that others may write", _build.cache_folder(), None)
         os.environ.pop("XDG_CACHE_HOME") if before is None else os.environ.update(XDG_CACHE_HOME=before)
-    return ", ".join(cases)
+    is_file = os.path.isfile
+    try:
+        os.path.isfile = lambda path: False
+        _build.cuda_headers()
+        raise AssertionError("CUDA's headers were found where there are none")
+    except _build.BuildError as wrong:
+        assert "nvidia-cuda-runtime" in str(wrong), wrong
+    finally:
+        os.path.isfile = is_file
+    return ", ".join(cases) + ", no headers"
+
+
+@step
+def compiled_with_tritons_headers():
+    """Without a Toolkit and NVIDIA's wheels."""
+    import tempfile
+
+    from gpumem.torch import _build
+
+    is_file = os.path.isfile
+    os.path.isfile = lambda path: "triton" in str(path) and is_file(path)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["XDG_CACHE_HOME"] = folder
+            headers, made = _build.cuda_headers(), _build.build(torch)
+            expect("where it lies", str(made).startswith(folder), True)
+    finally:
+        os.path.isfile = is_file
+        del os.environ["XDG_CACHE_HOME"]
+    return "headers of " + os.sep.join(headers.split(os.sep)[-4:])
 
 
 @step
@@ -855,7 +887,8 @@ def gpumem_in_front():
 OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "fsdp_as_one_rank", "compiled",
                       "gpumem_by_hooks", "gpumem_in_front", "gpumem_enabled", "gpumem_statistics", "gpumem_snapshot",
                       "gpumem_out_of_memory", "record_stream_and_referee", "pools_of_their_own", "compiled_with_graphs",
-                      "eight_ranks_compile_once", "enabling_refused")
+                      "eight_ranks_compile_once", "enabling_refused", "compiled_with_tritons_headers",
+                      *torch_ladder_users.STEPS)
 
 
 def main():

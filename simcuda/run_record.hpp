@@ -8,7 +8,7 @@
 
 namespace gpumem::simcuda {
 
-inline constexpr std::uint64_t report_layout = 0x73696d63'00000001;  // "simc", 1
+inline constexpr std::uint64_t report_layout = 0x73696d63'00000002;  // "simc", 2
 inline constexpr int report_cards = 16;
 inline constexpr int report_refusals = 32;
 
@@ -28,7 +28,8 @@ struct card_record {
 struct refusal_record {
   std::uint64_t at_ns = 0;
   std::uint64_t requested_bytes = 0;
-  std::uint64_t used_bytes = 0;
+  std::uint64_t used_bytes = 0;    ///< by everybody
+  std::uint64_t others_bytes = 0;  ///< of it, by other processes
   std::int32_t card = 0;
   char function[44] = {};
 };

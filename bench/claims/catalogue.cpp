@@ -14,6 +14,7 @@
 #include "parallel.hpp"
 #include "progress.hpp"
 #include "text.hpp"
+#include "with_framework.hpp"
 
 #ifndef GPUMEM_VERSION_TEXT
 #error "bench/CMakeLists.txt defines GPUMEM_VERSION_TEXT"
@@ -90,7 +91,7 @@ std::string heading(std::string key) {
 }
 
 std::string cell(const std::string& key, const figures_json& value) {
-  if (value.is_null()) return "more than 2.5 times live";
+  if (value.is_null()) return key.ends_with("_needs_bytes") ? "more than 2.5 times live" : "-";
   if (value.is_string()) return value.get<std::string>();
   if (value.is_array()) {
     std::string out;
@@ -180,6 +181,13 @@ result<claims_report> run_claims(const options& with) {
   });
   if (!ran) return ran;
 
+  std::vector<framework_findings> by_frameworks;
+  for (const std::string& framework : with.frameworks) {
+    auto got = measure_with(framework, with);
+    if (!got) return got.why();
+    std::move(got->begin(), got->end(), std::back_inserter(by_frameworks));
+  }
+
   claims_report out;
   figures_json list = figures_json::array();
   bool all_simulated = true;
@@ -201,6 +209,12 @@ result<claims_report> run_claims(const options& with) {
     out.table += fmt::format("{}: {}{}\n{}{}\n", each.id, to_string(found[i].outcome),
                              with.setup.cuda ? fmt::format(" [{}]", device) : "", wrapped(each.statement, "  "),
                              wrapped(found[i].measured, "    "));
+    for (const framework_findings& one : by_frameworks) {
+      if (one.id != each.id) continue;
+      list.back()["by_frameworks"].push_back(json_of(one));
+      out.table += fmt::format("  by {}, simulated: {}\n{}\n", one.name, to_string(one.found.outcome),
+                               wrapped(one.found.measured, "    "));
+    }
   }
   out.table += fmt::format("{}, seed {}. --html shows figures, sources and set-ups; --only ID repeats one.\n",
                            with.setup.cuda ? "Each on the device in brackets" : "All simulated", with.setup.seed);
@@ -210,6 +224,11 @@ result<claims_report> run_claims(const options& with) {
   for (figures_json& each : list) {
     each["table"] = table_of(each["figures"]);
     each.erase("figures");
+    if (!each.contains("by_frameworks")) continue;
+    for (figures_json& one : each["by_frameworks"]) {
+      one["table"] = table_of(one["figures"]);
+      one.erase("figures");
+    }
   }
   const figures_json page{
       {"title", "gpumem: what is claimed, measured"},

@@ -105,6 +105,52 @@ result<findings> fragments_less(const claim_setup& setup) {
   return out;
 }
 
+/// Two programs on one card, one behind the other, each with 4 GiB to allocate.
+result<findings> second_program_fails(const claim_setup& setup) {
+  constexpr std::uint64_t wanted = 4 * gib;
+  findings out;
+  std::size_t failed = 0;
+  std::size_t cases = 0;
+  std::size_t others = 0;
+  std::size_t others_done = 0;
+  for (const std::uint64_t card_bytes : {24 * gib, 80 * gib}) {
+    for (const std::string_view text : {"grab_all", "grab_all,limit=40%", "growth", "growth,limit=40%"}) {
+      std::array<std::uint64_t, 2> got{};
+      std::array<std::uint64_t, 2> holds{};
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        sim_config config;
+        config.capacity_bytes = card_bytes;
+        config.foreign_bytes = i == 0 ? 0 : holds[0];
+        config.referee = false;
+        auto one = start_process(setup, config, text);
+        if (!one) continue;  // it cannot even open: it has nothing
+        while (got[i] < wanted && one->memory->try_allocate({.bytes = 256 * mib}).ok()) got[i] += 256 * mib;
+        const auto taken = one->card.taken_bytes();
+        if (!taken) return taken.why();
+        holds[i] = *taken;
+      }
+      const bool by_default = text == "grab_all";
+      const bool fails = got[0] == wanted && got[1] < wanted;
+      (by_default ? cases : others) += 1;
+      failed += by_default && fails ? 1U : 0U;
+      others_done += !by_default && got[1] == wanted ? 1U : 0U;
+      out.figures.push_back({{"both", text},
+                             {"card_bytes", card_bytes},
+                             {"wanted_bytes", wanted},
+                             {"first_got_bytes", got[0]},
+                             {"first_holds_bytes", holds[0]},
+                             {"second_got_bytes", got[1]},
+                             {"second_holds_bytes", holds[1]}});
+    }
+  }
+  out.measured = fmt::format(
+      "With grab_all for both the second program failed in {} of {} cases. With a limit of 40 %, with growth, and with "
+      "both it got all it wanted in {} of {}.",
+      failed, cases, others_done, others);
+  out.outcome = verdict_of(failed, cases);
+  return out;
+}
+
 }  // namespace
 
 std::vector<claim> grab_all_claims() {
@@ -122,6 +168,16 @@ std::vector<claim> grab_all_claims() {
        .expected = "All four give more than 90 %, at the first use of one of them.",
        .run = takes_every_device,
        .on_card = "The card that is named is the only one that is taken from."},
+      {.id = "second-program-fails",
+       .statement = "While a program has a card by default, a second one on it fails.",
+       .source = "TensorFlow issues [8170](https://github.com/tensorflow/tensorflow/issues/8170), skflow issue "
+                 "[174](https://github.com/tensorflow/skflow/issues/174).",
+       .experiment =
+           "Simulated cards of 24 and 80 GiB: two programs one behind the other, each with 4 GiB to allocate "
+           "in blocks of 256 MiB, both with grab_all, both with growth, and each with a limit of 40 %, too. It "
+           "holds where with grab_all the second does not get its 4 GiB on either card.",
+       .expected = "The second fails with grab_all, and gets its memory every other way.",
+       .run = second_program_fails},
       {.id = "grab-all-fragments-less",
        .statement = "Taking everything at once fragments less than growing on demand.",
        .source = "TensorFlow, [guide \"Use a GPU\"](https://www.tensorflow.org/guide/gpu): the process maps "

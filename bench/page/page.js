@@ -307,10 +307,9 @@
     link.rel = "noreferrer";
     return link;
   });
-  const claim_card = (claim) => {
-    const card = make("article", undefined, "panel claim");
-    card.id = `claim-${claim.id}`;
-    card.append(make("h3", claim.statement), make("span", claim.verdict, `verdict ${verdict_kind[claim.verdict]}`));
+  const verdict_of = (claim) => make("span", claim.verdict, `verdict ${verdict_kind[claim.verdict]}`);
+  /// What is said of an experiment, and its figures.
+  const add_findings = (card, claim) => {
     const list = make("dl");
     for (const name of ["measured", "expected", "experiment", "device", "source", "command"]) {
       if (!claim[name]) continue;
@@ -329,6 +328,23 @@
       scroll.append(figures_table(claim));
       details.append(make("summary", "figures"), scroll);
       card.append(details);
+    }
+  };
+  /// Verdicts side by side: the library's own, and those of frameworks that were measured themselves.
+  const claim_card = (claim) => {
+    const card = make("article", undefined, "panel claim");
+    card.id = `claim-${claim.id}`;
+    const others = claim.by_frameworks || [];
+    const verdicts = make("p", undefined, "verdicts");
+    verdicts.append(...(others.length ? ["gpumem: "] : []), verdict_of(claim));
+    for (const each of others) verdicts.append(` ${each.framework}: `, verdict_of(each));
+    card.append(make("h3", claim.statement), verdicts);
+    add_findings(card, claim);
+    for (const each of others) {
+      const title = make("h4", `${each.framework} itself `);
+      title.append(verdict_of(each));
+      card.append(title);
+      add_findings(card, each);
     }
     return card;
   };

@@ -1,9 +1,9 @@
 /// The allocator: stream-ordered device memory from pools whose policy an environment variable chooses.
 ///
-/// Every function may be called from any thread. A block belongs to the stream it was allocated for: freed, it
-/// serves that stream again at once (stream order makes that safe) and another stream only behind a fence.
-/// Logical devices are pools: one for each device, or as many as GPUMEM_POOLS names, numbered through.
-/// Memory is taken at the first request, never at construction.
+/// Every function may be called from any thread. A block belongs to the stream it was allocated for. After a free it
+/// may serve that stream again at once, because stream order makes that safe, and another stream only behind a fence.
+/// Each logical device is a pool: one per device, or those that GPUMEM_POOLS names, numbered consecutively.
+/// An allocator takes memory at the first request, never at construction.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ class bad_request : public std::bad_alloc {
   status why_;
 };
 
-/// Thrown by `allocate` when the ladder of out_of_memory steps is exhausted. `what()` is the whole report.
+/// Thrown by `allocate` when every out-of-memory step has failed. `what()` is the whole report.
 class out_of_memory : public std::bad_alloc {
  public:
   explicit out_of_memory(oom_report report)
@@ -48,7 +48,7 @@ class out_of_memory : public std::bad_alloc {
   std::shared_ptr<const std::string> text_;
 };
 
-/// The graph a capture was recorded into: its blocks stay its own until `graph_release`.
+/// The graph of a capture. It owns the blocks allocated in the capture until `graph_release`.
 struct graph_ref {
   std::uint64_t id = 0;
   friend bool operator==(graph_ref, graph_ref) = default;
@@ -56,13 +56,13 @@ struct graph_ref {
 
 class GPUMEM_HIDDEN pooled_allocator;
 
-/// What code that looks for GPUs is shown: a pool of its own memory on the GPU behind it.
+/// A device as the program sees it: a pool with its own limit on a physical GPU.
 struct logical_device {
   int ordinal = 0;
   int physical_ordinal = 0;
   std::string name;
   std::string policy;
-  std::uint64_t limit_bytes = 0;  ///< when it was opened: the device's memory, as far as this program is concerned
+  std::uint64_t limit_bytes = 0;  ///< at opening: the most memory that this device offers the program
   std::string gpu_name{};
   std::string gpu_uuid{};
   std::uint64_t gpu_total_bytes = 0;
@@ -71,13 +71,17 @@ struct logical_device {
   bool simulated = false;
 };
 
-/// Misuse has one status in every function here and in gpumem.h. A device that does not exist is `wrong_device`; a null
-/// pointer or one that is not a block's is `unknown_pointer` (freeing null is nothing); a stream that the device does
-/// not know, such as one that was destroyed, is `device_error` where GPUMEM_STREAM_IDS is `query`.
+/// All functions here and in gpumem.h report misuse by the same status:
+///
+/// | misuse                                                                | status            |
+/// |-----------------------------------------------------------------------|-------------------|
+/// | a device that does not exist                                          | `wrong_device`    |
+/// | a null pointer, or one outside every block (freeing null does nothing) | `unknown_pointer` |
+/// | an unknown or destroyed stream, under GPUMEM_STREAM_IDS=query         | `device_error`    |
 class allocator {
  public:
-  /// Over `devices` (not owned; they must outlive it). Checks everything that can be refused: policy, limits,
-  /// pools. `bad_setting` names the variable, its value and what was expected.
+  /// Opens an allocator over `devices` (not owned; they must outlive it). Checks policy, limits and pools.
+  /// `bad_setting` names the variable, its value and what was expected.
   static result<std::unique_ptr<allocator>> open(std::span<device* const> devices, const settings& with);
   virtual ~allocator() = default;
 
@@ -89,46 +93,50 @@ class allocator {
   void* allocate(std::size_t bytes, stream_ref stream = {}, int device = 0) {
     return allocate(request{.bytes = bytes, .stream = stream, .device = device});
   }
-  /// As `allocate`, but returns. With `out_of_memory` the report, where one is wanted, is stored in `report`.
+  /// As `allocate`, but returns errors. On `out_of_memory` stores the report in `report`, if not null.
   result<void*> try_allocate(const request& r, oom_report* report = nullptr) {
     if (void* const p = try_cache(r)) return p;
     return allocate_or_report(r, report);
   }
 
-  /// Frees; a null pointer is nothing. Misuse is logged, counted in `statistics::misuses` and otherwise ignored.
-  void deallocate(void* p, const release& stated = {}) noexcept {
+  /// Frees a block; does nothing for null. Logs misuse, counts it in `statistics::misuses` and otherwise ignores it.
+  void deallocate(void* p, const free_args& stated = {}) noexcept {
     if (!free_to_cache(p, stated)) deallocate_or_log(p, stated);
   }
-  /// The same, returning `unknown_pointer`, `double_free`, `wrong_size` or `wrong_device`; the block stays as it is.
-  status try_deallocate(void* p, const release& stated = {}) {
+  /// The same, but returns misuse: `unknown_pointer`, `double_free`, `wrong_size` or `wrong_device`. The block then
+  /// stays as it is.
+  status try_deallocate(void* p, const free_args& stated = {}) {
     if (free_to_cache(p, stated)) return {};
     return do_deallocate(p, stated);
   }
 
-  /// The block is also used by work on `s`: it is free only when that is done, too. `p` may be any address in it.
+  /// States that work on `s` also uses the block. After its free, the block is reusable only when that work is done.
+  /// `p` may be any address in the block.
   virtual status record_use(void* p, stream_ref s) = 0;
 
-  /// `s` is about to be destroyed: what it freed becomes free for others behind a fence on the whole context, and
-  /// a later stream with the same handle inherits nothing.
+  /// States that `s` is about to be destroyed. Blocks that it freed become free for others behind a fence on the whole
+  /// context, and a later stream with the same handle inherits nothing.
   virtual status stream_release(stream_ref s) = 0;
-  /// Between these, `s` captures: nothing is done that would spoil it, and what it allocates belongs to the graph.
+  /// Between these calls `s` captures. gpumem makes no call that would invalidate the capture, and the graph owns what
+  /// `s` allocates.
   virtual status capture_begin(stream_ref s) = 0;
   virtual result<graph_ref> capture_end(stream_ref s) = 0;
-  /// Where captures are noticed and not told: the program has ended one on this physical device. Each stream there that
-  /// was noticed to capture must still exist: it is asked, and those captures that are over are ended here, too.
+  /// For captures that gpumem noticed by itself: states that one on this physical device has ended. Asks each capturing
+  /// stream of the device, which must still exist, and ends the captures that are over.
   virtual status captures_ended(int /*physical_device*/) { return {}; }
-  /// The graph will not run again: its blocks become free for others behind a fence.
+  /// States that the graph will not run again. Its blocks become free for others behind a fence.
   virtual status graph_release(graph_ref g) = 0;
-  /// A region for work on `s`, a number other than 0: what `request::region` asks for there is the region's, freed or
-  /// not, and serves nobody else until `close_region`. Several captures of `s` that share a region reuse its memory.
+  /// Opens a region for work on `s` and returns its number, which is not 0. Memory allocated with `request::region`
+  /// stays in the region after its free and serves no other request until `close_region`. Captures of `s` that share a
+  /// region reuse its memory.
   virtual result<std::uint64_t> open_region(int device, stream_ref s);
-  /// No work uses the region's memory from here on but what was enqueued: it becomes free for others behind a fence,
-  /// what is live in it with its free.
+  /// States that no new work will use the region. Its free memory becomes free for others behind a fence; live blocks
+  /// follow with their free.
   virtual status close_region(int device, std::uint64_t region);
 
-  /// Gives wholly idle segments back until `bytes` are returned; everything that can be by default.
+  /// Gives wholly idle segments back until `bytes` are returned; by default all of them.
   virtual result<trim_result> trim(int device, std::uint64_t bytes = UINT64_MAX) = 0;
-  /// In force at once: nothing is taken beyond it from here on, and what can be given back is.
+  /// Sets the limit, effective at once: the pool takes nothing beyond it and gives back what it can.
   virtual result<limit_result> set_limit(int device, std::uint64_t limit_bytes) = 0;
   virtual void on_out_of_memory(oom_callback callback) = 0;
 
@@ -136,43 +144,43 @@ class allocator {
   [[nodiscard]] virtual result<statistics> stats(int device) const = 0;
   /// The block that `p` points into.
   [[nodiscard]] virtual result<block_info> describe(const void* p) const = 0;
-  /// Proves every invariant of one pool, conservation first; `corrupt` says what does not hold. Slow.
+  /// Verifies every invariant of one pool; `corrupt` names the violated one. Slow.
   [[nodiscard]] virtual status check(int device) const = 0;
-  /// Writes out what GPUMEM_TRACE has recorded so far.
+  /// Writes the recorded part of GPUMEM_TRACE to its file.
   virtual status flush_trace() = 0;
-  /// Every segment and every block, by address. Slow.
+  /// Lists every segment and every block, by address. Slow.
   [[nodiscard]] virtual result<std::vector<segment_view>> segments(int device) const;
-  /// The peak of reserved bytes begins anew, at what is reserved now.
+  /// Resets the peak of reserved bytes to the current value.
   virtual status reset_peak_reserved(int device);
-  /// The GPU with that ordinal of the driver's reaches this device's mapped memory, too; of other memory nothing is to
-  /// be done here.
+  /// Gives the GPU with this driver ordinal access to this device's mapped memory. Plain memory needs no such call.
   virtual status enable_peer(int device, int physical_ordinal);
 
  protected:
   allocator() = default;
-  /// What allocates and frees where no thread's cache serves: the whole of it, for an allocator that is not gpumem's.
-  /// Says why in `refusal`, where one is given, if it answers `out_of_memory`.
+  /// Allocates and frees if the thread's cache does not. An allocator that is not gpumem's has no cache, so these serve
+  /// every call. On `out_of_memory` stores the report in `refusal`, if not null.
   virtual result<void*> do_allocate(const request& r, oom_slot* refusal) = 0;
-  virtual status do_deallocate(void* p, const release& stated) = 0;
+  virtual status do_deallocate(void* p, const free_args& stated) = 0;
 
  private:
   friend class pooled_allocator;
-  /// A block from the calling thread's cache; null where that has none, and `do_allocate` is to be asked.
+  /// Returns a block from the calling thread's cache, or null if the caller must call `do_allocate`.
   void* try_cache(const request& r) noexcept {
     return r.alignment == block_granularity && r.region == 0 ? try_cache(r.bytes, r.stream, r.device) : nullptr;
   }
   void* try_cache(std::size_t bytes, stream_ref stream, int device) noexcept;
-  /// True where the calling thread's cache took the block; else nothing changed, and `do_deallocate` is to be asked.
-  bool free_to_cache(void* p, const release& stated) noexcept {
+  /// True if the calling thread's cache took the block. Otherwise nothing changed, and the caller must call
+  /// `do_deallocate`.
+  bool free_to_cache(void* p, const free_args& stated) noexcept {
     return !stated.stream && !stated.bytes && !stated.device ? free_to_cache(p, nullptr) : free_to_cache(p, &stated);
   }
-  bool free_to_cache(void* p, const release* stated) noexcept;
+  bool free_to_cache(void* p, const free_args* stated) noexcept;
   void* allocate_or_throw(const request& r);
   result<void*> allocate_or_report(const request& r, oom_report* report);
-  void deallocate_or_log(void* p, const release& stated) noexcept;
+  void deallocate_or_log(void* p, const free_args& stated) noexcept;
 
-  std::uint64_t number_ =
-      0;  // of gpumem's own allocators, by which a thread knows its caches: no virtual call on a hit
+  // Identifies gpumem's own allocators to the threads' caches, so that a hit makes no virtual call.
+  std::uint64_t number_ = 0;
 };
 
 }  // namespace gpumem

@@ -1,17 +1,17 @@
-/* Makes a source file's cudaMalloc and friends gpumem's: compile with `-include gpumem/cuda_override.h` and link
- * libgpumem_runtime.so. Needs the headers of the CUDA runtime, which it includes first; C or C++, nvcc or the host's
- * compiler. Files that are not compiled so may free what these allocated only through gpumem as well. */
+/* Redirects a source file's cudaMalloc and related calls to gpumem: compile with `-include gpumem/cuda_override.h` and
+ * link libgpumem_runtime.so. Includes the headers of the CUDA runtime first. For C or C++, nvcc or the host's compiler.
+ * Files compiled without it must free memory from redirected files through gpumem as well. */
 #ifndef GPUMEM_CUDA_OVERRIDE_H
 #define GPUMEM_CUDA_OVERRIDE_H
 
 #ifdef __GNUC__
-#pragma GCC system_header /* it is C in every file of somebody's program, whose warnings are for their own code */
+#pragma GCC system_header /* no warnings from C code inside the user's files */
 #endif
 
 #include <cuda_runtime_api.h>
 
 #ifdef __cplusplus
-#include <cuda_runtime.h> /* its templates keep their names */
+#include <cuda_runtime.h> /* before the macros below, which would rename its templates */
 #endif
 
 #include "gpumem/runtime_calls.h"
@@ -22,7 +22,7 @@
 #define GPUMEM_PER_THREAD 0
 #endif
 
-/* The runtime remembers its last error: a request that cannot be granted makes it remember an out-of-memory. */
+/* The runtime stores its last error. A request that must fail makes it store an out-of-memory error. */
 static inline cudaError_t gpumem_override_remembered(int error) {
   void* nothing = NULL;
   return error == (int)cudaErrorMemoryAllocation ? cudaMalloc(&nothing, ~(size_t)0 >> 1) : (cudaError_t)error;
@@ -71,7 +71,7 @@ static inline cudaError_t gpumem_override_device_reset(void) {
 }
 
 #ifdef __cplusplus
-/* As the runtime's own templates: a pointer to any type. */
+/* Accept a pointer to any type, as the runtime's templates do. */
 template <class T>
 static inline cudaError_t gpumem_override_malloc(T** p, size_t bytes) {
   return gpumem_override_malloc((void**)(void*)p, bytes);

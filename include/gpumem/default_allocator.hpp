@@ -1,4 +1,4 @@
-/// The allocator that a program gets without asking for anything: visible GPUs, settings from the environment.
+/// The default allocator: all visible GPUs, with settings from the environment.
 #pragma once
 
 #include <memory>
@@ -9,17 +9,16 @@
 
 namespace GPUMEM_API gpumem {
 
-/// One allocator a process, over every GPU that the driver shows, or those of them that GPUMEM_DEVICES chooses, opened
-/// by the first call with GPUMEM_*; later calls return the same, or the same error. It lives until the process ends and
-/// is never destroyed, so that blocks may be freed from static destructors. Any thread.
+/// The process's allocator, over every GPU that the driver shows, or those that GPUMEM_DEVICES chooses. The first call
+/// opens it with the settings of GPUMEM_*; later calls return the same allocator, or the same error. It is never
+/// destroyed, so that static destructors may free blocks. Any thread.
 ///
-/// Opening it takes no memory of a GPU. Where the policy of some takes everything (`grab_all`), the first allocation,
-/// on whichever device, takes it on all of them, as TensorFlow does; on one that cannot be taken from that is logged,
-/// and its own first request tries again.
+/// Opening it takes no GPU memory. Under `grab_all` the first allocation, on any device, takes all devices with this
+/// policy, as TensorFlow does. A device that cannot be taken is logged, and its own first request tries again.
 result<allocator*> default_allocator();
 
-/// The same settings over devices of the program's own, which must outlive it: GPUMEM_*, with a line logged for each
-/// that is unknown or bad (in strict mode the first is the error). GPUMEM_DEVICES has no say in it.
+/// Opens an allocator with the settings of GPUMEM_* over the program's own devices, which must outlive it. Ignores
+/// GPUMEM_DEVICES. Logs a line for each unknown or bad variable; in strict mode the first one is the error.
 result<std::unique_ptr<allocator>> open_allocator(std::span<device* const> devices);
 
 }  // namespace gpumem

@@ -1,8 +1,8 @@
-/// The device edge: everything gpumem asks of a GPU, as one small interface.
+/// The interface to a GPU: every operation that gpumem needs of a device.
 ///
-/// Two devices exist: `sim_device` (virtual clock, referee, fault injection; runs anywhere) and the
-/// driver's. The public functions count each call and then make one virtual call. All of them may be
-/// called from any thread. Sizes are bytes, times nanoseconds, addresses device virtual addresses.
+/// Two devices implement it: `sim_device` (virtual clock, referee, fault injection; runs anywhere) and the driver's
+/// (cuda_device.hpp). The public functions count each call and then make one virtual call. All may be called from any
+/// thread. Sizes are bytes, times nanoseconds, addresses device virtual addresses.
 #pragma once
 
 #include <array>
@@ -21,20 +21,20 @@ namespace GPUMEM_API gpumem {
 
 using address = std::uint64_t;
 
-/// A stream as the program hands it over (a `cudaStream_t`, a `CUstream`). Null is the legacy default stream.
+/// A stream handle of the program (a `cudaStream_t`, a `CUstream`). Null is the legacy default stream.
 struct stream_ref {
   void* handle = nullptr;
   friend bool operator==(stream_ref, stream_ref) = default;
 };
 
-/// A point in a stream's (or the whole context's) work. Zero is no fence.
+/// A point in the work of a stream or of the whole context. Zero is no fence.
 struct fence {
   std::uint64_t id = 0;
   explicit operator bool() const noexcept { return id != 0; }
   friend bool operator==(fence, fence) = default;
 };
 
-/// Physical memory that can be mapped: one `create` of one or more pages. Zero is none.
+/// Mappable physical memory: the one or more pages of one `create`. Zero is none.
 struct page_run {
   std::uint64_t id = 0;
   explicit operator bool() const noexcept { return id != 0; }
@@ -47,17 +47,17 @@ struct device_info {
   std::string uuid;
   std::uint64_t total_bytes = 0;
   std::uint64_t granularity_bytes = 0;  ///< a plain segment occupies a multiple of this
-  std::uint64_t page_bytes = 0;         ///< a mapped page; 0 where the device cannot map pages
+  std::uint64_t page_bytes = 0;         ///< a mapped page; 0 if the device cannot map pages
   int compute_major = 0;
   int compute_minor = 0;
   bool simulated = false;
-  bool reports_captures = false;  ///< `capture_id` knows; where not, the program tells capture_begin and capture_end
+  bool reports_captures = false;  ///< `capture_id` works; otherwise the program must call capture_begin and capture_end
 };
 
-/// Whether a device can be used at all, known without a call.
+/// Whether a device is usable, known without a driver call.
 enum class device_condition : std::uint8_t {
   usable,
-  forked,  ///< this process is a fork of the one that used the device, and the driver works only there
+  forked,  ///< this process is a fork of the one that used the device; the driver works only in the parent
   reset,   ///< the program reset the device: its memory is gone
 };
 
@@ -66,10 +66,10 @@ struct memory_info {
   std::uint64_t total_bytes = 0;
 };
 
-/// Every kind of call that crosses the edge; indexes `call_counts`.
+/// Every kind of device call; indexes `call_counts`.
 enum class device_call : std::uint8_t {
   alloc,       ///< a plain segment
-  free,        ///< and its return
+  free,        ///< returns a plain segment
   alloc_host,  ///< pinned host memory
   free_host,
   reserve,  ///< an address range
@@ -79,15 +79,15 @@ enum class device_call : std::uint8_t {
   map,
   set_access,
   unmap,
-  memory,          ///< how much is free
+  memory,          ///< asks how much is free
   record,          ///< a fence on one stream
-  record_context,  ///< a fence behind everything enqueued so far
+  record_context,  ///< a fence behind all work enqueued so far
   query,
   wait_host,    ///< the host waits for a fence
   wait_stream,  ///< a stream waits for a fence, the host does not
   stream_id,
-  capture_id,   ///< what a stream captures
-  watch_graph,  ///< asks to be told when a captured graph is gone
+  capture_id,   ///< asks whether a stream captures
+  watch_graph,  ///< requests a notification when a captured graph is destroyed
   synchronize,  ///< the host waits for everything
   count_
 };
@@ -105,7 +105,7 @@ class device {
 
   /// Fixed for the device's life; no driver call.
   [[nodiscard]] virtual const device_info& info() const noexcept = 0;
-  /// `forked` and `reset` are for good: every further call fails.
+  /// `forked` and `reset` are permanent: every further call fails.
   [[nodiscard]] device_condition condition() const noexcept { return condition_.load(std::memory_order_relaxed); }
 
   /// A plain segment. `bytes` is a multiple of the granularity; the address is a multiple of 512 at least.
@@ -123,22 +123,22 @@ class device {
     return call(device_call::free_host, [&] { return do_free_host(segment); });
   }
 
-  /// An address range with nothing behind it; `bytes` is a multiple of the page.
+  /// Reserves an address range without memory; `bytes` is a multiple of the page.
   result<address> reserve(std::uint64_t bytes) {
     return call(device_call::reserve, [&] { return do_reserve(bytes); });
   }
   status release_range(address range, std::uint64_t bytes) {
     return call(device_call::release_range, [&] { return do_release_range(range, bytes); });
   }
-  /// Physical memory of `bytes`, a multiple of the page, not yet mapped.
+  /// Creates `bytes` of physical memory, a multiple of the page, not yet mapped.
   result<page_run> create(std::uint64_t bytes) {
     return call(device_call::create, [&] { return do_create(bytes); });
   }
-  /// Gives the memory back once nothing maps it.
+  /// Returns the memory to the device once it is unmapped.
   status destroy(page_run pages) {
     return call(device_call::destroy, [&] { return do_destroy(pages); });
   }
-  /// Maps all of `pages` at `at`; unreadable until `set_access`.
+  /// Maps all of `pages` at `at`; inaccessible until `set_access`.
   status map(address at, std::uint64_t bytes, page_run pages) {
     return call(device_call::map, [&] { return do_map(at, bytes, pages); });
   }
@@ -162,7 +162,7 @@ class device {
   result<fence> record_context() {
     return call(device_call::record_context, [&] { return do_record_context(); });
   }
-  /// True once everything before the fence is done. An error is not an answer: treat the work as unfinished.
+  /// True once all work before the fence is done. After an error, treat the work as unfinished.
   result<bool> query(fence f) {
     return call(device_call::query, [&] { return do_query(f); });
   }
@@ -172,40 +172,40 @@ class device {
   status wait_stream(stream_ref waiter, fence f) {
     return call(device_call::wait_stream, [&] { return do_wait_stream(waiter, f); });
   }
-  /// The context of a created stream that is not of this device's own one: another device's, or a further one. 0: of
-  /// this device's own. Requires that the stream lives.
+  /// The context of a created stream, if it is not this device's own context: another device's, or a further one; else
+  /// 0. Requires that the stream exists.
   result<std::uint64_t> foreign_context(stream_ref of) noexcept try { return do_foreign_context(of); } catch (...) {
     return status::of_current_exception();
   }
-  /// A fence behind all work enqueued so far on any stream of that context. `unsupported` where there is none.
+  /// A fence behind all work enqueued so far on any stream of that context. `unsupported` if the device cannot.
   result<fence> record_foreign(std::uint64_t context) noexcept try { return do_record_foreign(context); } catch (...) {
     return status::of_current_exception();
   }
-  /// True where the device's legacy stream waits for a created stream: it is blocking, and of the device's own context.
-  /// Requires that the stream lives.
+  /// True if the device's legacy stream waits for this created stream, that is, if the stream is blocking and belongs
+  /// to the device's own context. Requires that the stream exists.
   result<bool> is_blocking(stream_ref s) noexcept try { return do_is_blocking(s); } catch (...) {
     return status::of_current_exception();
   }
-  /// True while any blocking stream of the device's own context captures. Spoils no capture, and needs no stream's
-  /// handle. `unsupported` where the device cannot tell.
+  /// True while any blocking stream of the device's own context captures. Invalidates no capture and needs no stream
+  /// handle. `unsupported` if the device cannot tell.
   result<bool> blocking_stream_captures() noexcept try { return do_blocking_stream_captures(); } catch (...) {
     return status::of_current_exception();
   }
   /// Returns the fence to the device's pool; never fails and makes no driver call that can block.
   void drop(fence f) noexcept { do_drop(f); }
 
-  /// An identity that no later stream repeats, even one that gets the same handle.
+  /// An id that no later stream repeats, even one with the same handle.
   result<std::uint64_t> stream_id(stream_ref of) {
     return call(device_call::stream_id, [&] { return do_stream_id(of); });
   }
-  /// The capture that a stream is part of, an id that no later capture repeats; 0 where it captures nothing, or where
+  /// The id of the capture that a stream is part of, which no later capture repeats; 0 if it captures nothing, or if
   /// `info().reports_captures` is false.
   result<std::uint64_t> capture_id(stream_ref of) {
     return call(device_call::capture_id, [&] { return do_capture_id(of); });
   }
-  /// Calls `gone` once, from a thread of the driver's, when the graph that the stream captures into and everything
-  /// instantiated from it are destroyed. `gone` must not call the device. `unsupported` where the stream captures
-  /// nothing now, or the device knows no graphs.
+  /// Calls `gone` once, from a driver thread, when the graph that the stream captures into and everything instantiated
+  /// from it are destroyed. `gone` must not call the device. `unsupported` if the stream is not capturing, or if the
+  /// device has no graphs.
   status watch_graph(stream_ref capturing, std::function<void()> gone) {
     return call(device_call::watch_graph, [&] { return do_watch_graph(capturing, std::move(gone)); });
   }
@@ -213,9 +213,9 @@ class device {
     return call(device_call::synchronize, [&] { return do_synchronize(); });
   }
 
-  /// For several calls in a row on one thread: what a device sets up for a call (a GPU: its context, the thread's
-  /// capture mode) is set up once, by the first of them, and undone at the end of the scope. One device at a time; the
-  /// program's code must not run inside.
+  /// Groups several calls of one thread: the device sets up its state for calls (on a GPU the current context and the
+  /// thread's capture mode) once, at the first call, and restores it at the end of the scope. One device at a time. The
+  /// program's code must not run inside the scope.
   class calls_together {
    public:
     explicit calls_together(device& on) noexcept : on_{on} { on_.do_enter(); }
@@ -227,7 +227,7 @@ class device {
     device& on_;
   };
 
-  /// Calls so far, by kind. Exact when no other thread is calling.
+  /// The number of calls so far, by kind. Exact if no other thread is calling.
   [[nodiscard]] call_counts calls() const noexcept {
     call_counts out{};
     for (std::size_t i = 0; i < device_call_kinds; ++i) out[i] = calls_[i].load(std::memory_order_relaxed);
@@ -273,7 +273,7 @@ class device {
   void set_condition(device_condition now) noexcept { condition_.store(now, std::memory_order_relaxed); }
 
  private:
-  /// Counts the call and makes it. A device that throws has failed.
+  /// Counts the call and makes it. Turns an exception of the device into a status.
   template <typename Make>
   auto call(device_call kind, const Make& make) noexcept -> decltype(make()) {
     calls_[static_cast<std::size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
@@ -283,8 +283,8 @@ class device {
       return status::of_current_exception();
     }
   }
-  // Every allocation and free reads it, on every thread: nothing that changes lies in its line of memory, neither what
-  // follows nor, since the whole class is aligned, what stands before a device.
+  // Every allocation and free reads this on every thread, so its cache line holds nothing that changes: the counters
+  // are aligned, and so is the whole class.
   std::atomic<device_condition> condition_{device_condition::usable};
   alignas(64) std::array<std::atomic<std::uint64_t>, device_call_kinds> calls_{};
 };

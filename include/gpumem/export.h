@@ -1,9 +1,9 @@
-/* GPUMEM_API marks what libgpumem.so exports. The library is built with hidden visibility, so that nothing else is:
- * `namespace GPUMEM_API gpumem {` exports what that body declares, but for what is marked GPUMEM_HIDDEN in it. */
+/* GPUMEM_API marks the exports of libgpumem.so, which is built with hidden visibility. `namespace GPUMEM_API gpumem {`
+ * exports the declarations in its body, except those marked GPUMEM_HIDDEN. */
 #ifndef GPUMEM_EXPORT_H
 #define GPUMEM_EXPORT_H
 
-#if defined(__clang__) && defined(__cplusplus) /* which takes no GNU attribute before a namespace's name */
+#if defined(__clang__) && defined(__cplusplus) /* Clang accepts no GNU attribute before a namespace's name */
 #define GPUMEM_API [[gnu::visibility("default")]]
 #define GPUMEM_HIDDEN [[gnu::visibility("hidden")]]
 #elif defined(__GNUC__)

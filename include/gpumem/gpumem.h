@@ -1,12 +1,12 @@
-/* The C interface: stream-ordered device memory from gpumem, for C and for every language that can call it.
+/* The C interface: stream-ordered device memory from gpumem, for C and languages that can call C.
  *
- * Every function returns a code; `gpumem_last_message` then says what failed, with figures. No function throws, all
- * may be called from any thread, and a null pointer where something is needed is GPUMEM_INVALID_ARGUMENT. A stream is
- * a cudaStream_t or CUstream passed as a pointer; null is the default stream. Sizes are bytes. Devices are logical
- * ordinals: one for each GPU, or as many as GPUMEM_POOLS names.
+ * Every function returns a code; `gpumem_last_message` then says what failed, with figures. No function throws, and all
+ * may be called from any thread. A stream is a cudaStream_t or CUstream passed as a pointer; null is the default
+ * stream. Sizes are bytes. Devices are logical ordinals: one per GPU, or those that GPUMEM_POOLS names.
  *
- * A device that does not exist is GPUMEM_WRONG_DEVICE, a null pointer or one that is not a block's
- * GPUMEM_UNKNOWN_POINTER, a stream that the device does not know GPUMEM_DEVICE_ERROR, whichever function is called.
+ * Every function reports misuse by the same codes: GPUMEM_INVALID_ARGUMENT for a null argument that is required,
+ * GPUMEM_WRONG_DEVICE for a device that does not exist, GPUMEM_UNKNOWN_POINTER for a null pointer or one outside every
+ * block, GPUMEM_DEVICE_ERROR for a stream that the device does not know.
  *
  *   gpumem_allocator* memory;
  *   void* block;
@@ -27,14 +27,14 @@ extern "C" {
 
 typedef enum gpumem_code {
   GPUMEM_OK = 0,
-  GPUMEM_INVALID_ARGUMENT = 1, /* zero bytes, a bad alignment, a null pointer where something is needed */
-  GPUMEM_BAD_SETTING = 2,      /* a GPUMEM_* value, or a combination of them, that cannot be used */
+  GPUMEM_INVALID_ARGUMENT = 1, /* zero bytes, a bad alignment, a required argument that is null */
+  GPUMEM_BAD_SETTING = 2,      /* a GPUMEM_* value or combination that cannot be used */
   GPUMEM_OUT_OF_MEMORY = 3,    /* the message is the whole report */
   GPUMEM_UNKNOWN_POINTER = 4,  /* not a block of this allocator */
-  GPUMEM_DOUBLE_FREE = 5,      /* a block that is free already */
-  GPUMEM_WRONG_SIZE = 6,       /* a free that names another size than the allocation */
+  GPUMEM_DOUBLE_FREE = 5,      /* a block that is already free */
+  GPUMEM_WRONG_SIZE = 6,       /* a free that states another size than the allocation */
   GPUMEM_WRONG_DEVICE = 7,     /* a device that does not exist or is not the block's */
-  GPUMEM_UNSUPPORTED = 8,      /* the device, or the moment (a capture, say), cannot do this */
+  GPUMEM_UNSUPPORTED = 8,      /* the device cannot do this, or not now (a capture) */
   GPUMEM_DEVICE_ERROR = 9,     /* the driver reported an error */
   GPUMEM_CORRUPT = 10,         /* a damaged file, or an invariant that does not hold */
   GPUMEM_POLICY_FAILED = 11,   /* a function of the policy threw */
@@ -43,40 +43,42 @@ typedef enum gpumem_code {
 
 /* The code's name in small letters (`out_of_memory`), or `unknown code`. Never null. */
 const char* gpumem_code_name(gpumem_code code);
-/* Of the latest call of this thread that failed; empty before that. Valid until the thread's next call that fails. */
+/* The message of this thread's latest failed call, empty before one. Valid until the thread's next failed call. */
 const char* gpumem_last_message(void);
 
 /* --- opening --------------------------------------------------------------------------------------------------- */
 
 typedef struct gpumem_allocator gpumem_allocator;
 
-/* The process's own: every visible GPU, settings from GPUMEM_*. Opened by the first call; the same handle each time. */
+/* The process's allocator: every visible GPU, settings from GPUMEM_*. The first call opens it; all return the same. */
 gpumem_code gpumem_default(gpumem_allocator** out);
-/* Another one over every visible GPU. `settings` are `name=value` pairs with spaces between (`policy=hard_cap
- * limit=2GiB pools=1GiB,1GiB`), or null; GPUMEM_* of the environment win over them. On a failure `*out` is null. */
+/* Opens another allocator over every visible GPU. `settings` is null or a list of `name=value` pairs separated by
+ * spaces
+ * (`policy=hard_cap limit=2GiB pools=1GiB,1GiB`); GPUMEM_* of the environment win over them. On failure `*out` is null.
+ */
 gpumem_code gpumem_open(const char* settings, gpumem_allocator** out);
-/* The same over `devices` simulated GPUs of `bytes` each, for tests. With `host_memory` other than 0 the blocks are
- * real host memory that the program may read and write; otherwise nothing stands behind their addresses. */
+/* The same over `devices` simulated GPUs of `bytes` each, for tests. If `host_memory` is not 0, the blocks are real
+ * host memory that the program may read and write; otherwise their addresses have no memory. */
 gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, const char* settings,
                                   gpumem_allocator** out);
 /* A stream of the simulated GPU behind a logical device; GPUMEM_UNSUPPORTED on a real one. */
 gpumem_code gpumem_simulated_stream(gpumem_allocator* memory, int device, void** stream);
-/* Gives everything back to the device. Requires that no other thread uses it. Null is nothing; the process's own
- * allocator is refused. */
+/* Closes the allocator and returns all its memory. Requires that no other thread uses it. Does nothing for null, and
+ * refuses the process's own allocator. */
 gpumem_code gpumem_close(gpumem_allocator* memory);
 
 /* --- memory ---------------------------------------------------------------------------------------------------- */
 
-/* `bytes` for work on `stream`, at a multiple of 512. On a failure `*out` is null. */
+/* Allocates `bytes` for work on `stream`, at a multiple of 512. On failure `*out` is null. */
 gpumem_code gpumem_allocate(gpumem_allocator* memory, size_t bytes, int device, void* stream, void** out);
 /* The same at a multiple of `alignment`, a power of two. */
 gpumem_code gpumem_allocate_aligned(gpumem_allocator* memory, size_t bytes, size_t alignment, int device, void* stream,
                                     void** out);
-/* The block is free in the order of the stream that it was allocated for. Null is nothing. */
+/* Frees the block in the order of the stream that it was allocated for. Does nothing for null. */
 gpumem_code gpumem_free(gpumem_allocator* memory, void* block);
-/* The block is free in the order of this stream, which must be ordered behind all work that uses it. */
+/* Frees the block in the order of `stream`, which must be ordered behind all work that uses the block. */
 gpumem_code gpumem_free_on(gpumem_allocator* memory, void* block, void* stream);
-/* Work on `stream` uses the block, too: it is free only when that is done as well. */
+/* States that work on `stream` also uses the block. After its free, the block is reusable only when that is done. */
 gpumem_code gpumem_record_use(gpumem_allocator* memory, void* block, void* stream);
 
 typedef struct gpumem_block {
@@ -84,7 +86,7 @@ typedef struct gpumem_block {
   void* begin;
   uint64_t bytes; /* the block, a multiple of 512 */
   uint64_t requested_bytes;
-  void* segment_begin; /* what the device gave, of which the block is a part */
+  void* segment_begin; /* the segment that contains the block */
   uint64_t segment_bytes;
   int device; /* logical */
 } gpumem_block;
@@ -93,29 +95,28 @@ gpumem_code gpumem_describe(gpumem_allocator* memory, const void* inside, gpumem
 
 /* --- streams and captures -------------------------------------------------------------------------------------- */
 
-/* `stream` is about to be destroyed. Needed where GPUMEM_STREAM_IDS is `notify`. */
+/* States that `stream` is about to be destroyed. Required if GPUMEM_STREAM_IDS is `notify`. */
 gpumem_code gpumem_stream_release(gpumem_allocator* memory, void* stream);
-/* Between these, `stream` captures: what it allocates belongs to the graph. On a GPU whose driver tells of captures
- * these are noticed, and only `gpumem_capture_begin` ahead of the first allocation is worth a call. */
+/* Between these calls `stream` captures, and the graph owns what it allocates. If the driver reports captures, gpumem
+ * notices them by itself at the stream's first allocation; call `gpumem_capture_begin` to announce one before that. */
 gpumem_code gpumem_capture_begin(gpumem_allocator* memory, void* stream);
 gpumem_code gpumem_capture_end(gpumem_allocator* memory, void* stream, uint64_t* graph);
-/* Every capture that was noticed on that GPU (as the driver counts them) and whose stream still exists is asked whether
- * it has ended. For captures of non-blocking streams that allocate nothing afterwards: nothing else tells of their end.
- */
+/* Checks whether captures that gpumem noticed on this GPU (the driver's ordinal) have ended. Their streams must still
+ * exist. Needed for non-blocking streams that allocate nothing after their capture. */
 gpumem_code gpumem_captures_ended(gpumem_allocator* memory, int physical_device);
-/* The graph will not run again. */
+/* States that the graph will not run again. */
 gpumem_code gpumem_graph_release(gpumem_allocator* memory, uint64_t graph);
 
 /* --- how much -------------------------------------------------------------------------------------------------- */
 
 /* Gives wholly idle segments back until `bytes` are returned (UINT64_MAX: all). `returned` may be null. */
 gpumem_code gpumem_trim(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* returned);
-/* In force at once: nothing is taken beyond it, and what can be given back is. `over`, which may be null, gets what
- * could not: bytes still held beyond the limit. */
+/* Sets the limit, effective at once: the pool takes nothing beyond it and gives back what it can. `over`, which may be
+ * null, gets the bytes still held beyond the limit. */
 gpumem_code gpumem_set_limit(gpumem_allocator* memory, int device, uint64_t bytes, uint64_t* over);
 
 /* Reserved = live + thread_cached + cached + fenced + idle + leaked. Later versions add fields at the end; a program
- * gets those that it knows, by the size that it states. gpumem/statistics.hpp says what each means. */
+ * gets the fields that fit `struct_bytes`. gpumem/statistics.hpp describes each field. */
 typedef struct gpumem_stats {
   size_t struct_bytes; /* in: sizeof(gpumem_stats), as this program knows it */
   uint64_t reserved_bytes;
@@ -157,14 +158,14 @@ typedef struct gpumem_stats {
 } gpumem_stats;
 gpumem_code gpumem_get_stats(gpumem_allocator* memory, int device, gpumem_stats* out);
 
-/* Calls `callback` when a request fails and nothing that gpumem holds can help; it frees what it can and returns other
- * than 0 to have the request tried again. It stays for the allocator's life. */
+/* Registers a callback for the allocator's life. gpumem calls it before a request fails. It frees memory and returns
+ * nonzero to retry the request, or returns 0. */
 typedef int (*gpumem_oom_callback)(void* user, int device, uint64_t needed_bytes);
 gpumem_code gpumem_on_out_of_memory(gpumem_allocator* memory, gpumem_oom_callback callback, void* user);
 
-/* Proves every invariant of a pool; GPUMEM_CORRUPT says what does not hold. Slow. */
+/* Verifies every invariant of a pool; on GPUMEM_CORRUPT the message names the violated one. Slow. */
 gpumem_code gpumem_check(gpumem_allocator* memory, int device);
-/* Writes out what GPUMEM_TRACE has recorded so far. */
+/* Writes the recorded part of GPUMEM_TRACE to its file. */
 gpumem_code gpumem_flush_trace(gpumem_allocator* memory);
 
 /* --- logical devices ------------------------------------------------------------------------------------------- */
@@ -172,10 +173,10 @@ gpumem_code gpumem_flush_trace(gpumem_allocator* memory);
 typedef struct gpumem_device {
   size_t struct_bytes;  /* in: sizeof(gpumem_device), as this program knows it */
   int ordinal;          /* logical */
-  int physical_ordinal; /* of the GPU, as the driver counts those that it shows */
-  char name[64];        /* of the pool: its name in GPUMEM_POOLS, else its ordinal; longer ones are cut */
+  int physical_ordinal; /* of the GPU, among those that the driver shows */
+  char name[64];        /* of the pool: its name in GPUMEM_POOLS, else its ordinal; truncated if longer */
   char policy[64];
-  uint64_t total_bytes; /* the most that this logical device may hold: its memory, for code that asks */
+  uint64_t total_bytes; /* the most memory that this logical device may hold */
   char gpu_name[128];
   char gpu_uuid[64];
   uint64_t gpu_total_bytes;
@@ -183,7 +184,7 @@ typedef struct gpumem_device {
   int compute_minor;
   int simulated; /* 1 for a simulated GPU */
 } gpumem_device;
-/* Null-safe like all others: `*count` is 0 on a failure. */
+/* `*count` is 0 on failure. */
 gpumem_code gpumem_device_count(gpumem_allocator* memory, int* count);
 gpumem_code gpumem_device_properties(gpumem_allocator* memory, int device, gpumem_device* out);
 

@@ -1,7 +1,7 @@
-/// Pinned host memory of a GPU, as a device: an ordinary allocator opened over it hands out staging buffers.
+/// Pinned host memory of a GPU, as a device: an allocator opened over it serves staging buffers.
 ///
-/// Every policy, limit and stream rule then holds for host memory, too. What the host itself does with a block has no
-/// stream, so the host is one: `host_stream()`. All functions may be called from any thread.
+/// All policies, limits and stream rules apply to this memory. The host's own use of a block counts as work on a stream
+/// of its own, `host_stream()`. All functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace GPUMEM_API gpumem {
 
 class pinned_device final : public device {
  public:
-  /// Over `gpu`, which must outlive it. At most `capacity_bytes` are taken at once; 0 is half of the host's memory.
-  /// Memory is taken when it is asked for.
+  /// Over `gpu`, which must outlive it. Takes at most `capacity_bytes` at a time, by default (0) half of the host's
+  /// memory, and only on demand.
   explicit pinned_device(device& gpu, std::uint64_t capacity_bytes = 0);
   ~pinned_device() override;
 
-  /// Allocate for it what the host reads and writes. It has no work in flight: a block that it frees is free, and when
-  /// it has to wait for other streams (`record_use`), the host waits.
+  /// The stream for memory that the host reads and writes. It never has work in flight, so a block that it frees is
+  /// free at once. When it must wait for other streams (`record_use`), the host waits.
   static stream_ref host_stream() noexcept;
 
   [[nodiscard]] const device_info& info() const noexcept override;

@@ -1,9 +1,9 @@
 /// A policy: how much device memory a pool takes, when, in which kind of segment, and what it gives back.
 ///
-/// It sees byte counts and answers with byte counts: no pointer, stream, clock, lock or driver call. One that throws
-/// fails the request that asked it, with `policy_failed` and its name; nothing is lost, and the next request asks
-/// again. One instance serves one pool, which calls it one thread at a time. To write your own, derive,
-/// `register_policy`, and choose it by name with GPUMEM_POLICY; examples/user_policy.cpp is a whole one.
+/// A policy receives byte counts and answers with byte counts. It sees no pointer, stream, clock, lock or driver call.
+/// If it throws, the current request fails with `policy_failed` and the policy's name; nothing is lost, and the next
+/// request asks again. One instance serves one pool, which calls it from one thread at a time. To write your own,
+/// derive, call `register_policy`, and choose it by name with GPUMEM_POLICY; examples/user_policy.cpp is complete.
 #pragma once
 
 #include <cstdint>
@@ -23,74 +23,75 @@ namespace GPUMEM_API gpumem {
 enum class segment_kind : std::uint8_t {
   plain,   ///< one driver allocation
   mapped,  ///< a reserved address range with physical pages mapped behind it
-  paged,   ///< a reserved address range with pages behind some of it: what is idle is mapped elsewhere
+  paged,   ///< a reserved address range, partly mapped; idle pages may move to other addresses
 };
 
-/// What a pool tells its policy. All in bytes.
+/// The state of a pool, as its policy sees it. All in bytes.
 struct pool_view {
   std::uint64_t total_bytes = 0;          ///< of the device
   std::uint64_t free_at_start_bytes = 0;  ///< of the device, when the pool was opened
-  std::uint64_t limit_bytes = 0;          ///< what the pool may hold at most (the device's total where no limit is set)
-  std::uint64_t reserved_bytes = 0;       ///< what it holds
-  std::uint64_t live_bytes = 0;           ///< what of that the program holds
-  std::uint64_t peak_live_bytes = 0;      ///< the most that it held so far
+  std::uint64_t limit_bytes = 0;          ///< the most that the pool may hold (by default the device's total)
+  std::uint64_t reserved_bytes = 0;       ///< held by the pool
+  std::uint64_t live_bytes = 0;           ///< the part of it that the program holds
+  std::uint64_t peak_live_bytes = 0;      ///< the highest `live_bytes` so far
   std::uint64_t granularity_bytes = 0;    ///< sizes are rounded up to this
-  std::uint64_t moved_bytes = 0;          ///< unmapped from idle addresses and mapped at others, in all so far
+  std::uint64_t moved_bytes = 0;          ///< pages moved from idle addresses to others, in total
 };
 
-/// `bytes` are wanted; anything from `least_bytes` on is taken when the device or the limit has no more.
+/// Asks for `bytes`. If the device or the limit has less, the pool takes any amount from `least_bytes` on.
 struct segment_request {
   std::uint64_t bytes = 0;
   std::uint64_t least_bytes = 0;
   segment_kind kind = segment_kind::plain;
 };
 
-/// How a pool that takes memory page by page lays it out. All in bytes.
+/// The layout of a pool that takes memory page by page. All in bytes.
 struct page_rules {
   std::uint64_t range_bytes = 0;  ///< addresses reserved at a time; 0: the pool takes whole segments
-  /// Where not even so many can be reserved for the first range, the pool takes whole segments. 0: it takes none, and a
+  /// The pool falls back to whole segments if it cannot reserve this much for the first range. 0: no fallback, and a
   /// range may be as short as a request.
   std::uint64_t least_range_bytes = 0;
-  /// Requests from here on take the lowest place that is large enough, smaller ones the best fit.
+  /// Requests of this size and more take the lowest place that is large enough, smaller ones the best fit.
   std::uint64_t lowest_fit_bytes = UINT64_MAX;
-  /// Requests below this take the upper end of their place, others the lower one: small and large blocks then share
-  /// fewer pages. Only while the pool holds less than `upper_end_pool_bytes`.
+  /// Requests below this size take the upper end of their place, others the lower end, so that small and large blocks
+  /// share fewer pages. Applies while the pool holds less than `upper_end_pool_bytes`.
   std::uint64_t upper_end_bytes = 0;
   std::uint64_t upper_end_pool_bytes = 0;
-  /// Requests from `lowest_fit_bytes` on go where, by what is expected to come next, the fewest pages have to move. For
-  /// policies whose pages are made one by one, so that each can move alone.
+  /// Requests from `lowest_fit_bytes` on go to the place after which the fewest pages are expected to move. For
+  /// policies that make pages one by one, so that each can move alone.
   bool looks_ahead = false;
 };
 
-/// What is done about pages that are missing behind a request.
+/// How a pool supplies the pages that a request lacks.
 struct page_request {
-  std::uint64_t make_bytes = 0;  ///< made new, at most; what is missing beyond them is taken from idle memory
-  std::uint64_t run_bytes = 0;   ///< made in pieces of at most this, each of which can only be moved as a whole
-  /// What cannot be moved is made new as well, up to so much; before more is, idle pieces that are too long to be moved
-  /// go back to the device.
+  std::uint64_t make_bytes = 0;  ///< the most to make new; idle pages supply the rest
+  std::uint64_t run_bytes = 0;   ///< the longest piece to make; a piece moves only as a whole
+  /// The most to make instead of pages that cannot be moved. Beyond it, idle pieces that are too long to move first go
+  /// back to the device.
   std::uint64_t over_bytes = UINT64_MAX;
-  bool moves = true;  ///< what is missing may be taken from idle memory; else idle memory only goes back to the device
+  bool moves = true;  ///< idle pages may supply the request; if false, they only go back to the device
 };
 
 /// Why a pool considers giving segments back.
 enum class give_back : std::uint8_t {
-  pressure,  ///< a request fits neither in the pool nor in what may still be taken
-  trim,      ///< the program asked, or lowered the limit
+  pressure,  ///< a request fits neither in the pool nor in the rest of the limit
+  trim,      ///< the program called `trim` or lowered the limit
 };
 
-/// What a policy does about plans of placements (docs/planned.md).
+/// How a policy uses plans of placements (docs/planned.md).
 struct plan_use {
-  bool follows = false;  ///< serves by the plan that GPUMEM_PLAN names, where there is one
-  bool records = false;  ///< writes a plan of what it served when the program ends
+  bool follows = false;  ///< follows the plan named by GPUMEM_PLAN, if it exists
+  bool records = false;  ///< writes a plan of the served requests when the program ends
 };
 
-/// What a policy needs, and which parts of the pool's business it changes. The same for every pool.
+/// The requirements of a policy, and how it changes the pool's work. The same for every pool.
 struct policy_needs {
-  bool limit = false;       ///< opening is refused without GPUMEM_LIMIT or GPUMEM_POOLS
-  bool pools = false;       ///< opening is refused without GPUMEM_POOLS
-  bool everything = false;  ///< takes all it may at the allocator's first use; without a limit, less GPUMEM_RESERVE
+  bool limit = false;  ///< opening is refused without GPUMEM_LIMIT or GPUMEM_POOLS
+  bool pools = false;  ///< opening is refused without GPUMEM_POOLS
+  bool everything =
+      false;  ///< takes all allowed memory at the allocator's first use; without a limit, less GPUMEM_RESERVE
   plan_use plan{};
-  /// The policy that serves in its place on a device that cannot map pages; empty where it serves there itself.
+  /// The policy that replaces it on a device that cannot map pages; empty if it needs no replacement.
   std::string without_pages{};
 };
 
@@ -99,111 +100,111 @@ class policy {
   virtual ~policy() = default;
 
   [[nodiscard]] virtual policy_needs needs() const { return {}; }
-  /// Told once, before any other question but `needs`, where the pool follows a plan: what that needs in one segment.
+  /// Called once if the pool follows a plan, before any other function except `needs`, with the size of the plan's
+  /// segment.
   virtual void follow_plan(std::uint64_t /*plan_bytes*/) {}
 
-  /// Taken when the pool serves its first request; `bytes` 0 for nothing ahead of demand.
+  /// The segment to take before the pool serves its first request; none if `bytes` is 0.
   virtual segment_request first(const pool_view&) { return {}; }
 
-  /// A request of `need_bytes` (already rounded) fits nowhere in the pool.
-  /// Requires `least_bytes >= need_bytes` in the answer.
+  /// The segment to take when a request of `need_bytes` (already rounded) fits nowhere in the pool. The answer must
+  /// have `least_bytes >= need_bytes`.
   virtual segment_request grow(const pool_view& view, std::uint64_t need_bytes) = 0;
 
-  /// The pool grew by `bytes` (what it got, not what was asked).
+  /// Called after the pool grew by `bytes`, the amount it got, which may be less than it asked for.
   virtual void grew(const pool_view& /*after*/, std::uint64_t /*bytes*/) {}
 
-  /// The device refused `refused_bytes`: the next size to try, at least `least_bytes`, or 0 to stop.
-  /// By default nine tenths, as TensorFlow's allocator does.
+  /// The next size to try after the device refused `refused_bytes`: at least `least_bytes`, or 0 to stop. By default
+  /// nine tenths, as in TensorFlow's allocator.
   virtual std::uint64_t smaller(std::uint64_t refused_bytes, std::uint64_t least_bytes) {
     const std::uint64_t next = refused_bytes / 10 * 9;
     if (refused_bytes <= least_bytes) return 0;
     return next > least_bytes ? next : least_bytes;
   }
 
-  /// Asked once, when the pool is opened: with `range_bytes` the pool takes memory page by page, and asks `page_in`
-  /// where it would ask `grow`.
+  /// Called once, when the pool opens. If `range_bytes` is not 0, the pool takes memory page by page and calls
+  /// `page_in` instead of `grow`.
   [[nodiscard]] virtual page_rules pages(const pool_view&) const { return {}; }
-  /// The best place for a request of `need_bytes` lacks `missing_bytes`, whole pages. More than these may be made, for
-  /// the requests to come.
+  /// The best place for a request of `need_bytes` lacks `missing_bytes`, in whole pages. The answer may make more, for
+  /// later requests.
   [[nodiscard]] virtual page_request page_in(const pool_view&, std::uint64_t /*need_bytes*/,
                                              std::uint64_t missing_bytes) const {
     return {.make_bytes = missing_bytes, .run_bytes = missing_bytes};
   }
 
-  /// Requests of one class are served from segments of that class only. Below `segment_classes`.
+  /// Segments of a class serve only requests of that class. The answer is below `segment_classes`.
   [[nodiscard]] virtual unsigned segment_class(std::uint64_t /*bytes*/) const { return 0; }
   [[nodiscard]] virtual unsigned segment_classes() const { return 1; }
 
-  /// Whether wholly idle segments may go back to the device. By default only when asked.
+  /// Whether wholly idle segments may go back to the device. By default only on `trim`.
   [[nodiscard]] virtual bool gives_back(give_back why, const pool_view&) const { return why == give_back::trim; }
 };
 
-/// What stands behind a policy's name, as in `expandable:slack=5%`. A word alone has an empty value.
+/// The parameters after a policy's name, as in `expandable:slack=5%`. A word without `=` has an empty value.
 using policy_parameters = std::map<std::string, std::string, std::less<>>;
 
-/// What a policy may read when it is made: numbers, never the device.
+/// The facts that a policy may use when it is created: numbers, never the device itself.
 struct policy_setup {
   std::uint64_t total_bytes = 0;
   std::uint64_t free_at_start_bytes = 0;
   int compute_major = 0;
   std::uint64_t granularity_bytes = 0;
-  std::uint64_t page_bytes = 0;    ///< 0 where the device cannot map pages
-  policy_parameters parameters{};  ///< declared by the policy, and checked; these win over those behind the name
+  std::uint64_t page_bytes = 0;    ///< 0 if the device cannot map pages
+  policy_parameters parameters{};  ///< checked against the declared ones; these win over those after the name
 };
 
 using policy_factory = std::function<std::unique_ptr<policy>(const policy_setup&)>;
 
-/// A parameter that a policy declares. The setting GPUMEM_<NAME>, where there is one, is another way to give it.
+/// A parameter that a policy declares. The setting GPUMEM_<NAME>, if it exists, also sets it.
 struct policy_parameter {
   std::string name;
-  std::string values{};  ///< what may stand behind `=`, in Markdown; empty: the name stands alone
+  std::string values{};  ///< the values after `=`, in Markdown; empty for a word without `=`
   std::string default_text{};
   std::string help{};
-  /// Reads a value as the policy will; `what` names it in the message. Without one every text is good.
+  /// Checks a value; `what` names it in the message. Null accepts every text.
   std::function<status(std::string_view value, std::string_view what)> check{};
 };
 
-/// A policy's row of the registry: all that programs, tables and tests know of it.
+/// A policy's row in the registry, which programs, tables and tests read.
 struct policy_entry {
   std::string name;
   std::string summary;
   std::vector<policy_parameter> parameters{};
-  bool own_parameters = false;  ///< declares none: the policy reads and refuses them itself when it is made
-  /// Parameters worth a row of their own beside the plain policy: `gpumem advise` and the model test try them.
+  bool own_parameters = false;  ///< true: the policy itself reads and checks its parameters, and declares none
+  /// Parameters that `gpumem advise` and the model test also try, besides the plain policy.
   std::vector<std::string> variants{};
-  // Cells of the tables in README.md and docs/policies.md, Markdown without `|`; without the first it has no row there.
+  // Cells of the tables in README.md and docs/policies.md, Markdown without `|`. No row if `takes` is empty.
   std::string takes{};
   std::string gives_back{};
   std::string choose_when{};
-  policy_needs needs{};  ///< as the policy answers, with the parameters that were named; not read by `register_policy`
+  policy_needs needs{};  ///< the policy's answer, with the named parameters; `register_policy` ignores it
 };
 
-/// Adds a policy under a name of its own. Refuses one that is taken. Any thread. The factory is called once at once,
-/// with an empty setup, to ask what the policy needs.
+/// Registers a policy. Refuses a name that is taken. Calls the factory once, with an empty setup, to ask for the
+/// policy's `needs`. Any thread.
 status register_policy(policy_entry entry, policy_factory make);
 status register_policy(std::string name, std::string summary, policy_factory make);
 
-/// Adds the policies of a shared library (gpumem/policy_library.h): all, or none and a message that names the file,
-/// what was found in it and what was expected. A file that was loaded before is not loaded again. The library stays
-/// loaded.
+/// Registers the policies of a shared library (gpumem/policy_library.h). On an error registers none, and the message
+/// names the file, what was found and what was expected. Loads a file only once and keeps it loaded.
 status load_policy_library(const std::string& path);
 
-/// Every policy, built in, of GPUMEM_POLICY_LIBRARY and registered, in this order.
+/// Every policy, in this order: built in, from GPUMEM_POLICY_LIBRARY, registered by the program.
 std::vector<policy_entry> known_policies();
 
-/// A policy by its name, alone or with parameters: `growth`, `planned:renew`, `expandable:slack=5%`. Between several
-/// parameters stands `,` or `+`. `bad_setting`, naming what exists, where there is no such policy or parameter, where a
-/// value is refused, and where GPUMEM_POLICY_LIBRARY cannot be loaded.
+/// Finds a policy by name, with or without parameters: `growth`, `planned:renew`, `expandable:slack=5%`. Several
+/// parameters are separated by `,` or `+`. `bad_setting` for an unknown policy or parameter (the message lists the
+/// known ones), a bad value, or if GPUMEM_POLICY_LIBRARY cannot be loaded.
 result<policy_entry> find_policy(std::string_view text);
 result<std::unique_ptr<policy>> make_policy(std::string_view text, const policy_setup& setup);
-/// The parameters that stand in `text`; checks nothing but their form.
+/// The parameters in `text`; checks only their form.
 result<policy_parameters> parameters_in(std::string_view text);
 
 /// The table of policies in README.md and docs/policies.md, and that of their parameters, in Markdown.
 std::string policy_table_markdown();
 std::string policy_parameter_table_markdown();
 
-/// What TensorFlow leaves free for context and libraries when no fraction is set: 225 MiB below 2 GiB of free
+/// The memory that TensorFlow leaves free for context and libraries if no fraction is set: 225 MiB below 2 GiB of free
 /// memory, else 500, 1050, 1536 or 1800 MiB by compute capability (gpu_device.cc, MinSystemMemory).
 std::uint64_t default_reserve_bytes(std::uint64_t free_bytes, int compute_major) noexcept;
 

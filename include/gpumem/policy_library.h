@@ -1,10 +1,10 @@
-/* Policies in a shared library that is not part of gpumem: GPUMEM_POLICY_LIBRARY=path loads it, and GPUMEM_POLICY
- * chooses one of its policies by name, in gpumem_bench, `gpumem run`, preloaded programs and frameworks alike.
+/* Policies in a shared library outside gpumem. GPUMEM_POLICY_LIBRARY=path loads it, and GPUMEM_POLICY chooses one of
+ * its policies by name, in gpumem_bench, `gpumem run`, preloaded programs and frameworks.
  *
- * The library defines `gpumem_policies`, which returns a table of C functions. A policy sees byte counts and answers
- * with byte counts (gpumem/policy.hpp). It serves one pool, which calls it one thread at a time, with a lock of
- * gpumem's held: no function may allocate device memory or wait for a thread that does, and none may throw or longjmp.
- * examples/policy_library.c is a whole one. */
+ * The library defines `gpumem_policies`, which returns a table of C functions. A policy receives byte counts and
+ * answers with byte counts (gpumem/policy.hpp). One instance serves one pool, which calls it from one thread at a time,
+ * holding a lock of gpumem. No function may allocate device memory, wait for a thread that does, throw or longjmp.
+ * examples/policy_library.c is a complete library. */
 #ifndef GPUMEM_POLICY_LIBRARY_H
 #define GPUMEM_POLICY_LIBRARY_H
 
@@ -15,10 +15,10 @@
 extern "C" {
 #endif
 
-/* What this header describes. A library built for another version is refused. */
+/* The version of this header. gpumem refuses a library built for another one. */
 #define GPUMEM_POLICY_LIBRARY_VERSION 1u
 
-/* What a policy may know of the device when it is made. */
+/* The device of a policy, at its creation. */
 typedef struct gpumem_policy_device {
   uint64_t total_bytes;
   uint64_t free_at_start_bytes;
@@ -26,50 +26,50 @@ typedef struct gpumem_policy_device {
   int compute_major;
 } gpumem_policy_device;
 
-/* What the pool tells with each question. */
+/* The state of the pool at each question. */
 typedef struct gpumem_policy_view {
   uint64_t total_bytes; /* of the device */
   uint64_t free_at_start_bytes;
-  uint64_t limit_bytes;     /* what the pool may hold at most */
-  uint64_t reserved_bytes;  /* what it holds */
-  uint64_t live_bytes;      /* what of that the program holds */
-  uint64_t peak_live_bytes; /* the most that it held so far */
+  uint64_t limit_bytes;     /* the most that the pool may hold */
+  uint64_t reserved_bytes;  /* held by the pool */
+  uint64_t live_bytes;      /* the part of it that the program holds */
+  uint64_t peak_live_bytes; /* the highest live_bytes so far */
   uint64_t granularity_bytes;
 } gpumem_policy_view;
 
-/* `bytes` are wanted; anything from `least_bytes` on is taken where the limit or the device has no more. */
+/* Asks for `bytes`. If the limit or the device has less, the pool takes any amount from `least_bytes` on. */
 typedef struct gpumem_policy_segment {
   uint64_t bytes;
   uint64_t least_bytes;
 } gpumem_policy_segment;
 
-/* One policy. `self` is what `open` returned. A function marked optional may be null: the default then serves. */
+/* One policy. `self` is the result of `open`. Optional functions may be null; the default then applies. */
 typedef struct gpumem_policy_functions {
   const char* name;    /* letters, digits, _ - and . */
   const char* summary; /* one line */
 
-  /* Makes the policy of one pool; once, when the library is loaded, of none, with a device of zeros. `parameters` is
-   * what stands behind `name:`, as in `name:share=25%,exact`, or empty. Returns null to refuse, with the reason in
-   * `why`, at most `why_bytes` with the final null byte. */
+  /* Creates the policy of one pool. Also called once at loading, without a pool, with a device of zeros. `parameters`
+   * is the text after `name:`, as in `name:share=25%,exact`, or empty. Returns null to refuse, with the reason in
+   * `why`, of at most `why_bytes` with the final null byte. */
   void* (*open)(const gpumem_policy_device* device, const char* parameters, char* why, size_t why_bytes);
   void (*close)(void* self);
 
-  /* A request of `need_bytes` fits nowhere in the pool. `least_bytes` below the need is taken as the need, and more
-   * than the limit leaves as what it leaves. */
+  /* The segment to take when a request of `need_bytes` fits nowhere in the pool. gpumem raises `least_bytes` to the
+   * need and cuts `bytes` to what the limit leaves. */
   gpumem_policy_segment (*grow)(void* self, const gpumem_policy_view* view, uint64_t need_bytes);
 
-  /* Optional: what is taken when the pool serves its first request. Default: nothing. */
+  /* Optional: the segment to take before the pool serves its first request. Default: none. */
   gpumem_policy_segment (*first)(void* self, const gpumem_policy_view* view);
-  /* Optional: the pool grew by `bytes`, what it got and not what was asked. */
+  /* Optional: called after the pool grew by `bytes`, which may be less than it asked for. */
   void (*grew)(void* self, const gpumem_policy_view* view, uint64_t bytes);
-  /* Optional: the device refused `refused_bytes`; the next size to try, or 0 to stop. An answer that is not smaller
-   * stops, one below `least_bytes` is taken as that. Default: nine tenths. */
+  /* Optional: the next size to try after the device refused `refused_bytes`, or 0 to stop. An answer that is not
+   * smaller stops as well; gpumem raises it to `least_bytes`. Default: nine tenths. */
   uint64_t (*smaller)(void* self, uint64_t refused_bytes, uint64_t least_bytes);
-  /* Optional: other than 0 where idle segments may go back; `pressure` is 1 where a request would fail otherwise, 0
-   * where the program asked. Default: only where it asked. */
+  /* Optional: nonzero if idle segments may go back. `pressure` is 1 if a request would fail otherwise, 0 if the program
+   * called trim or lowered the limit. Default: only if `pressure` is 0. */
   int (*gives_back)(void* self, const gpumem_policy_view* view, int pressure);
-  /* Optional: requests of one class never share a segment with those of another; below `segment_classes`, which is 1 to
-   * 16 (0 is taken as 1). An answer out of range is taken as class 0. */
+  /* Optional: the class of a request. Requests of different classes never share a segment. `segment_classes` is 1 to 16
+   * (0 counts as 1); a class that is not below it counts as 0. */
   unsigned segment_classes;
   unsigned (*segment_class)(void* self, uint64_t bytes);
 } gpumem_policy_functions;

@@ -1,6 +1,6 @@
-/// What is asked of an allocator and what it answers, as plain values: requests, frees, the results of trim and limit.
+/// Plain values for calls of an allocator: requests, frees, the results of trim and limit.
 ///
-/// The pools speak in these, too; gpumem/allocator.hpp includes them all.
+/// The pools use these as well. gpumem/allocator.hpp includes this file.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace GPUMEM_API gpumem {
 
-/// Every block starts at a multiple of this and is a multiple of it long.
+/// The address and the size of every block are multiples of this.
 inline constexpr std::size_t block_granularity = 512;
 
 struct request {
@@ -23,30 +23,31 @@ struct request {
   stream_ref stream{};
   int device = 0;                             ///< logical ordinal
   std::size_t alignment = block_granularity;  ///< a power of two
-  std::uint64_t region = 0;                   ///< of `open_region`, which then owns the block; 0: none
-  address place = 0;                          ///< where the block begins, in the region's free memory; 0: anywhere
+  std::uint64_t region = 0;                   ///< from `open_region`; the region owns the block; 0: none
+  address place = 0;                          ///< the block's address, in the region's free memory; 0: anywhere
 };
 
-/// What a free may state, to be checked against the block.
-struct release {
-  std::optional<stream_ref> stream{};  ///< in whose order the block is free; by default its own
+/// Optional statements of a free, which are checked against the block.
+struct free_args {
+  std::optional<stream_ref> stream{};  ///< the block is free in this stream's order; by default its own stream's
   std::optional<std::size_t> bytes{};  ///< as requested
   std::optional<int> device{};
 };
+using release [[deprecated("use free_args")]] = free_args;  ///< the name in 0.1
 
 struct trim_result {
   std::uint64_t returned_bytes = 0;
-  std::uint64_t in_use_bytes = 0;   ///< free bytes that stay: in segments with live blocks beside them
+  std::uint64_t in_use_bytes = 0;   ///< free bytes that stay, in segments with live blocks
   std::uint64_t pending_bytes = 0;  ///< free bytes whose fences could not be waited for (a capture is running)
   std::uint64_t kept_bytes = 0;     ///< wholly idle, but the policy keeps it (grab_all)
 };
 
 struct limit_result {
-  std::uint64_t limit_bytes = 0;     ///< now in force: nothing is taken beyond it
+  std::uint64_t limit_bytes = 0;     ///< now in force
   std::uint64_t reserved_bytes = 0;  ///< still held
-  std::uint64_t over_bytes = 0;      ///< what could not be given back: reserved beyond the limit
-  std::uint64_t live_bytes = 0;      ///< of `reserved_bytes`, in use by the program
-  trim_result trimmed;               ///< why the rest stayed
+  std::uint64_t over_bytes = 0;      ///< reserved beyond the limit, because it could not be given back
+  std::uint64_t live_bytes = 0;      ///< the part of `reserved_bytes` that the program uses
+  trim_result trimmed;               ///< what went back, and why the rest stayed
   [[nodiscard]] std::string to_string() const;
 };
 
@@ -57,10 +58,10 @@ struct block_info {
   address segment_begin = 0;
   std::uint64_t segment_bytes = 0;
   int device = 0;
-  bool mapped = false;  ///< behind reserved addresses: the driver makes no legacy IPC handle of it
+  bool mapped = false;  ///< mapped memory, for which the driver has no legacy IPC handle
 };
 
-/// One block of a segment, in whatever state.
+/// One block of a segment, in any state.
 struct block_view {
   enum class state : std::uint8_t {
     live,      ///< the program holds it
@@ -72,13 +73,13 @@ struct block_view {
   };
   address begin = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t requested_bytes = 0;  ///< of a live one
-  stream_ref stream{};                ///< whose it is; of an idle one, the default stream
-  std::uint64_t region = 0;           ///< that owns it, or the graph; 0: none
+  std::uint64_t requested_bytes = 0;  ///< of a live block
+  stream_ref stream{};                ///< the block's stream; the default stream for an idle block
+  std::uint64_t region = 0;           ///< the region or graph that owns the block; 0: none
   state is = state::idle;
 };
 
-/// What the device gave in one piece, and the blocks that it is cut into, without a gap and by address.
+/// One segment and all its blocks, by address and without gaps.
 struct segment_view {
   address begin = 0;
   std::uint64_t bytes = 0;
@@ -86,8 +87,8 @@ struct segment_view {
   std::vector<block_view> blocks;
 };
 
-/// Called when a request fails and nothing gpumem holds can help: frees what it can (through any allocator)
-/// and returns true to have the request tried again. Called without a lock held.
+/// Called before a request fails. Frees memory through any allocator and returns true to retry the request, or returns
+/// false. Called without a lock held.
 using oom_callback = std::function<bool(int device, std::uint64_t needed_bytes)>;
 
 }  // namespace gpumem

@@ -1,8 +1,8 @@
-/* What libgpumem_runtime.so serves, for programs that are relinked or recompiled (docs/preload.md).
+/* The functions of libgpumem_runtime.so, for programs that are relinked or recompiled (docs/preload.md).
  *
- * Each is the function of the CUDA runtime that its name ends with, on the current device, whose context must be
- * current already (cudaFree(0) makes it so). Results are cudaError_t. `per_thread`: 1 where the caller is compiled with
- * --default-stream per-thread. Memory that gpumem does not know is passed on to the driver. Any thread. */
+ * Each implements the function of the CUDA runtime that its name ends with, on the current device. The device's context
+ * must be current (cudaFree(0) ensures that). Results are cudaError_t. `per_thread` is 1 if the caller is compiled with
+ * --default-stream per-thread. Memory that gpumem does not know is passed to the driver. Any thread. */
 #ifndef GPUMEM_RUNTIME_CALLS_H
 #define GPUMEM_RUNTIME_CALLS_H
 
@@ -19,10 +19,10 @@ int gpumem_runtime_free(void* p);
 int gpumem_runtime_malloc_async(void** p, size_t bytes, void* stream, int per_thread);
 int gpumem_runtime_free_async(void* p, void* stream, int per_thread);
 int gpumem_runtime_mem_get_info(size_t* free_bytes, size_t* total_bytes);
-/* Before cudaStreamBeginCapture, and after cudaStreamEndCapture or where the former failed. */
+/* Call the first before cudaStreamBeginCapture, the second after cudaStreamEndCapture or a failed begin. */
 void gpumem_runtime_capture_begins(void* stream, int per_thread);
 void gpumem_runtime_capture_is_over(void* stream, int per_thread);
-/* Before cudaDeviceReset: all memory on the device is about to be gone. */
+/* Call before cudaDeviceReset, which destroys all memory on the device. */
 void gpumem_runtime_forget_device(int device);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
-/// Settings: every option of gpumem as a value, and the one way from text to it.
+/// Settings: every option of gpumem as a value, and its parser.
 ///
-/// The table of options is src/base/options.def; the names here are its first column. Code sets options with
-/// `set` (or the fields directly), the environment (`GPUMEM_<NAME>`, and `GPUMEM_<NAME>_<ordinal>` for one
-/// device) wins over code. Not synchronised: fill it in, then hand it over.
+/// The fields are those of the table in src/base/options.def. Code sets options with `set` or through the fields. The
+/// environment (`GPUMEM_<NAME>`, and `GPUMEM_<NAME>_<ordinal>` for one device) wins over code. Not synchronised: fill
+/// it in before passing it on.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace GPUMEM_API gpumem {
 
-/// `4GiB`, `30%` (of the device's memory) or `80%free` (of what is free at start).
+/// `4GiB`, `30%` (of the device's memory) or `80%free` (of the memory free at start).
 struct byte_limit {
   enum class kind : std::uint8_t { none, bytes, of_total, of_free };
   kind unit = kind::none;
@@ -28,7 +28,7 @@ struct byte_limit {
   double fraction = 0;      ///< for the other two, in (0, 1]
 
   [[nodiscard]] explicit operator bool() const noexcept { return unit != kind::none; }
-  /// In bytes, rounded down; `total` where there is no limit.
+  /// In bytes, rounded down; `total_bytes` if there is no limit.
   [[nodiscard]] std::uint64_t resolve(std::uint64_t total_bytes, std::uint64_t free_bytes) const noexcept;
   [[nodiscard]] std::string to_string() const;
   friend bool operator==(const byte_limit&, const byte_limit&) = default;
@@ -37,66 +37,66 @@ struct byte_limit {
 /// One logical device: `8GiB`, `train:8GiB` or `train:8GiB:caching`.
 struct pool_spec {
   std::string name;    ///< empty: its ordinal
-  byte_limit limit;    ///< a fraction is of GPUMEM_LIMIT where that is set, else of the device
+  byte_limit limit;    ///< a fraction is of GPUMEM_LIMIT if set, else of the device
   std::string policy;  ///< empty: GPUMEM_POLICY
   friend bool operator==(const pool_spec&, const pool_spec&) = default;
 };
 
-/// Which of the visible GPUs are used: all, none, those named, or so many that are chosen by what they are doing.
+/// The choice among visible GPUs: all, none, named ones, or a number of the least busy ones.
 struct device_choice {
   enum class kind : std::uint8_t { all, none, named, automatic };
   kind how = kind::all;
-  std::vector<std::string> names;  ///< for `named`: ordinals, UUIDs (`GPU-...`, `MIG-...`) or the beginning of one
+  std::vector<std::string> names;  ///< for `named`: ordinals, UUIDs (`GPU-...`, `MIG-...`) or prefixes of UUIDs
   unsigned count = 1;              ///< for `automatic`
 
   [[nodiscard]] explicit operator bool() const noexcept { return how != kind::all; }
-  /// As `parse_devices` reads it; empty for `all`, `none` for none.
+  /// Text for `parse_devices`; empty for `all`, `none` for none.
   [[nodiscard]] std::string to_string() const;
   friend bool operator==(const device_choice&, const device_choice&) = default;
 };
 
-/// Who tells that a stream has ended (see docs/architecture.md, streams).
+/// How gpumem learns that a stream has ended (see docs/architecture.md, stream order).
 enum class stream_id_mode : std::uint8_t {
-  query,   ///< ask the device for the stream's id at each call
+  query,   ///< asks the device for the stream's id at each call
   notify,  ///< the program calls `stream_release` before it destroys a stream
 };
 
-/// How a stream gets memory that another one freed and may still use.
+/// How a stream gets memory that another stream freed and may still use.
 enum class stream_reuse : std::uint8_t {
-  device,  ///< the new stream waits for a fence on the device; the host goes on
-  poll,    ///< only once a fence is seen to be done: no stream waits for another one
+  device,  ///< the new stream waits for a fence on the device; the host continues
+  poll,    ///< only once a fence is seen to be done; no stream waits for another
   host,    ///< the host waits for the fence before it takes more memory
 };
 
-/// What GPUMEM_LIMIT is a limit on, in a process that gpumem is preloaded into.
+/// What GPUMEM_LIMIT covers in a process with gpumem preloaded.
 enum class limit_scope : std::uint8_t {
   pool,     ///< gpumem's own segments
-  process,  ///< everything that the process has on the device
+  process,  ///< all device memory of the process
 };
 
 enum class setting_source : std::uint8_t { default_value, code, environment };
 
-/// `KiB` ... `TiB` and `K` ... `T` are powers of 1024, `kB` ... `TB` powers of 1000; digits with an optional fraction,
-/// no sign.
-/// `bad_setting` names the text and what was expected. `what` names the setting in the message.
+/// Reads digits with an optional fraction, without sign, and a unit. `KiB` ... `TiB` and `K` ... `T` are powers of
+/// 1024, `kB` ... `TB` powers of 1000. `bad_setting` has the text and what was expected. `what` names the setting in
+/// the message.
 result<std::uint64_t> parse_bytes(std::string_view text, std::string_view what = "size");
 /// Parses every form of `byte_limit`. Zero, negative, NaN and more than 100 % are refused.
 result<byte_limit> parse_limit(std::string_view text, std::string_view what = "limit");
-/// A list with `,` or `+` between its parts.
+/// Reads a list separated by `,` or `+`.
 result<std::vector<pool_spec>> parse_pools(std::string_view text, std::string_view what = "pools");
-/// `0,2`, UUIDs, `auto`, `auto:2`, `all`, `none`; an empty text is none. A name twice is refused.
+/// Reads `0,2`, UUIDs, `auto`, `auto:2`, `all`, `none`; an empty text is none. Refuses a repeated name.
 result<device_choice> parse_devices(std::string_view text, std::string_view what = "devices");
-/// `4.00 GiB`: at most two decimals, the unit that leaves at least one digit before the point.
+/// Formats as `4.00 GiB`: at most two decimals, in the largest unit with a value of at least 1.
 std::string format_bytes(std::uint64_t bytes);
 
-/// Name and value pairs, as the environment holds them (only names that begin with GPUMEM_ matter).
+/// Name and value pairs of the environment. Only names that begin with GPUMEM_ matter.
 using environment = std::vector<std::pair<std::string, std::string>>;
-/// GPUMEM_* of this process; of a job's ranks, `GPUMEM_LIMIT_R2` is GPUMEM_LIMIT of rank 2 alone.
+/// GPUMEM_* of this process. In rank 2 of a job, `GPUMEM_LIMIT_R2` replaces GPUMEM_LIMIT.
 environment process_environment();
 
 class settings {
  public:
-  // One field an option, in the order of options.def.
+  // One field per option, in the order of options.def.
   std::string policy = "growth";
   byte_limit limit;
   std::optional<limit_scope> scope;  ///< none: `process` when preloaded without pools, else `pool`
@@ -111,7 +111,7 @@ class settings {
   bool soft_placement = false;
   std::string group;
   byte_limit group_limit;
-  std::string shared_folder;  ///< empty: the usual one
+  std::string shared_folder;  ///< empty: the default folder
   bool publish = true;
   bool ipc = false;
   byte_limit slack;
@@ -128,27 +128,27 @@ class settings {
   bool verbose = false;
   bool strict = false;
 
-  /// Sets an option by its name in small letters (`limit`) from text, as the environment would. The last `set` or
-  /// `apply` wins. A bad value is refused and the former one stays.
+  /// Sets an option by its name in small letters (`limit`) from text, as the environment does. The last `set` or
+  /// `apply` wins. Refuses a bad value and keeps the previous one.
   status set(std::string_view option, std::string_view value, setting_source from = setting_source::code);
 
-  /// Applies `GPUMEM_*` over what code set. Every bad or unknown variable becomes one line of `problems`
-  /// (variable, value, what was expected) and keeps its former value. A bad limit, reserve, pool, group or device
-  /// setting is an error, whatever `strict` says: a limit that somebody asked for never becomes none. In strict mode
-  /// the first problem of any kind is the error. On an error nothing is changed.
+  /// Applies `GPUMEM_*` over the values set by code. Every bad or unknown variable adds one line to `problems`
+  /// (variable, value, what was expected), and its option keeps its value. A bad limit, reserve, pool, group or device
+  /// setting is an error regardless of `strict`, so that a requested limit never becomes none. In strict mode the first
+  /// problem of any kind is the error. On an error nothing changes.
   status apply(const environment& variables, std::vector<std::string>* problems = nullptr);
 
-  /// These settings with the `_<ordinal>` overrides of one device applied. Requires `apply` before.
+  /// These settings with the `_<ordinal>` overrides of one device. Requires `apply` before.
   [[nodiscard]] settings for_device(int ordinal) const;
 
-  /// Overrides of devices that are not among `ordinals`, as `GPUMEM_LIMIT_1=8GiB`.
+  /// The overrides for devices that are not among `ordinals`, such as `GPUMEM_LIMIT_1=8GiB`.
   [[nodiscard]] std::vector<std::string> overrides_of_others(const std::vector<int>& ordinals) const;
 
-  /// Where an option's value came from; `default_value` for names that do not exist.
+  /// The origin of an option's value; `default_value` for unknown names.
   [[nodiscard]] setting_source source(std::string_view option) const noexcept;
-  /// An option's value as text that `set` reads again; empty where nothing is set and for names that do not exist.
+  /// An option's value as text for `set`; empty if it is not set and for unknown names.
   [[nodiscard]] std::string text(std::string_view option) const;
-  /// One line an option: `GPUMEM_POLICY=growth (default)`, as GPUMEM_VERBOSE prints it.
+  /// One line per option: `GPUMEM_POLICY=growth (default)`, as GPUMEM_VERBOSE prints it.
   [[nodiscard]] std::string describe() const;
 
  private:
@@ -158,7 +158,7 @@ class settings {
     std::string value;
   };
   std::map<std::string, setting_source, std::less<>> sources_;
-  std::map<std::string, std::string, std::less<>> overruled_;  // what code had set where the environment won
+  std::map<std::string, std::string, std::less<>> overruled_;  // values set by code that the environment replaced
   std::vector<override_text> overrides_;
 };
 

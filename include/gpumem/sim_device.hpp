@@ -1,11 +1,13 @@
 /// A simulated GPU: memory that is only counted, streams on a virtual clock, and a referee.
 ///
-/// Nothing stands behind its addresses, unless `sim_config::host_memory` asks for it. Time is virtual: each call
-/// advances the host's clock by what the cost table says, work enqueued on a stream completes at a virtual time of its
-/// own, and waiting moves the host's clock to it. The same calls give the same times, addresses and answers on every
-/// machine. The referee works like a race detector: for every byte it knows the last use on each stream, and it reports
-/// a block handed out to a stream that is not ordered behind all of them (by stream order, a fence the stream waits
-/// for, or a fence the host saw complete). All functions may be called from any thread.
+/// Its addresses have no memory behind them, unless `sim_config::host_memory` is set. Time is virtual: each call
+/// advances the host's clock by its cost in the cost table, work on a stream completes at its own virtual time, and a
+/// wait advances the host's clock to that time. The same calls give the same times, addresses and answers on every
+/// machine.
+///
+/// The referee works like a race detector. For every byte it knows the last use on each stream, and it reports a block
+/// that is handed to a stream which is not ordered after all of them (by stream order, by a fence the stream waits for,
+/// or by a fence the host saw complete). All functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +20,16 @@
 
 namespace GPUMEM_API gpumem {
 
-/// What a device call costs the host, in virtual nanoseconds: `fixed + per_page * pages`.
+/// The host's cost of a device call, in virtual nanoseconds: `fixed + per_page * pages`.
 struct call_cost {
   std::uint64_t fixed_ns = 0;
-  std::uint64_t per_page_ns = 0;  ///< for each 2 MiB, from the second one on
+  std::uint64_t per_page_ns = 0;  ///< for each 2 MiB after the first
 };
 
-/// One cost a kind of call; `sim_default_costs` names the source of each.
+/// One cost per kind of call; `sim_cost_source` names the source of each default.
 using cost_table = std::array<call_cost, device_call_kinds>;
 const cost_table& sim_default_costs() noexcept;
-/// Where a default cost comes from, for the documentation and the table's test.
+/// The source of a default cost, for the documentation and its test.
 std::string_view sim_cost_source(device_call call) noexcept;
 
 struct sim_config {
@@ -38,22 +40,22 @@ struct sim_config {
   std::uint64_t page_bytes = std::uint64_t{2} << 20;  ///< 0: the device cannot map pages
   int compute_major = 9;
   int compute_minor = 0;
-  std::uint64_t foreign_bytes = 0;           ///< taken by other processes
-  address first_address = 0x2000'0000'0000;  ///< differs where several devices share a process's addresses
+  std::uint64_t foreign_bytes = 0;           ///< held by other processes
+  address first_address = 0x2000'0000'0000;  ///< must differ if several devices share a process's addresses
   std::uint64_t address_space_bytes = std::uint64_t{1} << 47;
   cost_table costs = sim_default_costs();
-  /// On: real host memory stands behind the addresses, `host_range_capacities` of them at most, wherever the kernel
-  /// puts them. A program may then read and write its blocks; what is not touched costs nothing.
+  /// Puts real host memory behind the addresses, at addresses that the kernel chooses, so that a program may read and
+  /// write its blocks. Untouched memory costs nothing.
   bool host_memory = false;
-  std::uint32_t host_range_capacities = 6;  ///< that many capacities of addresses, where host memory is behind them
-  /// Entries of each stream's queue; a call that finds it full waits for the oldest to be done. 0: without end.
+  std::uint32_t host_range_capacities = 6;  ///< with `host_memory`: address space, in multiples of the capacity
+  /// Entries of each stream's queue; a call that finds it full waits for the oldest entry. 0: unlimited.
   std::uint32_t queue_depth = 0;
-  bool referee = true;  ///< off: no use is remembered and `hazards` stays empty
+  bool referee = true;  ///< off: remembers no uses, and `hazards` stays empty
 };
 
-/// How a stream is made.
+/// The kind of a stream.
 struct sim_stream {
-  bool blocking = false;      ///< ordered with the legacy stream of its context: behind it, and it behind this one
+  bool blocking = false;      ///< ordered with the legacy stream of its context, in both directions
   bool legacy = false;        ///< the default stream of a further context
   std::uint32_t context = 0;  ///< 0 is the primary one, whose default stream always exists
 };
@@ -61,7 +63,7 @@ struct sim_stream {
 enum class hazard_kind : std::uint8_t {
   early_reuse,     ///< handed out while another stream may still use it
   overlap,         ///< handed out while it is handed out already
-  use_after_free,  ///< freed to the driver or unmapped while a stream may still use it, or used with nothing behind it
+  use_after_free,  ///< freed to the driver or unmapped while a stream may still use it, or used without memory
 };
 std::string_view to_string(hazard_kind kind) noexcept;
 
@@ -69,8 +71,8 @@ struct hazard {
   hazard_kind kind = hazard_kind::early_reuse;
   address at = 0;
   std::uint64_t bytes = 0;
-  stream_ref user;      ///< whose work may still touch the bytes
-  stream_ref receiver;  ///< who got them
+  stream_ref user;      ///< the stream whose work may still touch the bytes
+  stream_ref receiver;  ///< the stream that got them
   std::uint64_t at_ns = 0;
   [[nodiscard]] std::string to_string() const;
 };
@@ -83,20 +85,26 @@ class sim_device final : public device {
   [[nodiscard]] const device_info& info() const noexcept override;
 
   // --- streams -------------------------------------------------------------------------------------------
-  /// A stream of its own. A handle is reused after `destroy_stream`, as drivers do; its id never is.
+  /// Creates a stream. Handles are reused after `destroy_stream`, as drivers do; ids never are.
   stream_ref create_stream(sim_stream kind = {});
   status destroy_stream(stream_ref s);
-  /// While a stream captures, `record`, `wait_host`, `query` of its fences and `synchronize` are refused and
-  /// spoil the capture, as the driver's would.
+  /// While a stream captures, `record`, `wait_host`, `query` of its fences and `synchronize` fail and invalidate the
+  /// capture, as in the driver.
   status begin_capture(stream_ref s);
-  /// Ends it; fails where a call has spoilt it.
+  /// Ends the capture; fails if a call has invalidated it.
   status end_capture(stream_ref s);
-  /// As a call that no capture survives; `by` names it in what `end_capture` says.
-  void spoil_capture(stream_ref s, std::string_view by);
-  [[nodiscard]] bool capture_spoilt(stream_ref s) const;
+  /// Invalidates the capture, as a forbidden call would. `by` names that call in the message of `end_capture`.
+  void invalidate_capture(stream_ref s, std::string_view by);
+  [[nodiscard]] bool capture_invalidated(stream_ref s) const;
+  [[deprecated("use invalidate_capture")]] void spoil_capture(stream_ref s, std::string_view by) {
+    invalidate_capture(s, by);
+  }
+  [[nodiscard, deprecated("use capture_invalidated")]] bool capture_spoilt(stream_ref s) const {
+    return capture_invalidated(s);
+  }
 
   // --- further contexts ----------------------------------------------------------------------------------
-  /// As `record_context` and `synchronize`, which are about the primary context and the whole device.
+  /// `record_context` and `synchronize` for one context; those two act on the primary context and the whole device.
   result<fence> record_in_context(std::uint32_t context);
   status synchronize_context(std::uint32_t context);
 
@@ -105,31 +113,31 @@ class sim_device final : public device {
   void advance_to(std::uint64_t ns) noexcept;           ///< never backwards
   void advance_by(std::uint64_t ns) noexcept;
   [[nodiscard]] std::uint64_t in_calls_ns() const noexcept;  ///< host time spent in device calls, waits included
-  /// Work on `s` that is done `lag_ns` after the host's now, and never before what `s` was given earlier.
+  /// Enqueues work on `s` that is done `lag_ns` after the host's current time, and not before earlier work of `s`.
   void enqueue(stream_ref s, std::uint64_t lag_ns);
-  /// The same, and the work touches the bytes: the referee remembers it.
+  /// The same for work that uses these bytes; the referee remembers the use.
   void enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes);
-  /// When all work before the fence is done, on the host's clock: to come, or past. No device call, no cost.
+  /// The past or future time on the host's clock at which all work before the fence is done. Not a device call.
   [[nodiscard]] result<std::uint64_t> done_ns(fence f) const;
 
   // --- the referee ---------------------------------------------------------------------------------------
-  /// The allocator gave `[at, at + bytes)` to work on `to`. Checks, then counts as a use by `to`.
+  /// States that the allocator gave `[at, at + bytes)` to `to`. Checks for hazards and records a use by `to`.
   void handed_out(address at, std::uint64_t bytes, stream_ref to);
-  /// The program gave the block back (its uses may still be in flight).
+  /// States that the program freed the block. Its uses may still be in flight.
   void given_back(address at);
   [[nodiscard]] std::uint64_t hazard_count() const noexcept;
-  /// The first 100 of them.
+  /// The first 100 hazards.
   [[nodiscard]] std::vector<hazard> hazards() const;
 
   // --- faults and neighbours -----------------------------------------------------------------------------
-  /// The n-th call of the kind from now on (1 is the next) fails with `code`, once.
+  /// Makes the n-th call of the kind from now on (1 is the next) fail with `code`, once.
   void fail_nth(device_call call, std::uint64_t n, errc code = errc::device_error);
-  /// Memory that other processes hold from now on. May be more than is free: then nothing is free.
+  /// Sets the memory that other processes hold. If it is more than the free memory, nothing is free.
   void set_foreign_bytes(std::uint64_t bytes) noexcept;
-  [[nodiscard]] std::uint64_t used_bytes() const noexcept;  ///< physical, by this process
+  [[nodiscard]] std::uint64_t used_bytes() const noexcept;  ///< physical memory of this process
   [[nodiscard]] std::uint64_t peak_used_bytes() const noexcept;
   [[nodiscard]] std::uint64_t live_mappings() const noexcept;
-  /// So far: pages mapped for the first time since they were made, and pages mapped again elsewhere.
+  /// Counts of pages mapped for the first time since their creation, and of pages mapped again elsewhere.
   [[nodiscard]] std::uint64_t mapped_pages() const noexcept;
   [[nodiscard]] std::uint64_t remapped_pages() const noexcept;
 

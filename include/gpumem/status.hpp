@@ -1,8 +1,7 @@
 /// Outcome of an operation: `status` (ok, or a code with a message) and `result<T>` (a value or a status).
 ///
-/// Nothing inside gpumem throws; device, heap and pool return these, and the C++ surface in
-/// allocator.hpp turns them into exceptions where a caller asked for that.
-/// A message is one line that names the thing, its value and what was expected.
+/// Functions inside gpumem do not throw: device, heap and pool return these, and `allocator::allocate` turns them into
+/// exceptions. A message is one line that names the thing, its value and what was expected.
 #pragma once
 
 #include <atomic>
@@ -18,13 +17,13 @@ namespace GPUMEM_API gpumem {
 enum class errc : std::uint8_t {
   ok,
   invalid_argument,    ///< zero bytes, alignment that is not a power of two, a size that overflows
-  bad_setting,         ///< a GPUMEM_* value, or a combination of them, that cannot be used
-  out_of_memory,       ///< the limit or the device refuses; the message is the first line of the report
+  bad_setting,         ///< a GPUMEM_* value or combination that cannot be used
+  out_of_memory,       ///< the limit or the device refused; the message is the first line of the report
   unknown_pointer,     ///< not a block of this allocator
   double_free,         ///< a block that is already free
-  wrong_size,          ///< a free that names another size than the allocation
-  wrong_device,        ///< a free or a request that names a device that does not exist or is not the block's
-  unsupported,         ///< the device, or the moment (a capture, say), cannot do this
+  wrong_size,          ///< a free that states another size than the allocation
+  wrong_device,        ///< a device that does not exist, or is not the block's
+  unsupported,         ///< the device cannot do this, or not now (during a capture, for example)
   device_error,        ///< the driver reported an error
   corrupt,             ///< a damaged file, or an invariant that does not hold
   policy_failed,       ///< a function of the policy threw; the message names the policy and the function
@@ -34,7 +33,7 @@ enum class errc : std::uint8_t {
 /// The code's name as written above, for messages and JSON.
 std::string_view to_string(errc code) noexcept;
 
-/// Ok is a null pointer and costs what one costs; what there is to say of a failure is shared by its copies.
+/// Success is a null pointer and costs as little. Copies of a failure share its code and message.
 class [[nodiscard]] status {
  public:
   status() noexcept = default;
@@ -50,7 +49,7 @@ class [[nodiscard]] status {
     std::swap(failure_, other.failure_);
     return *this;
   }
-  /// In a catch block: what the exception says. Never throws, and needs no memory where the host has none.
+  /// In a catch block: a status for the current exception. Never throws, even if the host has no memory.
   static status of_current_exception() noexcept;
   ~status() {
     if (failure_ != nullptr) [[unlikely]]
@@ -60,7 +59,7 @@ class [[nodiscard]] status {
   [[nodiscard]] bool ok() const noexcept { return failure_ == nullptr; }
   explicit operator bool() const noexcept { return ok(); }
   [[nodiscard]] errc code() const noexcept { return ok() ? errc::ok : failure_->code; }
-  /// Empty where it is ok.
+  /// Empty on success.
   [[nodiscard]] const std::string& message() const noexcept;
 
  private:
@@ -74,11 +73,11 @@ class [[nodiscard]] status {
   failure* failure_ = nullptr;
 };
 
-/// A program asked a `result` for the value that it does not have: prints the failure's message and aborts.
+/// Prints the message and aborts. Called when a program reads the value of a failed `result`.
 [[noreturn]] void abort_without_value(const status& why) noexcept;
 
-/// A value, or the status that says why there is none. `T` must be default constructible. Reading the value of a
-/// failure prints its message and aborts the program; so does making a result of an ok status, which would be neither.
+/// A value, or a status with the reason why there is none. `T` must be default constructible. Reading the value of a
+/// failure prints its message and aborts the program; so does constructing a result from an ok status.
 template <typename T>
 class [[nodiscard]] result {
  public:

@@ -1,5 +1,7 @@
 """gpumem: a CUDA caching allocator with policies. `gpumem.torch` makes it PyTorch's; `library()` is the C library."""
+import os
 import pathlib
+import sys
 
 __all__ = ["include_folder", "library"]
 
@@ -14,3 +16,15 @@ def library() -> pathlib.Path:
 def include_folder() -> pathlib.Path:
     """Its headers, `gpumem/allocator.hpp` and others."""
     return _HERE / "include"
+
+
+def _run(tool):
+    os.execv(_HERE / "bin" / tool, [tool, *sys.argv[1:]])
+
+
+def _run_gpumem():
+    _run("gpumem")
+
+
+def _run_gpumem_bench():
+    _run("gpumem_bench")

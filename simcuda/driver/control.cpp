@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "keep_report.hpp"
-#include "world.hpp"
+#include "shared_turn.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: these functions are global
 
@@ -57,6 +57,7 @@ int simcuda_card_memory(int card, std::uint64_t* total, std::uint64_t* used) {
     if (g->card != card) continue;
     *total = w.config.bytes;
     *used = g->sim->used_bytes();
+    if (w.shared != nullptr) *used = std::min(w.config.bytes, *used + w.shared->held_by_others(card));
     return 0;
   }
   return 1;
@@ -67,6 +68,7 @@ int simcuda_charge_library(std::uint64_t* at, std::uint64_t bytes) {
   const std::lock_guard lock{w.mutex};
   gpu* on = nullptr;
   if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  const shared_turn turn{*on};
   const auto got = on->sim->alloc((bytes + 0x1f'ffff) / 0x20'0000 * 0x20'0000);
   if (!got) return error_of(got.why());
   note_charge(*on, charge::library, bytes);
@@ -78,7 +80,9 @@ int simcuda_discharge_library(std::uint64_t at) {
   world& w = the_world();
   const std::lock_guard lock{w.mutex};
   for (const auto& g : w.gpus) {
-    if (g->sim->free(at)) return CUDA_SUCCESS;
+    if (!g->sim->free(at)) continue;
+    if (w.shared != nullptr) publish_held();
+    return CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,8 +1,14 @@
 // The double's functions about the driver itself, its devices and contexts.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <string>
 
 #include "driver_table.hpp"
 #include "keep_report.hpp"
+#include "shared_turn.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -21,10 +27,28 @@ extern "C" {
 // Which the headers show to the toolkit alone.
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device);
 
+/// SIMCUDA_SHARED names what to share with others. False: they cannot be, and standard error says why.
+static bool join_shared_cards() {
+  world& w = the_world();
+  const char* const name = std::getenv("SIMCUDA_SHARED");
+  if (w.initialised || w.shared != nullptr || name == nullptr || *name == '\0') return true;
+  auto joined = std::make_unique<shared_cards>();
+  int cards = 0;  // all of them, whichever are visible here
+  for (const auto& g : w.gpus) cards = std::max(cards, g->card + 1);
+  if (const char* const all = std::getenv("SIMCUDA_DEVICES"); all != nullptr) cards = std::max(cards, std::atoi(all));
+  if (const std::string why = joined->join(name, cards, w.config.bytes); !why.empty()) {
+    std::fprintf(stderr, "simcuda: the shared cards %s: %s\n", name, why.c_str());
+    return false;
+  }
+  w.shared = std::move(joined);
+  return true;
+}
+
 CUresult CUDAAPI cuInit(unsigned int flags) {
   SIMCUDA_ENTER_EARLY("cuInit");
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (the_world().gpus.empty()) return CUDA_ERROR_NO_DEVICE;
+  if (!join_shared_cards()) return CUDA_ERROR_SYSTEM_NOT_READY;
   open_report();
   the_world().initialised = true;
   return CUDA_SUCCESS;
@@ -106,6 +130,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (g->primary == nullptr) {
     world& w = the_world();
     if (w.config.context_bytes != 0) {
+      const shared_turn turn{*g};
       if (const auto taken = g->sim->alloc(w.config.context_bytes); !taken) return error_of(taken.why());
       note_charge(*g, charge::context, w.config.context_bytes);
     }

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "keep_report.hpp"
+#include "shared_turn.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -21,6 +22,7 @@ bool shares_a_segment(std::uint64_t bytes) {
 std::uint64_t number_of(const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); }
 
 CUresult allocate(gpu& g, CUdeviceptr* at, std::size_t bytes) {
+  const shared_turn turn{g};
   const auto got = shares_a_segment(bytes) ? g.small->alloc(bytes) : g.sim->alloc(rounded(bytes));
   if (!got) {
     note_refused(g, "cuMemAlloc", bytes);
@@ -66,6 +68,7 @@ CUresult CUDAAPI cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_byt
   SIMCUDA_ENTER("cuMemGetInfo");
   gpu* on = nullptr;
   if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
+  const shared_turn turn{*on};
   const auto info = on->sim->memory();
   if (!info) return error_of(info.why());
   *free_bytes = info->free_bytes;
@@ -189,6 +192,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t b
   }
   if (!w.config.exportable && prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_PERMITTED;
   gpu& g = *w.gpus[static_cast<std::size_t>(prop->location.id)];
+  const shared_turn turn{g};
   const auto got = g.sim->create(bytes);
   if (!got) {
     note_refused(g, "cuMemCreate", bytes);

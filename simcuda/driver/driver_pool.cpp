@@ -4,6 +4,7 @@
 #include <map>
 
 #include "keep_report.hpp"
+#include "shared_turn.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -42,6 +43,7 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* at, std::size_t bytes, CUstream ha
   gpu* on = nullptr;
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
   if (bytes == 0) return *at = 0, CUDA_SUCCESS;
+  const shared_turn turn{*on};
   if (s->graph != nullptr) return allocate_in_graph(*s, *on, at, bytes);
   const auto got = on->pool->alloc(bytes, s->sim);
   if (!got) {

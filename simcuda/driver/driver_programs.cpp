@@ -5,6 +5,7 @@
 #include <string>
 
 #include "keep_report.hpp"
+#include "shared_turn.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -157,6 +158,7 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_o
   gpu* on = nullptr;
   const std::uint64_t bytes = the_world().config.library_bytes;
   if (bytes != 0 && current(&on) == CUDA_SUCCESS) {
+    const shared_turn turn{*on};
     if (const auto taken = on->sim->alloc(bytes); !taken) return error_of(taken.why());
     note_charge(*on, charge::module, bytes);
   }
@@ -171,6 +173,7 @@ CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* code) {
   if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
   if (code == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const std::uint64_t bytes = the_world().config.module_bytes; bytes != 0) {
+    const shared_turn turn{*on};
     if (const auto taken = on->sim->alloc(bytes); !taken) return error_of(taken.why());
     note_charge(*on, charge::module, bytes);
   }

@@ -92,7 +92,8 @@ void note_refused(gpu& on, std::string_view function, std::uint64_t bytes) {
   into = {};
   into.at_ns = since_begin_ns();
   into.requested_bytes = bytes;
-  into.used_bytes = on.sim->used_bytes();
+  if (the_world().shared != nullptr) into.others_bytes = the_world().shared->held_by_others(on.card);
+  into.used_bytes = on.sim->used_bytes() + into.others_bytes;
   into.card = on.ordinal;
   function.copy(into.function, sizeof into.function - 1);
 }

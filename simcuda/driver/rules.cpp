@@ -51,12 +51,12 @@ bool invalidated(const CUstream_st& s) {
   const auto& all = the_world().streams;
   return std::any_of(all.begin(), all.end(), [&s](const auto& other) {
     return other->context != nullptr && other->graph != nullptr && other->capture == s.capture &&
-           other->context->on->sim->capture_spoilt(other->sim);
+           other->context->on->sim->capture_invalidated(other->sim);
   });
 }
 
 void invalidate(CUstream_st& of_capture) {
-  of_capture.context->on->sim->spoil_capture(of_capture.sim, front.calls != nullptr ? front.calls : "a call");
+  of_capture.context->on->sim->invalidate_capture(of_capture.sim, front.calls != nullptr ? front.calls : "a call");
 }
 
 // "If the local thread has an ongoing capture sequence that was not initiated with CU_STREAM_CAPTURE_MODE_RELAXED

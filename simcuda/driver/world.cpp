@@ -176,6 +176,11 @@ void configure(const world_config& config) {
   plan_failures(w);  // of the environment, which every world of the process has
 }
 
+void publish_held() {
+  const world& w = the_world();
+  for (const auto& g : w.gpus) w.shared->publish(g->card, g->sim->used_bytes());
+}
+
 void remake(gpu& g) { make_gpu(g, the_world().config); }
 
 sim_device& device(int ordinal) {

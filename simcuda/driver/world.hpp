@@ -24,6 +24,7 @@
 #include "async_pool.hpp"
 #include "gpumem/sim_device.hpp"
 #include "graph_memory.hpp"
+#include "shared_cards.hpp"
 #include "simcuda.hpp"
 #include "small_blocks.hpp"
 
@@ -187,6 +188,7 @@ struct world {
   unsigned long long next_id = 1;
   std::uint64_t next_handle = 1;
   std::vector<std::unique_ptr<gpu>> gpus;
+  std::unique_ptr<shared_cards> shared;           ///< with other processes; null: nothing is
   std::map<CUdeviceptr, std::size_t> registered;  ///< host memory, by cuMemHostRegister
   std::vector<std::unique_ptr<CUctx_st>> contexts;
   std::vector<std::unique_ptr<CUstream_st>> streams;
@@ -263,6 +265,9 @@ inline CUresult enter_unlocked(own_call which) {
 void run_due_destructors();
 extern std::atomic<bool> any_destructor;
 
+/// Tells the processes that share the cards what this one holds of them.
+void publish_held();
+
 /// One driver function: the lock, the count, and the failure that was planned for it.
 class entered {
  public:
@@ -271,6 +276,11 @@ class entered {
     add_one(of.calls);
     refused_ = refusal_of(of.name, needs_init);
   }
+  ~entered() {
+    if (the_world().shared != nullptr) publish_held();
+  }
+  entered(const entered&) = delete;
+  entered& operator=(const entered&) = delete;
   [[nodiscard]] CUresult refused() const noexcept { return refused_; }
 
  private:

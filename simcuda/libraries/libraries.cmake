@@ -96,7 +96,7 @@ simcuda_library(NAME nvshmem_host SOVERSION 3 PREFIX nvshmem REFUSAL 7 NODE NVSH
 simcuda_library(NAME nvrtc SOVERSION 13 OF_CUDA12 12 PREFIX nvrtc REFUSAL 11 SOURCES nvrtc.cpp HEADERS nvrtc.h)
 simcuda_library(NAME cupti SOVERSION 13 OF_CUDA12 12 PREFIX cupti REFUSAL 27 SOURCES cupti.cpp
                 HEADERS cupti_activity.h cupti_callbacks.h cupti_result.h cupti_version.h cupti_events.h cupti_metrics.h)
-simcuda_library(NAME nvidia-ml SOVERSION 1 PREFIX nvml REFUSAL 3 NODE none SOURCES nvml.cpp ../cards.cpp)
+simcuda_library(NAME nvidia-ml SOVERSION 1 PREFIX nvml REFUSAL 3 NODE none SOURCES nvml.cpp ../cards.cpp ../shared_cards.cpp)
 
 get_property(simcuda_all_libraries GLOBAL PROPERTY SIMCUDA_LIBRARIES)
 get_property(simcuda12_libraries GLOBAL PROPERTY SIMCUDA_LIBRARIES_OF_CUDA12)

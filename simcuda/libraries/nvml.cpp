@@ -9,15 +9,21 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cards.hpp"
+#include "shared_cards.hpp"
 
 namespace {
+
+using gpumem::simcuda::shared_cards;
 
 constexpr int success = 0;
 constexpr int invalid_argument = 2;
 constexpr int not_supported = 3;
 constexpr int not_found = 6;
+constexpr int insufficient_size = 7;
 
 struct memory_t {
   unsigned long long total, free, used;
@@ -28,6 +34,15 @@ struct memory_2_t {
 };
 struct utilization_t {
   unsigned gpu, memory;
+};
+struct process_t {
+  unsigned pid;
+  unsigned long long used;
+};
+struct process_2_t {
+  unsigned pid;
+  unsigned long long used;
+  unsigned instance, compute_instance;
 };
 struct pci_t {
   char legacy[16];
@@ -53,7 +68,7 @@ int card_into(void** device, unsigned number) {
   return success;
 }
 int text_into(char* into, unsigned bytes, const std::string& text) {
-  if (into == nullptr || bytes <= text.size()) return 7;  // insufficient size
+  if (into == nullptr || bytes <= text.size()) return insufficient_size;
   std::memcpy(into, text.c_str(), text.size() + 1);
   return success;
 }
@@ -62,9 +77,20 @@ std::string uuid_of(unsigned number) {
   std::snprintf(text, sizeof text, "GPU-00000000-0000-0000-0000-0000000000%02x", number & 0xffU);
   return text;
 }
-/// Of this process: the simulated world is one process's.
+bool watch_shared(shared_cards& all) {
+  const char* const name = std::getenv("SIMCUDA_SHARED");
+  return name != nullptr && all.watch(name);
+}
+/// Where cards are shared, of all processes; else of this one, whose the simulated world is.
 memory_t memory_of(unsigned number) {
   memory_t out{profile().bytes(), profile().bytes(), 0};
+  if (shared_cards all; watch_shared(all)) {
+    for (const auto& [pid, bytes] : all.holders(static_cast<int>(number))) out.used += bytes;
+    out.total = all.card_bytes();
+    out.used = std::min<unsigned long long>(out.used, out.total);
+    out.free = out.total - out.used;
+    return out;
+  }
   if (void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD); driver != nullptr) {
     using function = int(int, std::uint64_t*, std::uint64_t*);
     if (const auto get = reinterpret_cast<function*>(::dlsym(driver, "simcuda_card_memory")); get != nullptr) {
@@ -75,6 +101,22 @@ memory_t memory_of(unsigned number) {
     ::dlclose(driver);
   }
   return out;
+}
+/// Those that share the card, where it is shared; else none.
+template <class entry>
+int processes_into(void* device, unsigned* count, entry* into) {
+  if (!is_card(device) || count == nullptr) return invalid_argument;
+  std::vector<std::pair<int, std::uint64_t>> found;
+  if (shared_cards all; watch_shared(all)) found = all.holders(static_cast<int>(number_of(device)));
+  const unsigned room = *count;
+  *count = static_cast<unsigned>(found.size());
+  if (room < found.size()) return insufficient_size;
+  for (unsigned i = 0; i < found.size(); ++i) {
+    into[i] = {};
+    into[i].pid = static_cast<unsigned>(found[i].first);
+    into[i].used = found[i].second;
+  }
+  return success;
 }
 
 }  // namespace
@@ -166,13 +208,15 @@ int nvmlDeviceGetUtilizationRates(void* device, utilization_t* rates) {
   *rates = {0, 0};
   return success;
 }
-static int no_processes(unsigned* count) {
-  *count = 0;
-  return success;
+int nvmlDeviceGetComputeRunningProcesses(void* device, unsigned* count, process_t* into) {
+  return processes_into(device, count, into);
 }
-int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, void*) { return no_processes(count); }
-int nvmlDeviceGetComputeRunningProcesses_v2(void*, unsigned* count, void*) { return no_processes(count); }
-int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, void*) { return no_processes(count); }
+int nvmlDeviceGetComputeRunningProcesses_v2(void* device, unsigned* count, process_2_t* into) {
+  return processes_into(device, count, into);
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, process_2_t* into) {
+  return processes_into(device, count, into);
+}
 int nvmlDeviceGetMigMode(void*, unsigned*, unsigned*) { return not_supported; }
 int nvmlDeviceGetP2PStatus(void*, void*, int, int* status) {
   *status = 0;

@@ -171,7 +171,7 @@ gpumem_code gpumem_free(gpumem_allocator* memory, void* block) {
 
 gpumem_code gpumem_free_on(gpumem_allocator* memory, void* block, void* stream) {
   return with_allocator(memory, [&](gpumem::allocator& from) {
-    gpumem::release stated;
+    gpumem::free_args stated;
     stated.stream = gpumem::stream_ref{stream};
     return from.try_deallocate(block, stated);
   });

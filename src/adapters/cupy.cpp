@@ -1,4 +1,4 @@
-// Entry points for CuPy: called by a PythonFunctionAllocator (examples/cupy_allocator.py), or by address by a
+// Entry points for CuPy without the Python package: called by a PythonFunctionAllocator, or by address by a
 // CFunctionAllocator, whose signature they have.
 //
 // `param` is the stream that the block belongs to; 0 is the default stream. Python passes the current one; a

@@ -29,7 +29,7 @@ bool asymmetric_fences() noexcept {
 }
 
 void heavy_fence() noexcept {
-  // Registered for good by then, and inherited by a fork: the call cannot fail.
+  // The process is registered, and forks inherit that, so the call cannot fail.
   if (asymmetric_fences()) static_cast<void>(membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED));
 }
 

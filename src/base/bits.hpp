@@ -12,17 +12,17 @@ inline constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 inline constexpr std::uint64_t tib = std::uint64_t{1} << 40;
 
-/// Zero is not one.
+/// False for zero.
 [[nodiscard]] constexpr bool is_power_of_two(std::uint64_t value) noexcept {
-  return value != 0 && (value & (value - 1)) == 0;  // without a call where the processor's count of bits is not assumed
+  return value != 0 && (value & (value - 1)) == 0;  // std::has_single_bit is a call on processors without popcount
 }
 
-/// The largest multiple of `multiple` (any but 0) that is at most `value`.
+/// The largest multiple of `multiple` (not 0) that is at most `value`.
 [[nodiscard]] constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t multiple) noexcept {
   return value - value % multiple;
 }
 
-/// The smallest multiple of `multiple` (any but 0) that is at least `value`; nothing where that exceeds 64 bits.
+/// The smallest multiple of `multiple` (not 0) that is at least `value`; empty on overflow of 64 bits.
 [[nodiscard]] constexpr std::optional<std::uint64_t> checked_round_up(std::uint64_t value,
                                                                       std::uint64_t multiple) noexcept {
   const std::uint64_t down = round_down(value, multiple);
@@ -31,7 +31,7 @@ inline constexpr std::uint64_t tib = std::uint64_t{1} << 40;
   return down + multiple;
 }
 
-/// As `checked_round_up`, where the caller knows that the answer fits into 64 bits.
+/// As `checked_round_up`, for results that are known to fit into 64 bits.
 [[nodiscard]] constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) noexcept {
   const std::uint64_t down = round_down(value, multiple);
   return down == value ? value : down + multiple;

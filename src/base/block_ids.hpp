@@ -1,15 +1,15 @@
-// The numbers by which a heap, its caches and the order of streams name a block and whose it is.
+// Identifiers that the heap, the caches and the stream order share: blocks and their owners.
 #pragma once
 
 #include <cstdint>
 
 namespace gpumem {
 
-/// A block's record in its heap, for as long as the block lives.
+/// The index of a block's record in its heap, valid while the block exists.
 using block_index = std::uint32_t;
 inline constexpr block_index no_block = 0xffff'ffff;
 
-/// Whose a block is: 0 is everybody's (idle), any other number the pool's name for a stream or a graph.
+/// The owner of a block: 0 for none (idle), else the pool's number of a stream or a graph.
 using owner_id = std::uint32_t;
 inline constexpr owner_id idle_owner = 0;
 

@@ -1,6 +1,6 @@
-// A mutex whose use Clang checks when it compiles (-Wthread-safety): what is GUARDED_BY one is touched under it only,
-// and a function that REQUIRES one is called under it only. With other compilers these words say nothing.
-// https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
+// A mutex with Clang's thread-safety annotations (-Wthread-safety). Data that is GUARDED_BY a mutex may be accessed
+// only with the mutex held, and a function that REQUIRES it may be called only with it held. Other compilers ignore
+// these. https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #pragma once
 
 #include <mutex>
@@ -31,7 +31,7 @@ class GPUMEM_CAPABILITY checked_mutex : public std::mutex {
   void unlock() GPUMEM_RELEASE() { std::mutex::unlock(); }
 };
 
-/// Holds it to the end of the scope.
+/// Locks for its scope.
 class GPUMEM_SCOPED mutex_lock {
  public:
   explicit mutex_lock(checked_mutex& of) GPUMEM_ACQUIRE(of) : of_{of} { of_.lock(); }

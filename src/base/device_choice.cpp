@@ -1,5 +1,4 @@
-/// GPUMEM_DEVICES as text: which of the visible GPUs, by name or by what they are doing. Whether they exist is not
-/// known here.
+/// Parses and prints GPUMEM_DEVICES. Does not check whether the named GPUs exist.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +18,7 @@ bool all_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-/// An ordinal without leading zeros, or a UUID (at least one letter or digit behind its prefix).
+/// An ordinal without leading zeros, or a UUID (at least one letter or digit after its prefix).
 bool names_a_card(std::string_view name) {
   if (all_digits(name)) return name.size() <= 4 && (name == "0" || name.front() != '0');
   const bool uuid = name.size() > 4 && (name.starts_with("GPU-") || name.starts_with("MIG-"));

@@ -1,7 +1,7 @@
-/// From a 64-bit key to a 32-bit number: open addressing with linear probing in one array.
+/// A map from 64-bit keys to 32-bit numbers: open addressing with linear probing in one array, at most half full.
 ///
-/// Deletion shifts back, so there are no tombstones and a map that has stopped growing never allocates again. At most
-/// half full. For the few keys (streams, graphs) that are looked up often; the owner locks.
+/// Deletion shifts entries back, so there are no tombstones, and a map that stopped growing never allocates again. For
+/// a few keys (streams, graphs) with frequent lookups; the owner locks.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ class flat_map {
 
   flat_map() : slots_(16) {}
 
-  /// The next `insert` takes no memory.
+  /// Ensures that the next `insert` takes no memory.
   void make_room() {
     if ((count_ + 1) * 2 > slots_.size()) grow();
   }
-  /// Requires that `key` is not in it, and that `value` is not `none`.
+  /// Requires that `key` is absent and that `value` is not `none`.
   void insert(std::uint64_t key, std::uint32_t value) {
     make_room();
     place(slots_, {key, value});
@@ -30,7 +30,7 @@ class flat_map {
     while (slots_[at].value != none && slots_[at].key != key) at = next(slots_, at);
     return slots_[at].value;
   }
-  /// Nothing where it is not in it.
+  /// Does nothing if `key` is absent.
   void erase(std::uint64_t key) noexcept {
     std::size_t hole = home(slots_, key);
     while (slots_[hole].key != key || slots_[hole].value == none) {
@@ -38,7 +38,7 @@ class flat_map {
       hole = next(slots_, hole);
     }
     for (std::size_t at = next(slots_, hole); slots_[at].value != none; at = next(slots_, at)) {
-      // An entry may fill the hole when the hole lies between its home and its place.
+      // An entry may move into the hole if the hole lies between its home slot and its current slot.
       const std::size_t from_home = (at - home(slots_, slots_[at].key)) & (slots_.size() - 1);
       const std::size_t from_hole = (at - hole) & (slots_.size() - 1);
       if (from_home >= from_hole) {

@@ -9,13 +9,13 @@ namespace gpumem {
 namespace {
 
 constexpr std::size_t huge_page = std::size_t{2} << 20;
-constexpr std::size_t least_mapped = std::size_t{128} << 10;  // what is smaller is not worth a mapping
+constexpr std::size_t least_mapped = std::size_t{128} << 10;  // smaller arrays come from the heap
 constexpr std::size_t line = 64;
 
 }  // namespace
 
 void* map_on_huge_pages(std::size_t bytes, int protection) noexcept {
-  // Reserve one huge page more, and give back what sticks out on both sides.
+  // Reserve one extra huge page, and unmap the unaligned ends.
   void* const range =
       ::mmap(nullptr, bytes + huge_page, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) return nullptr;
@@ -23,7 +23,7 @@ void* map_on_huge_pages(std::size_t bytes, int protection) noexcept {
   const std::size_t lead = (huge_page - reinterpret_cast<std::size_t>(begin) % huge_page) % huge_page;
   if (lead != 0) ::munmap(begin, lead);
   if (lead != huge_page) ::munmap(begin + lead + bytes, huge_page - lead);
-  ::madvise(begin + lead, bytes, MADV_HUGEPAGE);  // a wish: small pages serve, too
+  ::madvise(begin + lead, bytes, MADV_HUGEPAGE);  // optional: small pages work as well
   return begin + lead;
 }
 

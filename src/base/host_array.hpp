@@ -1,8 +1,8 @@
-/// A fixed array in host memory, zeroed: on huge pages where it is large, since what is looked up at random in many
-/// megabytes otherwise misses the processor's table of pages at every look.
+/// A fixed, zeroed array in host memory. Large arrays use huge pages, because random lookups in many megabytes of small
+/// pages miss the TLB each time.
 ///
-/// Elements are of a type for which all bytes zero is the initial value: none is constructed, so that a page that is
-/// never touched is never taken from the system. Not copied; the owner locks.
+/// The element type's initial value must be all zero bytes: elements are not constructed, so that untouched pages are
+/// never taken from the system. Not copyable; the owner locks.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace gpumem {
 
-/// A mapping of zeroed memory at a multiple of 2 MiB, on huge pages where the system has them; `bytes` is a multiple of
-/// its pages, `protection` as mmap(2) has it. Null where there are no addresses, or no memory is promised. `munmap` it.
+/// Maps zeroed memory at a multiple of 2 MiB, on huge pages if the system has them. `bytes` is a multiple of the page
+/// size, `protection` is that of mmap(2). Null if the system refuses. The caller unmaps it with munmap(2).
 void* map_on_huge_pages(std::size_t bytes, int protection) noexcept;
 
-/// Zeroed memory at a multiple of 64; throws std::bad_alloc. Touched pages only are taken from the system.
+/// Zeroed memory at a multiple of 64; throws std::bad_alloc. Only touched pages are taken from the system.
 void* take_host_pages(std::size_t bytes);
 void give_host_pages(void* p, std::size_t bytes) noexcept;
 

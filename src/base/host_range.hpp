@@ -1,8 +1,8 @@
-/// An array in host memory that grows where it stands: addresses for the most that it may hold are reserved at once,
-/// and memory is taken as it grows. So an element never moves, and finding one costs no table of pieces.
+/// A host array that grows in place. It reserves addresses for its largest size at once and takes memory as it grows,
+/// so elements never move, and an access needs no table of chunks.
 ///
-/// Reserved addresses count towards no limit but that of addresses (RLIMIT_AS): where that refuses, half as many are
-/// asked for, and so on. Elements are of a type for which all bytes zero is a value. Not copied; the owner locks.
+/// Reserved addresses count only against RLIMIT_AS. If that refuses, the array reserves half as many, and so on. All
+/// zero bytes must be a valid element. Not copyable; the owner locks.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,27 @@
 
 namespace gpumem {
 
-/// Addresses for `bytes`, or for half of it, or a half of that, down to `least`; `bytes` then says for how many. They
-/// begin at a multiple of 2 MiB. Throws std::bad_alloc.
+/// Reserves addresses for `bytes`, or half of that, and so on down to `least`, and updates `bytes`. The range begins at
+/// a multiple of 2 MiB. Throws std::bad_alloc.
 void* reserve_host_addresses(std::size_t* bytes, std::size_t least);
-/// Zeroed memory behind a part of them, whole pages of the system. Throws std::bad_alloc.
+/// Commits zeroed memory to a part of the range, in whole system pages. Throws std::bad_alloc.
 void take_host_memory(void* begin, std::size_t bytes);
 void release_host_addresses(void* p, std::size_t bytes) noexcept;
 
 template <typename T>
 class host_range {
  public:
-  /// Of at most so many elements; nothing is taken yet.
+  /// Reserves addresses for this many elements; takes no memory yet.
   explicit host_range(std::size_t most) {
     std::size_t bytes = most * sizeof(T);
     void* const begin = reserve_host_addresses(&bytes, step_bytes);
     held_ = {static_cast<T*>(begin), release{bytes}};
   }
-  /// Requires that it is less than `size`.
+  /// Requires an index below `size`.
   [[nodiscard]] T& operator[](std::size_t i) const noexcept { return held_[i]; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return size_ * sizeof(T); }
-  /// 64 KiB more of elements, zeroed; throws std::bad_alloc, and is as it was then.
+  /// Grows by 64 KiB of zeroed elements. Throws std::bad_alloc and is then unchanged.
   [[gnu::cold, gnu::noinline]] void grow() {
     if (bytes() + step_bytes > held_.get_deleter().bytes) throw std::bad_alloc{};
     take_host_memory(held_.get() + size_, step_bytes);

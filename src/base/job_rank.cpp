@@ -10,7 +10,7 @@ struct launcher {
   const char* rank;
   const char* local_rank;
 };
-// From the inside out: a launcher may itself have been started by one below it.
+// Innermost first: one launcher may start another.
 constexpr launcher launchers[] = {
     {"RANK", "LOCAL_RANK"},                                  // torchrun
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"},  // OpenMPI

@@ -1,6 +1,6 @@
-/// Which rank of a job this process is, as its launcher says: torchrun, OpenMPI, MPICH, PMIx or Slurm.
+/// The rank of this process in a job, as set by its launcher: torchrun, OpenMPI, MPICH, PMIx or Slurm.
 ///
-/// Read from the environment once, at the first question. Any thread.
+/// Read from the environment once, at the first call. Any thread.
 #pragma once
 
 #include <functional>
@@ -16,13 +16,13 @@ struct job_rank {
   friend bool operator==(const job_rank&, const job_rank&) = default;
 };
 
-/// The innermost launcher that says both; one that gives no whole number says nothing.
+/// The ranks from the innermost launcher whose variables are both whole numbers.
 [[nodiscard]] std::optional<job_rank> find_job_rank(const std::function<const char*(const char*)>& variable);
 
-/// This process's; nothing where no launcher started it.
+/// The rank of this process; empty outside a job.
 [[nodiscard]] const std::optional<job_rank>& this_rank();
 
-/// `rank 3: `, or nothing outside a job: what messages begin with.
+/// The prefix of messages: `rank 3: `, or empty outside a job.
 [[nodiscard]] const std::string& rank_prefix();
 
 /// The text with each `%r` replaced by the rank, 0 outside a job.

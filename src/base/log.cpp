@@ -25,13 +25,13 @@ log_state& state() {
   return *the_state;
 }
 
-/// One write in all but the rare cases in which the kernel takes only a part or is interrupted.
+/// Usually one write; more if the kernel accepts only a part or is interrupted.
 void write_whole(std::string_view text) noexcept {
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     if (written < 0) {
       if (errno == EINTR) continue;
-      return;  // nowhere left to say it
+      return;  // nowhere to report it
     }
     text.remove_prefix(static_cast<std::size_t>(written));
   }

@@ -1,7 +1,7 @@
-/// The class `settings`: rows of options.def bound to their fields, text in, text out, and who wins.
+/// The class `settings`: binds the rows of options.def to their fields, parses and prints values, applies precedence.
 ///
-/// Default < code < environment < environment of one device. No option is named below the table: a new one is a row
-/// in options.def, a field in settings.hpp and, where its values have a new form, a read_/show_ pair.
+/// Default < code < environment < environment of one device. The code below the table names no option. A new option is
+/// a row in options.def, a field in settings.hpp and, for a new form of values, a read_/show_ pair.
 #include "gpumem/settings.hpp"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view prefix = "GPUMEM_";
 
-// --- forms: read_<form>(text, name for messages, field) and show_<form>(field), empty where nothing is set ----------
+// --- forms: read_<form>(text, name for messages, field) and show_<form>(field), empty if not set -------------------
 
 status refused(std::string_view what, std::string_view text, std::string_view expected) {
   return {errc::bad_setting, fmt::format("{}={}: expected {}", what, printable(text), expected)};
@@ -36,7 +36,7 @@ status read_name(std::string_view text, std::string_view what, std::string& into
 }
 std::string show_name(const std::string& name) { return name; }
 
-/// A path of which each rank of a job has its own where `%r` stands in it.
+/// A path; `%r` gives each rank of a job its own.
 status read_rank_path(std::string_view text, std::string_view /*what*/, std::string& into) {
   into = with_rank(text);
   return {};
@@ -99,7 +99,7 @@ status read_devices(std::string_view text, std::string_view what, device_choice&
 }
 std::string show_devices(const device_choice& devices) { return devices.to_string(); }
 
-/// A name that is part of a file's name.
+/// A name that becomes part of a file name.
 status read_group(std::string_view text, std::string_view what, std::string& into) {
   constexpr std::size_t longest = 64;
   constexpr std::string_view allowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
@@ -112,7 +112,7 @@ status read_group(std::string_view text, std::string_view what, std::string& int
 }
 std::string show_group(const std::string& group) { return group; }
 
-/// What is free differs from one member's start to the next one's, so that a share of it is no common limit.
+/// Free memory differs between the starts of the members, so a share of it cannot be a common limit.
 status read_group_limit(std::string_view text, std::string_view what, byte_limit& into) {
   result<byte_limit> parsed = parse_limit(text, what);
   if (parsed && parsed->unit == byte_limit::kind::of_free) {
@@ -172,8 +172,8 @@ std::string show_limit_scope(const std::optional<limit_scope>& of) {
   return *of == limit_scope::pool ? "pool" : "process";
 }
 
-/// The forms of settings that keep a program from memory or from a card. A bad value of one stops the allocator from
-/// opening: without it the program would have more than was asked for.
+/// The forms of settings that restrict memory or cards. A bad value of one stops the allocator from opening, because
+/// ignoring it would give the program more than intended.
 constexpr bool guards_memory(std::string_view form) noexcept {
   constexpr std::array<std::string_view, 7> forms{"limit",   "limit_scope", "reserve",    "pools",
                                                   "devices", "group",       "group_limit"};
@@ -239,7 +239,7 @@ const option* find_variable(std::string_view variable) noexcept {
   return found == std::end(options) ? nullptr : found;
 }
 
-/// The value as text, in words where nothing is set.
+/// The value as text, or words if it is not set.
 std::string shown(const option& o, const settings& s) {
   const std::string text = o.show(s);
   return text.empty() ? std::string{o.default_text} : printable(text, 4096);
@@ -252,7 +252,7 @@ const settings& defaults() {
 
 // --- variables ---------------------------------------------------------------------------------------------------
 
-/// `GPUMEM_LIMIT_1` taken apart; the whole name and no ordinal where it does not end in one.
+/// The parts of `GPUMEM_LIMIT_1`; the whole name and no ordinal if it does not end in one.
 struct variable_name {
   std::string_view base;
   std::optional<int> ordinal;
@@ -270,7 +270,7 @@ variable_name split(std::string_view name) {
   return plain ? variable_name{name.substr(0, bar), ordinal} : variable_name{name, {}};
 }
 
-/// The option whose name is nearly this one; empty where none is.
+/// The option with the closest name; empty if none is close.
 std::string_view closest_option(const variable_name& name) {
   std::vector<std::string_view> known;
   for (const option& o : options) known.push_back(o.variable.substr(prefix.size()));
@@ -287,7 +287,7 @@ std::string unknown_variable(std::string_view variable, std::string_view value, 
          fmt::format("did you mean {}{}{}?", prefix, close, name.ordinal ? fmt::format("_{}", *name.ordinal) : "");
 }
 
-/// Whether it was meant for a setting that guards memory: `GPUMEM_LIMIT_x`, `GPUMEM_LIMTI`.
+/// Whether a misspelt name means a setting that guards memory: `GPUMEM_LIMIT_x`, `GPUMEM_LIMTI`.
 bool means_a_guard(std::string_view variable, const variable_name& name) {
   const std::string_view close = closest_option(name);
   return std::any_of(std::begin(options), std::end(options), [&](const option& o) {
@@ -297,7 +297,7 @@ bool means_a_guard(std::string_view variable, const variable_name& name) {
   });
 }
 
-/// Whether `variables` ask for strict mode; `otherwise` where they do not say, or say it badly.
+/// Whether `variables` ask for strict mode; `otherwise` if they do not, or have a bad value.
 bool asks_for_strict(const environment& variables, bool otherwise) {
   bool strict = otherwise;
   for (const auto& [name, value] : variables) {
@@ -310,7 +310,7 @@ bool asks_for_strict(const environment& variables, bool otherwise) {
 
 namespace {
 
-/// `GPUMEM_LIMIT_R2` is GPUMEM_LIMIT of rank 2 and nothing to the others; outside a job a process is rank 0.
+/// `GPUMEM_LIMIT_R2` is GPUMEM_LIMIT for rank 2 and is ignored by others. Outside a job a process has rank 0.
 environment of_this_rank(environment all) {
   environment own;
   std::erase_if(all, [&](const auto& entry) {
@@ -367,7 +367,7 @@ status settings::set(std::string_view option_name, std::string_view value, setti
 status settings::apply(const environment& variables, std::vector<std::string>* problems) {
   settings next = *this;
   std::vector<std::string> found;
-  std::string refusal;  // the first that stops the allocator from opening
+  std::string refusal;  // the first problem that stops the allocator from opening
   const auto add = [&](std::string problem, bool stops) {
     if (stops && refusal.empty()) refusal = problem;
     found.push_back(std::move(problem));
@@ -410,7 +410,8 @@ settings settings::for_device(int ordinal) const {
   device.overrides_.clear();
   for (const override_text& each : overrides_) {
     if (each.ordinal != ordinal) continue;
-    static_cast<void>(device.set(each.option, each.value, setting_source::environment).ok());  // read by `apply` before
+    static_cast<void>(
+        device.set(each.option, each.value, setting_source::environment).ok());  // `apply` has already read it
   }
   return device;
 }

@@ -1,7 +1,7 @@
 /// The out-of-memory report as text. Pure functions.
 ///
-/// The first line is for a person: what failed, why, what to do. Each other line is `key: value` for programs, bytes
-/// as plain numbers.
+/// The first line is for people: what failed, why, what to do. The other lines are `key: value` for programs, with
+/// bytes as plain numbers.
 #include "gpumem/statistics.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace gpumem {
 namespace {
 
-/// What one request could have been given: free blocks of any state but those in threads' caches.
+/// Memory that a request could use: free blocks of any state, except those in threads' caches.
 std::uint64_t free_bytes(const statistics& s) noexcept { return s.cached_bytes + s.fenced_bytes + s.idle_bytes; }
 
 std::string held(const statistics& s) {
@@ -22,31 +22,31 @@ std::string held(const statistics& s) {
                      format_bytes(free_bytes(s)), format_bytes(s.largest_free_bytes));
 }
 
-/// The driver's words on one line.
+/// The driver's message on one line.
 std::string driver_said(const oom_report& r) {
   return r.driver_message.empty() ? "no message" : printable(r.driver_message, 400);
 }
 
-/// Nothing that is freed or ended would help.
+/// Whether neither a free nor the end of another program could help.
 std::string more_than_the_device(const oom_report& r) {
   return fmt::format("more than the device's {} in all; ask for less at once", format_bytes(r.device_total_bytes));
 }
 
-// Advice is given only where the report's own figures show that it would have helped.
+// Gives advice only if the report's own figures show that it would have helped.
 
-/// ` or raise GPUMEM_LIMIT`, where the device has what was asked.
+/// ` or raise GPUMEM_LIMIT`, if the device has the memory.
 std::string_view or_raise_the_limit(const oom_report& r) {
   return r.device_free_bytes >= r.rounded_bytes ? " or raise GPUMEM_LIMIT" : "";
 }
 
-/// `, or end what else uses the device`, where others hold enough of it.
+/// `, or end what else uses the device`, if other programs hold enough of it.
 std::string_view or_end_others(const oom_report& r) {
   const std::uint64_t ours = r.pool_statistics.reserved_bytes;
   if (r.device_total_bytes < ours) return "";
   return r.device_total_bytes - ours >= r.rounded_bytes ? ", or end what else uses the device" : "";
 }
 
-/// Why, and after the semicolon what to do.
+/// The cause, and after the semicolon the advice.
 std::string explanation(const oom_report& r) {
   const statistics& s = r.pool_statistics;
   switch (r.cause) {
@@ -70,7 +70,7 @@ std::string explanation(const oom_report& r) {
                          format_bytes(r.device_free_bytes), format_bytes(r.device_total_bytes), held(s),
                          or_end_others(r));
     case oom_cause::fragmentation:
-      // Which policy would have served it only a replay of what came before can tell.
+      // Only a replay of the earlier requests could name a policy that serves it.
       return fmt::format(
           "enough is free, but not in one piece: {}; free memory, or record the program with GPUMEM_TRACE: "
           "`gpumem advise` tries every policy on the recording",

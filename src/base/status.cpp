@@ -1,4 +1,4 @@
-/// What a failure says, and the names of the error codes.
+/// Messages of failures, and the names of the error codes.
 #include "gpumem/status.hpp"
 
 #include <cstdio>
@@ -16,7 +16,7 @@ const status& host_failure() {
   return made;
 }
 
-/// Made when the library is loaded: later there may be no memory for it.
+/// Created when the library is loaded, because later there may be no memory for it.
 [[maybe_unused]] const status& made_early = host_failure();
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace gpumem {
 namespace {
 
-/// Beyond this nobody meant a name of ours, and the distance would cost time.
+/// Longer names are no misspellings, and the distance would take time.
 constexpr std::size_t longest_misspelling = 64;
 
 std::size_t alignment_distance(std::string_view a, std::string_view b) {

@@ -1,4 +1,4 @@
-/// Small things about text that settings and messages share. No state.
+/// Text helpers for settings and messages. No state.
 #pragma once
 
 #include <span>
@@ -7,19 +7,18 @@
 
 namespace gpumem {
 
-/// Without the spaces and tabs around it.
+/// `text` without surrounding spaces and tabs.
 [[nodiscard]] std::string_view trimmed(std::string_view text) noexcept;
 
-/// ASCII letters made small.
+/// `text` with ASCII letters in lower case.
 [[nodiscard]] std::string lowered(std::string_view text);
 
-/// Fit for one line of a message: whatever is not printable ASCII becomes `\xNN`, and at most `most` bytes of
-/// `text` are shown, then `...`.
+/// `text` for one line of a message: bytes other than printable ASCII become `\xNN`, and after `most` bytes follows
+/// `...`.
 [[nodiscard]] std::string printable(std::string_view text, std::size_t most = 120);
 
-/// The candidate that `name` is most likely a misspelling of, or nothing where none is close. Letters left out,
-/// added, exchanged or swapped with their neighbour count one each (optimal string alignment distance); one in
-/// three letters may be wrong. Case does not count.
+/// The candidate closest to a misspelt `name`, or empty if none is close: at most one edit per three letters, in
+/// optimal string alignment distance (insert, delete, replace, swap neighbours). Ignores case.
 [[nodiscard]] std::string_view closest_name(std::string_view name, std::span<const std::string_view> candidates);
 
 }  // namespace gpumem

@@ -1,5 +1,5 @@
-/// Variables that name code to load. A program that runs with more rights than its user has (set-uid, file
-/// capabilities) must not load what that user names.
+/// Environment variables that name code to load. A program with more rights than its user (set-uid, file capabilities)
+/// must not load code that the user names.
 #pragma once
 
 #include <string>
@@ -9,8 +9,7 @@ namespace gpumem {
 /// Whether the kernel started this program in secure-execution mode (AT_SECURE).
 [[nodiscard]] bool runs_secure() noexcept;
 
-/// The value of such a variable; empty where it is not set and, with a line logged once for each variable, where
-/// `secure`.
+/// The value of such a variable; empty if it is not set, or if `secure`, which logs a line once per variable.
 [[nodiscard]] std::string trusted_path(const char* variable, bool secure = runs_secure());
 
 }  // namespace gpumem

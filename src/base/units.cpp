@@ -1,7 +1,7 @@
 /// Text to bytes, limits and pools, and back. Pure functions.
 ///
-/// All of it is integer arithmetic: a share counts in millionths of a percent, a fraction of a unit in 18 decimals
-/// and what is smaller is dropped, so that text -> value -> text -> value never drifts.
+/// Uses integer arithmetic: shares in millionths of a percent, fractions of a unit in 18 decimals, the rest dropped.
+/// Repeated conversion between text and value therefore never drifts.
 #include "units.hpp"
 
 #include <fmt/format.h>
@@ -24,8 +24,8 @@ constexpr std::string_view expected_limit = "bytes (4GiB), a share of the device
 constexpr std::string_view expected_pools = "a list such as 2GiB,2GiB or train:8GiB,eval:30%:caching";
 constexpr std::size_t most_pools = 64;
 
-/// The one place that says what a unit is: `G` and `GiB` are powers of 1024, `GB` is a power of 1000. Case does not
-/// count, so `kB`, `KB` and `kb` are 1000 bytes.
+/// The table of units: `G` and `GiB` are powers of 1024, `GB` is a power of 1000. Ignores case, so `kB`, `KB` and `kb`
+/// are 1000 bytes.
 struct unit_name {
   std::string_view name;
   std::uint64_t bytes;
@@ -45,7 +45,7 @@ constexpr std::array<unit_name, 14> units{{{"", 1},
                                            {"tib", tib},
                                            {"tb", 1'000'000'000'000}}};
 
-/// A value, or why there is none ("unknown unit").
+/// A value, or the reason why there is none ("unknown unit").
 template <typename T>
 struct reading {
   T value{};
@@ -59,8 +59,8 @@ struct decimal {
   std::uint64_t whole = 0;
   std::uint64_t fraction = 0;  ///< in 10^-18, rounded down
   bool has_fraction = false;
-  bool exceeds_whole = false;  ///< some decimal is not 0, dropped ones included
-  std::string_view rest;       ///< what follows the number
+  bool exceeds_whole = false;  ///< any decimal is not 0, even a dropped one
+  std::string_view rest;       ///< the text after the number
 };
 
 constexpr bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
@@ -176,7 +176,7 @@ reading<pool_spec> read_pool(std::string_view part) {
   return {.value = pool};
 }
 
-/// What follows a separator in a list of pools is a further parameter of a pool's policy, and no pool.
+/// Whether the text after a separator in a list of pools is another parameter of the policy, not another pool.
 bool is_policy_parameter(std::string_view rest) noexcept {
   const std::string_view part = rest.substr(0, rest.find_first_of(",+"));
   return part.find('=') < part.find(':');
@@ -186,7 +186,7 @@ status refused(std::string_view what, std::string_view text, std::string_view pr
   return {errc::bad_setting, fmt::format("{}={}: {}; expected {}", what, printable(text), problem, expected)};
 }
 
-/// The share in millionths of a percent that stands behind a fraction; code may have set any number there.
+/// A fraction in millionths of a percent. Code may have set any number.
 std::uint64_t share_of(double fraction) noexcept {
   if (!(fraction > 0)) return 0;
   if (fraction >= 1) return whole_share;

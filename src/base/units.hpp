@@ -1,4 +1,4 @@
-/// Values of settings back into text, such that the parsers of gpumem/settings.hpp read the same value again.
+/// Values of settings as text that the parsers of gpumem/settings.hpp read back to the same value.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace gpumem {
 
-/// A share (`5%`) or bytes (`64MiB`); unlike a limit it may be 0.
+/// Parses a share (`5%`) or bytes (`64MiB`); unlike a limit it may be 0.
 [[nodiscard]] result<byte_limit> parse_share_or_bytes(std::string_view text, std::string_view what);
 
-/// `4GiB` where the bytes are a whole number of a unit, else plain digits.
+/// `4GiB` for a whole number of a unit, else plain digits.
 [[nodiscard]] std::string exact_bytes(std::uint64_t bytes);
 
-/// `train:8GiB,eval:30%:caching`; an unnamed pool with a policy gets its ordinal's name, `pool1`.
+/// `train:8GiB,eval:30%:caching`; an unnamed pool with a policy is named after its ordinal, `pool1`.
 [[nodiscard]] std::string pools_text(const std::vector<pool_spec>& pools);
 
 }  // namespace gpumem

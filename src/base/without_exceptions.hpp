@@ -1,5 +1,5 @@
-/// Where exceptions end: inside gpumem a function may throw `thrown_status`, or std::bad_alloc where the host is short
-/// of memory, and its state is then as it was. At every edge to a program both become a status.
+/// Turns exceptions into statuses. A function inside gpumem may throw `thrown_status`, or std::bad_alloc if the host
+/// has no memory, and then leaves its state unchanged. Every public function turns both into a status.
 #pragma once
 
 #include <vector>
@@ -23,7 +23,7 @@ auto without_exceptions(const Call& call) noexcept -> decltype(call()) {
   }
 }
 
-/// Room for one element more, so that the next push_back takes no memory. Grows as push_back does.
+/// Reserves room for one more element, so that the next push_back takes no memory. Grows as push_back does.
 template <typename T>
 void make_room(std::vector<T>& in) {
   if (in.size() == in.capacity()) in.reserve(in.empty() ? 1 : 2 * in.size());

@@ -53,11 +53,11 @@ class block_cache {
   [[nodiscard]] address allocate_and_remember(stream_ref of, std::uint64_t key, std::uint64_t requested) noexcept;
   /// True where the thread's cache, which `mine` is, took the block for its own stream; false where it did not, for
   /// whatever reason, and nothing changed. `stated` may be null; its device is the caller's to look at.
-  [[nodiscard]] bool free(thread_cache& mine, address at, const release* stated) noexcept;
+  [[nodiscard]] bool free(thread_cache& mine, address at, const free_args* stated) noexcept;
   /// The same, where `stated` names the stream of that key.
-  [[nodiscard]] bool free_by_key(address at, std::uint64_t key, const release& stated) noexcept;
+  [[nodiscard]] bool free_by_key(address at, std::uint64_t key, const free_args& stated) noexcept;
   /// Where it names none.
-  [[nodiscard]] bool free_of_any_stream(address at, const release& stated) noexcept;
+  [[nodiscard]] bool free_of_any_stream(address at, const free_args& stated) noexcept;
   enum class aside : std::uint8_t {
     refused,    ///< nothing changed
     taken,      ///< the block waits to be brought to the arena
@@ -130,7 +130,7 @@ class block_cache {
   [[nodiscard]] thread_cache* mine_without_lock() const noexcept { return without_lock_ ? caches_.mine() : nullptr; }
   [[nodiscard]] address try_stream(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
   address pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
-  [[nodiscard]] bool free_to_stream(thread_cache& mine, address at, const release* stated,
+  [[nodiscard]] bool free_to_stream(thread_cache& mine, address at, const free_args* stated,
                                     const stream_cache* only) noexcept;
   void bring_aside(thread_cache& c, bool all) noexcept;
   void fold(thread_cache& c) noexcept;

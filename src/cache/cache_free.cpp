@@ -26,7 +26,7 @@ inline void note_free(cache_figures& f, owner_word w) noexcept {
 
 // Requires that the thread is inside its cache. `only`: the cache of the stream that the caller named; null where none
 // was named.
-inline bool block_cache::free_to_stream(thread_cache& mine, address at, const release* stated,
+inline bool block_cache::free_to_stream(thread_cache& mine, address at, const free_args* stated,
                                         const stream_cache* only) noexcept {
   const pointer_map::lookup seen = pointers_.find(at);
   const owner_word w = seen.word();
@@ -69,7 +69,7 @@ bool block_cache::fence_aside(fence f) noexcept {
   return taken;
 }
 
-bool block_cache::free(thread_cache& mine, address at, const release* stated) noexcept {
+bool block_cache::free(thread_cache& mine, address at, const free_args* stated) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return false;
   const bool of_one = stated != nullptr && stated->stream;
   const stream_cache* const only = of_one ? mine.of_handle(stated->stream->handle) : nullptr;
@@ -78,7 +78,7 @@ bool block_cache::free(thread_cache& mine, address at, const release* stated) no
   return taken;
 }
 
-bool block_cache::free_by_key(address at, std::uint64_t key, const release& stated) noexcept {
+bool block_cache::free_by_key(address at, std::uint64_t key, const free_args& stated) noexcept {
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;
   const stream_cache* const only = mine->of_key(key);
@@ -87,7 +87,7 @@ bool block_cache::free_by_key(address at, std::uint64_t key, const release& stat
   return taken;
 }
 
-bool block_cache::free_of_any_stream(address at, const release& stated) noexcept {
+bool block_cache::free_of_any_stream(address at, const free_args& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;

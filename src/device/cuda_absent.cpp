@@ -1,4 +1,4 @@
-// What the CUDA device's functions answer in a build without CUDA's headers.
+// The CUDA device's functions in a build without CUDA's headers: they return errors.
 #include "gpumem/cuda_device.hpp"
 
 namespace gpumem {

@@ -16,10 +16,10 @@
 namespace gpumem {
 namespace {
 
-constexpr std::uint64_t plain_granularity_bytes = std::uint64_t{2} << 20;  // what cuMemAlloc occupies at least
-constexpr std::string_view simulated_name = "simulated";                   // the names of test doubles begin with it
+constexpr std::uint64_t plain_granularity_bytes = std::uint64_t{2} << 20;  // the least memory that cuMemAlloc occupies
+constexpr std::string_view simulated_name = "simulated";                   // the prefix of the names of test doubles
 
-/// A slice of a card says so in its name ("NVIDIA H100 80GB HBM3 MIG 1g.10gb"), and NVML knows it by another prefix.
+/// A MIG instance has MIG in its name ("NVIDIA H100 80GB HBM3 MIG 1g.10gb"); NVML uses another prefix for its UUID.
 std::string uuid_text(const CUuuid& uuid, std::string_view name) {
   std::string out = name.find(" MIG ") != std::string_view::npos ? "MIG-" : "GPU-";
   for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
@@ -144,7 +144,7 @@ int cuda_device::attribute(CUdevice_attribute which) const {
   return driver_.device_get_attribute(&value, which, handle_) == CUDA_SUCCESS ? value : 0;
 }
 
-// Mapped pages can be exported to other processes and reached by network cards where the device is able to. Only an
+// Makes mapped pages exportable to other processes and accessible to network cards, if the device supports it. Only an
 // answer says that it cannot map any; a call that fails says nothing.
 status cuda_device::read_page_properties() {
   const auto no_answer = [](CUresult e) {
@@ -176,7 +176,7 @@ status cuda_device::read_page_properties() {
   return {};
 }
 
-// The primary context as it was when it was retained; another one means that the program reset the device.
+// Checks the primary context's id: a changed id means that the program reset the device.
 status cuda_device::context(CUcontext* out) {
   switch (condition()) {
     case device_condition::usable:
@@ -292,8 +292,7 @@ result<page_run> cuda_device::do_create(std::uint64_t bytes) {
   CUresult done = CUDA_ERROR_NOT_SUPPORTED;
   if (!known_plain) done = driver_.mem_create(&pages, bytes, &pages_, 0);
   if (done == CUDA_ERROR_NOT_SUPPORTED || done == CUDA_ERROR_INVALID_VALUE || done == CUDA_ERROR_NOT_PERMITTED) {
-    // A container or a virtual GPU may refuse what the attributes promise: then plain pages, which serve this process,
-    // from here on.
+    // A container or a virtual GPU may refuse exportable pages despite its attributes. Uses plain pages from here on.
     CUmemAllocationProp plain = pages_;
     plain.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     plain.allocFlags = {};
@@ -322,7 +321,7 @@ status cuda_device::do_map(address at, std::uint64_t bytes, page_run pages) {
 status cuda_device::do_set_access(address at, std::uint64_t bytes) {
   const entered here{*this};
   if (!here.ok()) return here.why();
-  // Held meanwhile, so that a peer that is added is added to each range.
+  // Holds the lock throughout, so that a peer added concurrently gets access to every range.
   const mutex_lock lock{access_mutex_};
   const CUresult done = driver_.mem_set_access(at, bytes, access_.data(), access_.size());
   if (done == CUDA_SUCCESS) {
@@ -365,7 +364,7 @@ void cuda_device::forget_accessible(address begin, address end) {
 
 status cuda_device::add_peer(int ordinal) {
   const mutex_lock lock{access_mutex_};
-  if (access_.empty()) return {};  // it cannot map pages
+  if (access_.empty()) return {};  // the device cannot map pages
   for (const CUmemAccessDesc& known : access_) {
     if (known.location.id == ordinal) return {};
   }
@@ -388,8 +387,8 @@ status cuda_device::add_peer(int ordinal) {
   return {};
 }
 
-// Before the context exists NVML is asked, where it is there: a context would take several hundred MB of a card that
-// the program may never use.
+// Before the context exists, asks NVML if available: a context would take several hundred MB of a card that the program
+// may never use.
 result<memory_info> cuda_device::do_memory() {
   if (context_.load(std::memory_order_acquire) == nullptr && condition() == device_condition::usable &&
       !info_.simulated) {

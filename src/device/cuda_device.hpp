@@ -1,11 +1,10 @@
-// One GPU over the driver's table: its primary context, memory, pages, fences and streams.
+// One GPU through the driver's table: its primary context, memory, pages, fences and streams.
 //
-// The context is retained by the first call that needs it. Every call that needs the context makes it current for its
-// own duration and relaxes the thread's capture mode, in which the driver allows what gpumem does beside a capture.
-// Fences are events without timing, kept in a pool; a driver before 12.5 has no event on a whole context, and such a
-// fence then stands for "the next time the host has waited for everything" (see `deferred`).
-// Locks: one for the context, one for the pool of events, each held for a driver call that cannot block, but for the
-// one that creates the context.
+// The first call that needs the context retains it. Each such call makes the context current for its own duration and
+// relaxes the thread's capture mode, in which the driver allows gpumem's calls during a capture. Fences are events
+// without timing, kept in a pool. A driver before 12.5 has no event on a whole context; such a fence then means "the
+// next time the host has waited for everything" (see `deferred`). Locks: one for the context, one for the pool of
+// events. Each is held only for driver calls that cannot block, except the one that creates the context.
 #pragma once
 
 #include <atomic>
@@ -20,7 +19,7 @@ namespace gpumem {
 
 class cuda_device final : public device {
  public:
-  /// Asks the driver what the device is; retains nothing.
+  /// Reads the device's properties from the driver; retains nothing.
   static result<std::unique_ptr<device>> open(const cuda_driver& driver, const cuda_config& config);
   cuda_device(const cuda_driver& driver, CUdevice handle, device_info info);
   ~cuda_device() override;
@@ -29,7 +28,7 @@ class cuda_device final : public device {
 
   status add_peer(int ordinal);
 
-  /// In a forked child, from the fork handler: every further call fails.
+  /// Called by the fork handler in a child: makes every further call fail.
   void forked() noexcept { set_condition(device_condition::forked); }
 
  private:
@@ -72,7 +71,7 @@ class cuda_device final : public device {
   result<CUevent> make_event();
   void keep_event(CUevent e) noexcept;
   void forget_accessible(address begin, address end) GPUMEM_REQUIRES(access_mutex_);
-  /// `call` by `name`, or the status that says what it was doing.
+  /// Calls `call`; on failure returns a status with `name` and what it was doing.
   template <typename Function, typename... Arguments>
   status checked(const Function& call, std::string_view doing, Arguments... arguments);
 
@@ -83,23 +82,23 @@ class cuda_device final : public device {
 
   checked_mutex access_mutex_;
   std::vector<CUmemAccessDesc> access_ GPUMEM_GUARDED_BY(access_mutex_);  // of mapped pages: this device and its peers
-  std::map<address, std::uint64_t> accessible_ GPUMEM_GUARDED_BY(access_mutex_);  // ranges that were given it
+  std::map<address, std::uint64_t> accessible_ GPUMEM_GUARDED_BY(access_mutex_);  // ranges that have this access
 
   checked_mutex context_mutex_;
   std::atomic<CUcontext> context_{nullptr};
   unsigned long long context_id_ = 0;
 
-  const std::uint64_t number_;            // of this object, which no later one repeats
-  std::atomic<bool> plain_pages_{false};  // exportable ones were refused
+  const std::uint64_t number_;            // unique to this object
+  std::atomic<bool> plain_pages_{false};  // the driver refused exportable pages
 
   checked_mutex events_mutex_;
-  std::vector<CUevent> events_ GPUMEM_GUARDED_BY(events_mutex_);  // spare ones
+  std::vector<CUevent> events_ GPUMEM_GUARDED_BY(events_mutex_);  // spare events
   std::vector<CUevent> foreign_events_
-      GPUMEM_GUARDED_BY(events_mutex_);  // fences of other contexts, which cannot be kept for this one
-  std::size_t events_made_ GPUMEM_GUARDED_BY(events_mutex_) = 0;  // of events_, spare or in use
+      GPUMEM_GUARDED_BY(events_mutex_);  // events of other contexts, which this one cannot reuse
+  std::size_t events_made_ GPUMEM_GUARDED_BY(events_mutex_) = 0;  // events created for events_, spare or in use
 
-  std::atomic<std::uint64_t> deferred_{0};      // fences given out that stand for a synchronise
-  std::atomic<std::uint64_t> synchronized_{0};  // of these, the last that a synchronise covers
+  std::atomic<std::uint64_t> deferred_{0};      // the number of deferred fences
+  std::atomic<std::uint64_t> synchronized_{0};  // the last of them that a synchronise covers
 };
 
 }  // namespace gpumem

@@ -18,7 +18,7 @@ constexpr const char* usual_driver = "libcuda.so.1";
 constexpr bool needed = true;
 constexpr bool optional = false;
 
-/// What to do about an error that users meet; empty where the driver's own text has to do.
+/// Advice for common errors; empty for others.
 std::string_view advice(CUresult error) {
   switch (error) {
     case CUDA_ERROR_OUT_OF_MEMORY:
@@ -97,7 +97,7 @@ bool resolve(PFN_cuGetProcAddress_v12000 ask, Function& into, const char* name, 
   return true;
 }
 
-/// Tables live as long as the process. The same functions give the same table, so that asking again costs nothing.
+/// Tables live as long as the process. Equal tables are stored once.
 const cuda_driver* kept(std::unique_ptr<const cuda_driver> table) {
   static checked_mutex mutex;
   static auto* const all = new std::vector<std::unique_ptr<const cuda_driver>>;
@@ -177,7 +177,7 @@ result<const cuda_driver*> resolve_cuda_driver(void* get_proc_address_v2) {
 
 result<const cuda_driver*> load_cuda_driver() {
   static checked_mutex once;
-  static const cuda_driver* loaded = nullptr;  // an error is not kept: what was wrong may be mended
+  static const cuda_driver* loaded = nullptr;  // errors are not kept, because the user may fix the cause
   const mutex_lock lock{once};
   if (loaded != nullptr) return loaded;
   const std::string named = trusted_path("GPUMEM_CUDA_DRIVER");

@@ -1,8 +1,8 @@
-// The driver's functions as a table: what gpumem calls, resolved at run time, so that the library needs no driver to
-// load and a test (or the preload library) can put a table of its own underneath.
+// The driver functions that gpumem calls, as a table that is resolved at run time. The library therefore loads without
+// a driver, and tests and the preload library can supply their own table.
 //
-// cuda_driver.def has one row a function. A table is immutable once it is handed out, never freed, and may be used from
-// any thread.
+// cuda_driver.def has one row per function. A table is immutable once it is returned, never freed, and usable from any
+// thread.
 #pragma once
 
 #include <cuda.h>
@@ -35,7 +35,7 @@ struct cuda_driver {
 #define DRIVER(member, name, version, type, since) driver_function<type> member;
 #include "cuda_driver.def"
 #undef DRIVER
-  int version = 0;  ///< as cuDriverGetVersion gives it: 12040 is 12.4
+  int version = 0;  ///< from cuDriverGetVersion: 12040 is 12.4
 
   [[nodiscard]] bool same_as(const cuda_driver& other) const noexcept {
 #define DRIVER(member, name, version, type, since) \
@@ -49,8 +49,8 @@ struct cuda_driver {
 /// `12.4` from 12040.
 std::string version_text(int version);
 
-/// What a driver call that failed is reported as: the call, CUDA's name for the error, and what to do about it.
-/// `doing` completes the sentence: "of 2.00 GiB on device 0"; may be empty.
+/// The status of a failed driver call: the call, CUDA's name for the error, and what to do about it. `doing` completes
+/// the sentence, as in "of 2.00 GiB on device 0"; may be empty.
 status driver_status(const cuda_driver& driver, const char* call, CUresult error, std::string_view doing = {});
 
 }  // namespace gpumem

@@ -1,6 +1,6 @@
-// The scope of one call into the driver: the primary context is current, and the thread's capture mode relaxed.
+// The scope of a driver call: makes the primary context current and relaxes the thread's capture mode.
 //
-// Inside `device::calls_together` the first scope of the thread sets both up for all that follow.
+// Inside `device::calls_together` the thread's first scope does this for all later ones.
 #pragma once
 
 #include <utility>
@@ -55,9 +55,9 @@ class cuda_device::entered {
   }
 
  private:
-  /// What a scope has changed.
+  /// The changes that a scope made.
   struct changes {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;  // then what the thread had
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;  // afterwards the thread's former mode
     bool restore = false;
     bool pop = false;
 

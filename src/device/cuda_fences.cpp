@@ -10,14 +10,14 @@
 namespace gpumem {
 namespace {
 
-/// A fence is its event's address, which is even; an odd number stands for a synchronise that is still to come.
+/// A fence's id is its event's address, which is even. An odd id is a deferred fence: a future synchronise.
 fence deferred_fence(std::uint64_t n) { return {(n << 1) | 1}; }
 bool is_deferred(fence f) { return (f.id & 1) != 0; }
 CUevent event_of(fence f) { return reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(f.id)); }
 fence fence_of(CUevent e) { return {static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(e))}; }
 CUstream stream_of(stream_ref s) { return static_cast<CUstream>(s.handle); }
 
-/// The default streams are those of whatever context is current.
+/// The default streams belong to the current context.
 bool depends_on_context(stream_ref s) { return reinterpret_cast<std::uintptr_t>(s.handle) <= 2; }
 bool is_legacy(stream_ref s) { return reinterpret_cast<std::uintptr_t>(s.handle) <= 1; }
 
@@ -37,13 +37,14 @@ result<CUevent> cuda_device::take_event() {
       events_.pop_back();
       return spare;
     }
-    if (events_.capacity() == events_made_) events_.reserve(2 * events_made_ + 1);  // so that keep_event need not
+    if (events_.capacity() == events_made_)
+      events_.reserve(2 * events_made_ + 1);  // so that keep_event need not allocate
     ++events_made_;
   }
   return make_event();
 }
 
-// Who waits for one sleeps instead of keeping a core busy.
+// Blocking synchronisation: a waiting host thread sleeps instead of spinning.
 result<CUevent> cuda_device::make_event() {
   CUevent made = nullptr;
   const CUresult done = driver_.event_create(&made, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
@@ -60,8 +61,8 @@ void cuda_device::keep_event(CUevent e) noexcept {
   events_.push_back(e);
 }
 
-// An event on the legacy stream would wait for every blocking stream, and all of them for it: an order that the program
-// did not make. One on the context is behind as much, and nothing waits for it.
+// An event on the legacy stream would order all blocking streams before and after it, which the program did not ask
+// for. An event on the context covers the same work, and no stream waits for it.
 result<fence> cuda_device::do_record(stream_ref on) {
   if (is_legacy(on) && driver_.ctx_record_event) return do_record_context();
   const entered here{*this};
@@ -98,7 +99,7 @@ result<std::uint64_t> cuda_device::do_foreign_context(stream_ref of) {
   return theirs == own ? std::uint64_t{0} : static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(theirs));
 }
 
-// The event is of that context, as cuCtxRecordEvent requires. A context that is destroyed has no work any more.
+// The event belongs to that context, as cuCtxRecordEvent requires. A destroyed context has no more work.
 result<fence> cuda_device::do_record_foreign(std::uint64_t of) {
   if (!driver_.ctx_record_event) {
     return status{errc::unsupported,
@@ -147,7 +148,7 @@ status cuda_device::do_wait_host(fence f) {
   const entered here{*this};
   if (!here.ok()) return here.why();
   const CUresult done = driver_.event_synchronize(event_of(f));
-  // What a preloaded program waits in has an end; the fence is pending still.
+  // A preloaded program waits for a limited time; then the fence is still pending.
   if (done == CUDA_ERROR_NOT_READY) return {errc::unsupported, "the fence was waited for long enough"};
   return done == CUDA_SUCCESS ? status{} : driver_status(driver_, driver_.event_synchronize.name, done);
 }
@@ -167,7 +168,7 @@ status cuda_device::do_wait_stream(stream_ref waiter, fence f) {
 }
 
 void cuda_device::do_drop(fence f) noexcept {
-  // In a forked child the pool's lock may be one that nobody will ever release.
+  // In a forked child the pool's lock may stay locked for ever.
   if (f && !is_deferred(f) && condition() == device_condition::usable) keep_event(event_of(f));
 }
 
@@ -179,7 +180,7 @@ result<std::uint64_t> cuda_device::do_stream_id(stream_ref of) {
     return driver_status(driver_, driver_.stream_get_id.name, done, fmt::format("of stream {}", of.handle));
   };
   if (!depends_on_context(of) && condition() == device_condition::usable) return ask();
-  // The same stream as long as the thread and this device live.
+  // The stream is the same as long as the thread and this device exist.
   thread_local struct {
     std::uint64_t device = 0;
     std::uint64_t id = 0;
@@ -196,7 +197,7 @@ result<std::uint64_t> cuda_device::do_stream_id(stream_ref of) {
 result<std::uint64_t> cuda_device::do_capture_id(stream_ref of) {
   std::optional<entered> here;
   const bool usable = condition() == device_condition::usable;
-  if (usable && is_legacy(of)) return std::uint64_t{0};  // it cannot capture
+  if (usable && is_legacy(of)) return std::uint64_t{0};  // the legacy stream cannot capture
   CUcontext current = nullptr;
   const bool in_place = usable && (!depends_on_context(of) || (driver_.ctx_get_current(&current) == CUDA_SUCCESS &&
                                                                current != nullptr && current == context_.load()));
@@ -260,10 +261,10 @@ status cuda_device::do_watch_graph(stream_ref capturing, std::function<void()> g
   CUuserObject object = nullptr;
   done = driver_.user_object_create(&object, call.get(), graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
   if (done != CUDA_SUCCESS) return driver_status(driver_, driver_.user_object_create.name, done);
-  on_gone* const owned = call.release();  // by the object, from here on
+  on_gone* const owned = call.release();  // the user object owns it from here on
   done = driver_.graph_retain_user_object(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
   if (done == CUDA_SUCCESS) return {};
-  *owned = [] {};  // the object goes, and not because a graph did
+  *owned = [] {};  // the object is destroyed, but no graph was
   driver_.user_object_release(object, 1);
   return driver_status(driver_, driver_.graph_retain_user_object.name, done);
 }

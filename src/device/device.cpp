@@ -1,4 +1,4 @@
-// The names of the calls that cross the device edge, as messages, statistics and the cost table print them.
+// The names of the device calls, for messages, statistics and the cost table.
 #include "gpumem/device.hpp"
 
 namespace gpumem {

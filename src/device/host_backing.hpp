@@ -1,9 +1,9 @@
 // Real host memory behind the simulated device's addresses, so that programs can run on them.
 //
-// One range of addresses is reserved where the kernel likes it; segments in it become readable and writable, page runs
-// are parts of one memory file that can be mapped anywhere in it, several times, and keep their contents. Memory costs
-// the host only what is touched. Addresses without a segment fault: a use after free is found where it happens.
-// No lock: sim_device's.
+// One range of addresses is reserved, at a place that the kernel chooses. Segments in it become readable and writable.
+// Page runs are parts of one memory file; they can be mapped anywhere in the range, several times, and keep their
+// contents. Only touched memory costs the host anything. Other addresses fault, so a use after free is detected at
+// once. sim_device locks.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace gpumem {
 
 class host_backing {
  public:
-  /// A range of `bytes`, a multiple of 2 MiB, which begins at a multiple of `alignment`.
+  /// Reserves `bytes`, a multiple of 2 MiB, at a multiple of `alignment`.
   static result<host_backing> reserve(std::uint64_t bytes, std::uint64_t alignment);
   host_backing() = default;
   host_backing(host_backing&& other) noexcept;
@@ -27,13 +27,13 @@ class host_backing {
   [[nodiscard]] explicit operator bool() const noexcept { return bytes_ != 0; }
   [[nodiscard]] address begin() const noexcept { return begin_; }
 
-  /// Zeros that can be read and written.
+  /// Makes the range readable, writable and zero.
   status open(address at, std::uint64_t bytes);
-  /// Nothing: any access faults, and what was there is lost.
+  /// Discards the contents; any access then faults.
   status close(address at, std::uint64_t bytes);
-  /// The page run that begins at `offset` of the file, which grows as needed.
+  /// Maps the page run at `offset` of the file, which grows as needed.
   status map(address at, std::uint64_t bytes, std::uint64_t offset);
-  /// What the run held is lost.
+  /// Discards the contents of the run.
   void discard(std::uint64_t offset, std::uint64_t bytes) noexcept;
 
  private:

@@ -36,7 +36,7 @@ void find(const std::function<void*(const char*)>& lookup, Pointer& into, const 
   into = reinterpret_cast<Pointer>(found);
 }
 
-/// The processes with a compute context; their number may grow between two calls, so the list is asked for again.
+/// The processes with a compute context. Repeats the call if their number grew in between.
 int processes_of(const nvml_table& nvml, nvml_device_t device, std::vector<gpu_process>& out) {
   std::vector<nvml_process_t> list(32);
   for (;;) {
@@ -58,7 +58,7 @@ int processes_of(const nvml_table& nvml, nvml_device_t device, std::vector<gpu_p
   return success;
 }
 
-/// What a card may not tell, and what only some cards have; nothing of it fails.
+/// Optional figures, which not every card reports. Never fails.
 void describe_card(const nvml_table& nvml, nvml_device_t device, gpu_usage& out) {
   nvml_pci_t pci{};
   if (nvml.pci_info != nullptr && nvml.pci_info(device, &pci) == success) {
@@ -88,7 +88,7 @@ void describe_card(const nvml_table& nvml, nvml_device_t device, gpu_usage& out)
       nvml.instance_count(device, &count) != success) {
     return;
   }
-  for (unsigned i = 0; i < count; ++i) {  // the most there can be; those that do not exist are not found
+  for (unsigned i = 0; i < count; ++i) {  // the maximum; lookups of missing instances fail and are skipped
     nvml_device_t instance = nullptr;
     std::array<char, text_bytes> text{};
     nvml_memory_t memory{};
@@ -197,7 +197,8 @@ result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml) {
     one.used_bytes = memory.used;
     one.free_bytes = memory.free;
     nvml_utilization_t busy{};
-    if (nvml.utilization(device, &busy) == success) one.busy_percent = busy.gpu;  // a MIG card does not tell
+    if (nvml.utilization(device, &busy) == success)
+      one.busy_percent = busy.gpu;  // a card in MIG mode does not report it
     if (const int code = processes_of(nvml, device, one.processes); code != success) {
       return failed(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", code, i);
     }

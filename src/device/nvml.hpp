@@ -1,5 +1,5 @@
-// NVML through a table of our own, found at run time; its header is not part of every Toolkit, so the few types that
-// gpumem needs are declared here, as NVML documents them.
+// NVML's functions as a table that is resolved at run time. Not every Toolkit has NVML's header, so the few needed
+// types are declared here, as NVML documents them.
 //
 // A table is immutable and never freed. NVML itself may be called from any thread.
 #pragma once
@@ -51,7 +51,7 @@ struct nvml_table {
   code (*memory)(nvml_device_t, nvml_memory_t*) = nullptr;
   code (*utilization)(nvml_device_t, nvml_utilization_t*) = nullptr;
   code (*processes)(nvml_device_t, unsigned int*, nvml_process_t*) = nullptr;
-  // The rest may be null: what they tell is then not known.
+  // The rest may be null; their figures are then unknown.
   code (*pci_info)(nvml_device_t, nvml_pci_t*) = nullptr;
   code (*cores)(nvml_device_t, unsigned int*) = nullptr;
   code (*max_clock)(nvml_device_t, unsigned int clock, unsigned int*) = nullptr;
@@ -63,18 +63,18 @@ struct nvml_table {
   code (*instance_by_index)(nvml_device_t, unsigned int, nvml_device_t*) = nullptr;
 };
 
-/// `lookup` gives a function by its exported name, or null. Initialises NVML.
+/// Fills a table with `lookup`, which finds a function by its exported name or returns null. Initialises NVML.
 result<const nvml_table*> resolve_nvml(const std::function<void*(const char* name)>& lookup);
 /// The machine's NVML, loaded at the first call of the process: libnvidia-ml.so.1, or the file that GPUMEM_NVML names.
-/// An error is remembered.
+/// Later calls return the same table or error.
 result<const nvml_table*> load_nvml();
 
 result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml);
 result<memory_info> nvml_memory_from(const nvml_table& nvml, const std::string& uuid);
-/// Of the GPU with this UUID, by the machine's NVML.
+/// The memory of the GPU with this UUID, from the machine's NVML.
 result<memory_info> nvml_memory(const std::string& uuid);
-/// What this process has on that GPU, by the machine's NVML; nothing where it cannot tell, as in a container with
-/// process numbers of its own. Two calls of NVML.
+/// The memory of this process on that GPU, from the machine's NVML; empty if NVML cannot tell, as in a container with
+/// its own process numbers. Makes two NVML calls.
 std::optional<std::uint64_t> nvml_own_bytes(const std::string& uuid);
 
 }  // namespace gpumem

@@ -11,9 +11,9 @@
 namespace gpumem {
 namespace {
 
-/// No stream has the address of an object of ours.
+/// A unique handle: no stream has the address of this object.
 constexpr char host_stream_is_here = 0;
-/// What the host did is done by the time it asks for a fence behind it.
+/// A fence on the host's stream is always done, because the host's work is synchronous.
 constexpr fence nothing_to_wait_for{UINT64_MAX};
 constexpr std::uint64_t host_stream_id = UINT64_MAX;
 
@@ -33,7 +33,7 @@ struct pinned_device::state {
 
   device& gpu;
   device_info info;
-  checked_mutex mutex;  // of what follows; never held across a call of the device
+  checked_mutex mutex;  // guards the following; never held across a device call
   std::unordered_map<address, std::uint64_t> segments GPUMEM_GUARDED_BY(mutex);
   std::uint64_t taken_bytes GPUMEM_GUARDED_BY(mutex) = 0;
 };
@@ -85,7 +85,7 @@ status pinned_device::do_free(address segment) {
       return {errc::unknown_pointer, fmt::format("{:#x} is not pinned host memory of this device", segment)};
     }
     bytes = found->second;
-    s.segments.erase(found);  // before the driver can give the address to somebody else
+    s.segments.erase(found);  // before the driver can reuse the address
   }
   status freed = s.gpu.free_host(segment);
   set_condition(s.gpu.condition());

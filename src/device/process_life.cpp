@@ -24,7 +24,7 @@ open_devices& all() {
   return *only;
 }
 
-// The lock is taken around the fork, so that the child does not inherit it from a thread that it does not have.
+// Holds the lock across the fork, so that the child does not inherit it locked by a thread that it lacks.
 GPUMEM_NOT_CHECKED void before_fork() { all().mutex.lock(); }
 GPUMEM_NOT_CHECKED void after_fork_in_parent() { all().mutex.unlock(); }
 GPUMEM_NOT_CHECKED void after_fork_in_child() {

@@ -1,8 +1,8 @@
 // A set of bytes as sorted, disjoint, non-touching ranges in one vector.
 //
-// The simulated device keeps its free addresses and its accessible bytes in one each. Lookups are a binary
-// search; changes move what lies behind, which at a few thousand ranges is cheaper than a tree.
-// No lock: the owner's. Invariant: for neighbours a, b: a.begin < a.end < b.begin.
+// The simulated device keeps its free addresses and its accessible bytes in one each. Lookups are binary searches.
+// Changes move the later ranges, which is cheaper than a tree for a few thousand ranges. The owner locks. Invariant for
+// neighbours a, b: a.begin < a.end < b.begin.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ class range_set {
     address end = 0;
   };
 
-  /// Adds `[begin, end)`, which must not overlap what is in the set; neighbours that touch become one.
+  /// Adds `[begin, end)`, which must not overlap the set, and merges touching neighbours.
   void insert(address begin, address end);
-  /// Takes `[begin, end)` out, whether or not all of it is in the set.
+  /// Removes `[begin, end)`, which may be partly outside the set.
   void erase(address begin, address end);
   /// True when every byte of `[begin, end)` is in the set.
   [[nodiscard]] bool covers(address begin, address end) const noexcept;
@@ -31,7 +31,7 @@ class range_set {
   [[nodiscard]] std::optional<address> first_fit(std::uint64_t bytes, std::uint64_t alignment) const noexcept;
 
  private:
-  /// Index of the first range that ends behind `at`.
+  /// The index of the first range that ends after `at`.
   [[nodiscard]] std::size_t first_ending_behind(address at) const noexcept;
 
   std::vector<range> ranges_;

@@ -1,9 +1,10 @@
-// The referee: for each byte the last uses, and whether who gets it next is ordered behind all of them.
+// The referee: a race detector over addresses. For each byte it knows the last uses, and it checks that the next
+// receiver is ordered after all of them.
 //
-// A race detector over addresses. Regions are disjoint; each keeps the uses that no later use is ordered behind, so
-// one for each stream at most. A hand-out checks the uses of its bytes, then replaces them: who is ordered behind
-// the receiver is ordered behind them too. README.md has a worked example.
-// No lock: sim_device's. It reads the memory and asks the streams about order; it changes neither.
+// Regions are disjoint. Each keeps the uses that no later use is ordered after, at most one per stream. A hand-out
+// checks the uses of its bytes and then replaces them, because work that is ordered after the receiver is ordered after
+// them too. README.md has a worked example. sim_device locks. The referee reads memory and stream order and changes
+// neither.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,12 @@ class referee {
 
   referee(const sim_memory& memory, const sim_streams& streams) : memory_{memory}, streams_{streams} {}
 
-  /// Checks that `as`, work of the stream `to`, may use the bytes; from here on they are used by it alone.
-  /// A stream that does not exist has `no_stream` as its index: it is ordered behind what the host knows done.
+  /// Checks that `as`, work of the stream `to`, may use the bytes, and makes it their only use. The index `no_stream`
+  /// means a stream that does not exist, which is ordered only after work that the host knows is done.
   void handed_out(address at, std::uint64_t bytes, stream_ref to, work_point as);
   void given_back(address at) { handed_out_.erase(at); }
   void used(address at, std::uint64_t bytes, work_point by);
-  /// The driver takes the bytes away: checks that none is handed out or in use, and forgets them.
+  /// Notes that the driver takes the bytes back: checks that none is handed out or in use, and forgets them.
   void taken_away(address at, std::uint64_t bytes);
 
   [[nodiscard]] std::uint64_t hazard_count() const noexcept { return hazard_count_; }
@@ -37,7 +38,7 @@ class referee {
   struct region {
     address end = 0;
     work_point use;
-    std::vector<work_point> more;  ///< uses by other streams; seldom any
+    std::vector<work_point> more;  ///< uses by other streams; rarely any
   };
   using region_map = std::map<address, region>;
   struct holding {
@@ -45,15 +46,15 @@ class referee {
     stream_ref holder;
   };
 
-  /// Splits regions so that none crosses `begin` or `end`; the first one at or behind `begin`.
+  /// Splits regions so that none crosses `begin` or `end`; returns the first one at or after `begin`.
   region_map::iterator split(address begin, address end);
   void split_at(address at);
-  /// Adds a use and drops those that come before it.
+  /// Adds a use and drops the uses that it is ordered after.
   void add_use(region& r, work_point by) const;
-  /// Reports those uses from `first` up to `end` that do not come before work on `stream`, one hazard a user.
+  /// Reports the uses from `first` up to `end` that work on `stream` is not ordered after, one hazard per user.
   void check(region_map::iterator first, address end, hazard_kind kind, std::uint32_t stream, stream_ref receiver);
   void check_use(const region_map::value_type& r, work_point use, std::uint32_t stream);
-  /// Reports each block handed out within the bytes and ends its handing-out.
+  /// Reports each block in the range that is handed out, and marks it as returned.
   void check_held(address begin, address end, hazard_kind kind, stream_ref receiver);
   void report(hazard_kind kind, address begin, address end, stream_ref user, stream_ref receiver);
 

@@ -1,8 +1,8 @@
-// What each device call costs the host of the simulated device, and where the figure comes from.
+// The host's cost of each call of the simulated device, with its source.
 //
-// Published figures are for one thread: an H100 with driver 580.82 and CUDA 12.8 (median, per call on one
-// 2 MiB page) and cudaMalloc on an A100 (MoonBright, OSDI '26). What nobody published is derived from those,
-// or assumed, and says so. README.md in this folder prints this table; a test compares the two.
+// Published figures are for one thread: an H100 with driver 580.82 and CUDA 12.8 (median, per call on one 2 MiB page)
+// and cudaMalloc on an A100 (MoonBright, OSDI '26). The other figures are derived from these or assumed, as marked.
+// README.md in this folder prints this table; a test compares the two.
 #include <array>
 #include <cstddef>
 

@@ -1,7 +1,7 @@
 // The simulated device: one lock around memory, streams and referee, with faults and costs at the edge.
 //
-// Each device call locks, fails where a fault was planted, pays its fixed cost, does its work, and pays for
-// further pages when that succeeded. An injected failure changes nothing, not even the clock.
+// Each device call locks, fails if a fault is injected, pays its fixed cost, does its work, and on success pays for
+// further pages. An injected failure changes nothing, not even the clock.
 #include "gpumem/sim_device.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint64_t cost_page_bytes = std::uint64_t{2} << 20;
 constexpr std::uint64_t least_granularity_bytes = 512;
 
-/// The configuration with sizes that a device can have: a granularity that is a multiple of 512 and not 0.
+/// Corrects the configuration's sizes: the granularity becomes a nonzero multiple of 512.
 sim_config usable(sim_config config) {
   const std::uint64_t units = (config.granularity_bytes + least_granularity_bytes - 1) / least_granularity_bytes;
   config.granularity_bytes = std::max<std::uint64_t>(units, 1) * least_granularity_bytes;
@@ -55,7 +55,7 @@ struct sim_device::state {
         memory{config},
         streams{config.queue_depth} {}
 
-  /// One device call: the planted fault, or the fixed cost paid and what `body` returns.
+  /// Makes one device call: returns the injected fault, or pays the fixed cost and runs `body`.
   template <typename Body>
   auto call(device_call kind, Body&& body) -> decltype(body()) {
     const mutex_lock lock{mutex};
@@ -66,7 +66,7 @@ struct sim_device::state {
     return body();
   }
 
-  /// As `call`, and the pages behind the first one are paid for when `body` succeeds.
+  /// As `call`, and pays for the pages after the first if `body` succeeds.
   template <typename Body>
   auto call_on_pages(device_call kind, std::uint64_t bytes, Body&& body) -> decltype(body()) {
     return call(kind, [&] {
@@ -81,7 +81,7 @@ struct sim_device::state {
     streams.charge(costs[static_cast<std::size_t>(kind)].per_page_ns * further_pages);
   }
 
-  /// `free` and `free_host`: refused while a stream captures, and behind all work in flight.
+  /// For `free` and `free_host`: refuses during a capture, and waits for all work in flight.
   template <typename Release>
   status release(device_call kind, address segment, Release&& release_segment) {
     return call(kind, [&]() -> status {
@@ -95,7 +95,7 @@ struct sim_device::state {
     });
   }
 
-  /// Counts the call against every fault planted for its kind; the first that falls due is the answer.
+  /// Counts the call against every injected fault of its kind; returns the first one that is due.
   status due_fault(device_call kind) GPUMEM_REQUIRES(mutex) {
     status due;
     for (planted_fault& fault : faults) {
@@ -228,7 +228,7 @@ result<std::uint64_t> sim_device::do_stream_id(stream_ref of) {
   return state_->call(device_call::stream_id, [&] { return state_->streams.id(of); });
 }
 
-// It knows captures, but no graphs: the program tells when one is gone.
+// It has captures but no graphs; the program must call `graph_release`.
 result<std::uint64_t> sim_device::do_capture_id(stream_ref /*of*/) {
   return state_->call(device_call::capture_id, [&]() -> result<std::uint64_t> { return std::uint64_t{0}; });
 }
@@ -267,14 +267,14 @@ status sim_device::end_capture(stream_ref s) {
   return state_->streams.end_capture(s);
 }
 
-void sim_device::spoil_capture(stream_ref s, std::string_view by) {
+void sim_device::invalidate_capture(stream_ref s, std::string_view by) {
   const mutex_lock lock{state_->mutex};
-  state_->streams.spoil(s, by);
+  state_->streams.invalidate(s, by);
 }
 
-bool sim_device::capture_spoilt(stream_ref s) const {
+bool sim_device::capture_invalidated(stream_ref s) const {
   const mutex_lock lock{state_->mutex};
-  return state_->streams.spoilt(s);
+  return state_->streams.is_invalidated(s);
 }
 
 // --- time and work -------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ result<std::uint64_t> sim_device::done_ns(fence f) const {
   return state_->streams.done_ns(f);
 }
 
-// Work given to a stream that does not exist is a launch that failed: nothing runs.
+// Work on a stream that does not exist is a failed launch and does not run.
 void sim_device::enqueue(stream_ref s, std::uint64_t lag_ns) {
   const mutex_lock lock{state_->mutex};
   const std::uint32_t stream = state_->streams.find(s);

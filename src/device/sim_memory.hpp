@@ -1,9 +1,9 @@
 // The simulated device's memory: addresses, plain segments, pinned host memory, ranges, page runs, mappings.
 //
-// Only counted: nothing stands behind an address, unless host memory is asked for (host_backing.hpp). Addresses are the
-// lowest that fit, so they repeat from run to run and freed address space is reused. Each plain or pinned segment is
-// followed by a gap of one granule at least, so that two never touch. No lock, no clock: sim_device's. Invariant: used
-// = plain segments + page runs that a handle or a mapping still holds.
+// Memory is only counted, unless host memory is requested (host_backing.hpp). Addresses are the lowest that fit, so
+// they repeat from run to run, and freed address space is reused. A gap of at least one granule follows each plain or
+// pinned segment, so that segments never touch. sim_device has the lock and the clock. Invariant: used = plain segments
+// + page runs that a handle or a mapping still holds.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace gpumem {
 
 class sim_memory {
  public:
-  /// Mappings that the driver holds at most on one device; set_access fails beyond it (seen on an H100, driver 580).
+  /// The driver's maximum of mappings per device, beyond which set_access fails (seen on an H100, driver 580).
   static constexpr std::uint64_t mapping_ceiling = 520'000;
 
   explicit sim_memory(const sim_config& config);
 
   result<address> alloc(std::uint64_t bytes);
-  /// Bytes of the segment that is gone.
+  /// Returns the size of the freed segment.
   result<std::uint64_t> free(address segment);
   result<address> alloc_host(std::uint64_t bytes);
   result<std::uint64_t> free_host(address segment);
@@ -32,7 +32,7 @@ class sim_memory {
   result<address> reserve(std::uint64_t bytes);
   status release_range(address range, std::uint64_t bytes);
   result<page_run> create(std::uint64_t bytes);
-  /// Bytes of the run, whether or not a mapping still holds them.
+  /// Returns the size of the run, whether or not a mapping still holds it.
   result<std::uint64_t> destroy(page_run pages);
   status map(address at, std::uint64_t bytes, page_run pages);
   status set_access(address at, std::uint64_t bytes);
@@ -73,10 +73,10 @@ class sim_memory {
   void close_host(address at, std::uint64_t bytes);
   result<address> take_addresses(device_call call, std::uint64_t bytes, std::uint64_t gap_bytes);
   void give_addresses(address begin, std::uint64_t bytes, std::uint64_t gap_bytes);
-  /// Ok when `bytes` more fit beside what this and other processes hold; then they are taken.
+  /// Takes `bytes` if they fit beside the memory of this and other processes.
   status take_physical(device_call call, std::uint64_t bytes);
   void give_run_back_if_unheld(std::uint64_t run_id);
-  /// The mappings that make up `[at, at + bytes)` exactly, or why there are none.
+  /// The mappings that cover `[at, at + bytes)` exactly, or an error.
   result<mapping_span> mappings_in(device_call call, address at, std::uint64_t bytes);
   [[nodiscard]] status check_pages(device_call call, std::uint64_t bytes) const;
 
@@ -92,7 +92,7 @@ class sim_memory {
   std::uint64_t remapped_pages_ = 0;
   std::uint64_t last_run_id_ = 0;
 
-  host_backing host_;  ///< empty where memory is only counted
+  host_backing host_;  ///< empty if memory is only counted
   range_set free_file_;
   range_set free_addresses_;
   range_set accessible_;

@@ -72,7 +72,7 @@ stream_ref sim_streams::create(sim_stream kind) {
   const std::uint32_t slot = free_slots_.back();
   free_slots_.pop_back();
   stream_of_slot_[slot] = index;
-  // The numbers go on where the index's last stream ended: what is known of its work stays true.
+  // Continues the numbers of the index's last stream, so that clocks that refer to its work stay valid.
   const std::uint64_t sequence = streams_[index].sequence;
   stream_state& state = streams_[index] = stream_state{};
   state.handle = handle_of_slot(slot);
@@ -81,7 +81,7 @@ stream_ref sim_streams::create(sim_stream kind) {
   state.context = kind.context;
   state.blocking = kind.blocking && !kind.legacy;
   state.legacy = kind.legacy;
-  state.seen_by_legacy = sequence;  // of the index's last stream, which the host knows done
+  state.seen_by_legacy = sequence;  // the index's last stream's work, which the host knows is done
   any_blocking_ = any_blocking_ || state.blocking;
   return state.handle;
 }
@@ -295,12 +295,12 @@ status sim_streams::begin_capture(stream_ref s) {
   }
   state.capturing = true;
   state.captured_lag_ns = 0;
-  state.spoilt_by.clear();
+  state.invalidated_by.clear();
   ++capturing_;
   return {};
 }
 
-// What was captured runs once, now: its uses of memory are then work like any other.
+// Runs the captured work once, now; its uses of memory then count like others.
 status sim_streams::end_capture(stream_ref s) {
   const std::uint32_t index = find(s);
   if (index == no_stream) return unknown("end_capture", s);
@@ -310,9 +310,9 @@ status sim_streams::end_capture(stream_ref s) {
   }
   state.capturing = false;
   --capturing_;
-  if (!state.spoilt_by.empty()) {
-    return {errc::device_error,
-            fmt::format("end_capture on stream {}: a call of {} has spoilt the capture", s.handle, state.spoilt_by)};
+  if (!state.invalidated_by.empty()) {
+    return {errc::device_error, fmt::format("end_capture on stream {}: a call of {} has spoilt the capture", s.handle,
+                                            state.invalidated_by)};
   }
   if (state.captured_lag_ns != 0) {
     state.tail_ns = std::max(state.tail_ns, add_saturating(now_ns_, state.captured_lag_ns));
@@ -321,7 +321,7 @@ status sim_streams::end_capture(stream_ref s) {
 }
 
 status sim_streams::refuse_on(stream_state& s, device_call call) {
-  if (s.spoilt_by.empty()) s.spoilt_by = to_string(call);
+  if (s.invalidated_by.empty()) s.invalidated_by = to_string(call);
   return {errc::unsupported, fmt::format("{}: stream {} is capturing", to_string(call), s.handle.handle)};
 }
 
@@ -343,15 +343,15 @@ status sim_streams::refuse_while_capturing(device_call call, std::uint32_t conte
   return refused;
 }
 
-void sim_streams::spoil(stream_ref s, std::string_view by) {
+void sim_streams::invalidate(stream_ref s, std::string_view by) {
   const std::uint32_t index = find(s);
   if (index == no_stream || !streams_[index].capturing) return;
-  if (streams_[index].spoilt_by.empty()) streams_[index].spoilt_by = by;
+  if (streams_[index].invalidated_by.empty()) streams_[index].invalidated_by = by;
 }
 
-bool sim_streams::spoilt(stream_ref s) const noexcept {
+bool sim_streams::is_invalidated(stream_ref s) const noexcept {
   const std::uint32_t index = find(s);
-  return index != no_stream && streams_[index].capturing && !streams_[index].spoilt_by.empty();
+  return index != no_stream && streams_[index].capturing && !streams_[index].invalidated_by.empty();
 }
 
 // --- errors --------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-// The simulated device's virtual clock, streams, fences and captures, and who is ordered behind whom.
+// The simulated device's virtual clock, streams, fences and captures, and the order between streams.
 //
-// Each piece of work takes the next sequence number of its stream. A vector clock holds, for each stream by its
-// dense index, the sequence number up to which work is known to come first: one clock for each stream (what it
-// waited for), one in each fence, and one for the host (what it saw complete). The host's only grows, and whoever
-// asks about order consults it, so that work enqueued later need not carry a copy.
-// No lock: sim_device's. Invariant: an index is given to a new stream only when the host knows all its work done.
+// Each piece of work takes the next sequence number of its stream. A vector clock holds, for each stream by its dense
+// index, the sequence number up to which work is known to come first. There is one clock per stream (the work it waited
+// for), one per fence, and one for the host (the work it saw complete). The host's clock only grows, and every query
+// about order consults it, so that later work need not carry a copy. sim_device locks. Invariant: a new stream gets an
+// index only if the host knows that all earlier work of the index is done.
 #pragma once
 
 #include <cstdint>
@@ -45,18 +45,17 @@ class sim_streams {
   [[nodiscard]] std::uint32_t find(stream_ref s) const noexcept;
   [[nodiscard]] stream_ref handle_of(std::uint32_t stream) const noexcept { return streams_[stream].handle; }
   [[nodiscard]] result<std::uint64_t> id(stream_ref s) const;
-  /// Takes a place in the stream's queue, and waits for one where the queue is full. Orders a blocking stream behind
-  /// the legacy stream of its context and that one behind all blocking streams. Every call that enqueues begins with
-  /// it.
+  /// Takes a place in the stream's queue; waits if the queue is full. Orders a blocking stream after the legacy stream
+  /// of its context, and the legacy stream after all blocking streams. Every call that enqueues begins with this.
   void enter_queue(std::uint32_t stream);
-  /// Work that is done `lag_ns` after now and not before the stream's earlier work.
+  /// Enqueues work that is done `lag_ns` after now and not before the stream's earlier work.
   work_point enqueue(std::uint32_t stream, std::uint64_t lag_ns);
-  /// A place in the stream's order that takes no time.
+  /// Enqueues a point in the stream's order that takes no time.
   work_point mark(std::uint32_t stream) noexcept { return {stream, ++streams_[stream].sequence}; }
 
   // --- order -----------------------------------------------------------------------------------------------
   [[nodiscard]] bool host_knows_done(work_point w) const noexcept { return at(host_, w.stream) >= w.sequence; }
-  /// True when work enqueued now on `stream` (or by nobody, with `no_stream`) begins after `w` is done.
+  /// True if work enqueued now on `stream` (with `no_stream`: work known to the host) begins after `w` is done.
   [[nodiscard]] bool comes_first(work_point w, std::uint32_t stream) const noexcept {
     return w.stream == stream || host_knows_done(w) ||
            (stream != no_stream && at(streams_[stream].ordered_behind, w.stream) >= w.sequence);
@@ -66,12 +65,12 @@ class sim_streams {
   result<fence> record(stream_ref on);
   result<fence> record_context(std::uint32_t context);
   result<bool> query(fence f);
-  /// When what it lies behind is done.
+  /// The time at which the work before the fence is done.
   result<std::uint64_t> done_ns(fence f);
   status wait_host(fence f);
   status wait_stream(stream_ref waiter, fence f);
   void drop(fence f) noexcept;
-  /// The host waits for all work of all streams, those destroyed included.
+  /// Waits on the host for all work of all streams, including destroyed ones.
   void wait_for_all();
   /// The same, for the streams of one context.
   void wait_for_context(std::uint32_t context);
@@ -79,11 +78,11 @@ class sim_streams {
   // --- captures --------------------------------------------------------------------------------------------
   status begin_capture(stream_ref s);
   status end_capture(stream_ref s);
-  /// Refuses a call that no capture survives, and spoils each one that is running (in that context).
+  /// Refuses a call that no capture survives, and invalidates every running capture (of that context).
   status refuse_while_capturing(device_call call);
   status refuse_while_capturing(device_call call, std::uint32_t context);
-  void spoil(stream_ref s, std::string_view by);
-  [[nodiscard]] bool spoilt(stream_ref s) const noexcept;
+  void invalidate(stream_ref s, std::string_view by);
+  [[nodiscard]] bool is_invalidated(stream_ref s) const noexcept;
 
  private:
   struct stream_state {
@@ -95,12 +94,12 @@ class sim_streams {
     std::uint32_t context = 0;
     bool blocking = false;
     bool legacy = false;
-    std::uint64_t legacy_seen = 0;     ///< of a blocking stream: the legacy stream's last work that it is behind
-    std::uint64_t seen_by_legacy = 0;  ///< and its own last work that the legacy stream is behind
-    std::deque<std::uint64_t> queued;  ///< when each entry of its queue is done
+    std::uint64_t legacy_seen = 0;  ///< for a blocking stream: the legacy stream's last work that it is ordered after
+    std::uint64_t seen_by_legacy = 0;  ///< its own last work that the legacy stream is ordered after
+    std::deque<std::uint64_t> queued;  ///< the end time of each entry of its queue
     bool capturing = false;
     std::uint64_t captured_lag_ns = 0;
-    std::string spoilt_by;  ///< empty: not spoilt
+    std::string invalidated_by;  ///< the call that invalidated the capture, or empty
   };
   struct fence_state {
     std::uint32_t generation = 0;
@@ -114,7 +113,7 @@ class sim_streams {
     return stream < clock.size() ? clock[stream] : 0;
   }
   static void merge(vector_clock& into, const vector_clock& from);
-  /// An index for a new stream: one whose work the host knows done, else a new one.
+  /// An index for a new stream: a retired one whose work the host knows is done, else a new one.
   std::uint32_t take_index();
   fence new_fence(std::uint64_t stream_id, std::uint64_t done_ns, fence_state*& state);
   fence_state* find(fence f) noexcept;
@@ -129,7 +128,7 @@ class sim_streams {
   std::uint64_t in_calls_ns_ = 0;
   std::uint64_t last_id_ = 0;
   std::uint32_t capturing_ = 0;
-  const std::uint32_t queue_depth_;  ///< 0: without end
+  const std::uint32_t queue_depth_;  ///< 0: unlimited
   bool any_blocking_ = false;
   std::vector<stream_state> streams_;          ///< by dense index; 0 is the legacy default stream
   std::vector<std::uint32_t> retired_;         ///< indices of destroyed streams

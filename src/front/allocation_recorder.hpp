@@ -1,7 +1,7 @@
-/// What is told of every allocation and free of a pool, in the order of the calls.
+/// Receives every allocation and free of a pool, in the order of the calls.
 ///
-/// Any thread. The allocator calls `allocated` before the program gets the block and `freed` before anyone else can get
-/// it. A pool that is recorded has no thread caches.
+/// Any thread. The allocator calls `allocated` before the program gets the block, and `freed` before the block can be
+/// reused. A recorded pool has no thread caches.
 #pragma once
 
 #include <functional>
@@ -21,9 +21,9 @@ class allocation_recorder {
 
   virtual void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept = 0;
   virtual void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept = 0;
-  /// What there is so far is where readers look for it.
+  /// Writes the records so far to their file.
   virtual status flush() = 0;
-  /// The program ends, or the allocator does; `at_end` asks its pool for its figures.
+  /// Called when the program or the allocator ends; `at_end` returns the pool's figures.
   virtual status finish(const std::function<statistics()>& /*at_end*/) { return flush(); }
 };
 

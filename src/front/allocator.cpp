@@ -1,6 +1,6 @@
-// The allocator over its pools: checks a request's form, finds the pool, keeps the trace, refuses misuse.
+// The allocator over its pools: checks requests, finds the pool, records the trace, refuses misuse.
 //
-// Holds no lock of its own: the list of pools is fixed when it is opened.
+// It needs no lock, because the list of pools is fixed at opening.
 #include "gpumem/allocator.hpp"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@
 namespace gpumem {
 namespace {
 
-/// Beyond this, arithmetic on sizes could overflow: such a request is looked at with care.
+/// Arithmetic on larger sizes could overflow, so larger requests are checked first.
 constexpr std::size_t most_hit_bytes = std::size_t{1} << 40;
 
 }  // namespace
@@ -54,7 +54,7 @@ class pooled_allocator final : public allocator {
       }
     }
     if (!with.stats_path.empty() && with.stats_path != "exit") {
-      // A path that cannot be written is refused now, not at exit.
+      // Refuses a path that cannot be written now, not at exit.
       if (status ok = write_stats(with.stats_path); !ok) return ok;
     }
     stats_path_ = with.stats_path;
@@ -78,7 +78,7 @@ class pooled_allocator final : public allocator {
       if (status ok = fits_device(r, p.config().total_bytes); !ok) return ok;
     }
     if (r.alignment == block_granularity &&
-        r.region == 0) {  // a hit after all, by another pool or stream than the last
+        r.region == 0) {  // a hit in a cache of another pool or stream than the last one
       if (const address at = p.try_cache(r.stream, r.bytes); at != 0) return to_pointer(at);
     }
     const bool asks = asks_for_captures(p.config(), on);
@@ -87,14 +87,14 @@ class pooled_allocator final : public allocator {
     }
     address at = 0;
     if (status done = p.allocate(r, round_up(r.bytes, block_granularity), &at, refusal); !done) return done;
-    if (untouched_.load(std::memory_order_relaxed)) take_ahead(r.device);
+    if (untouched_.load(std::memory_order_relaxed)) preallocate(r.device);
     for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(at, r.bytes, r.stream);
     return to_pointer(at);
   } catch (...) {
     return status::of_current_exception();
   }
 
-  status do_deallocate(void* p, const release& stated) override try {
+  status do_deallocate(void* p, const free_args& stated) override try {
     if (p == nullptr) return {};
     const address at = to_address(p);
     if (stated.device) {
@@ -103,7 +103,7 @@ class pooled_allocator final : public allocator {
         ++foreign_misuses_;
         return no_such_device(d);
       }
-      for (const placed_pool& other : pools_) {
+      for (const pool_slot& other : pools_) {
         if (other.it->config().ordinal == d || !other.it->describe(at)) continue;
         other.it->count_misuse();
         return {errc::wrong_device,
@@ -111,11 +111,11 @@ class pooled_allocator final : public allocator {
       }
     }
     if (pools_.size() > 1) {
-      for (const placed_pool& candidate : pools_) {
+      for (const pool_slot& candidate : pools_) {
         if (candidate.it->free_to_cache(at, stated)) return {};
       }
     }
-    // What the loop below comes to where there is one pool, as there mostly is.
+    // Shortcut for a single pool, the usual case.
     if (pools_.size() == 1 && pools_.front().on->condition() == device_condition::usable) [[likely]] {
       status freed = pools_.front().it->release_block(at, stated);
       if (!freed && freed.code() == errc::unknown_pointer) ++foreign_misuses_;
@@ -123,7 +123,7 @@ class pooled_allocator final : public allocator {
     }
     status unknown;
     for (std::size_t i = 0; i < pools_.size(); ++i) {
-      const placed_pool& candidate = pools_[i];
+      const pool_slot& candidate = pools_[i];
       if (candidate.on->condition() != device_condition::usable) [[unlikely]] {
         unknown = usable(*candidate.on);
         continue;
@@ -182,22 +182,22 @@ class pooled_allocator final : public allocator {
   }
 
   result<std::uint64_t> open_region(int device, stream_ref s) override {
-    return with_pool<result<std::uint64_t>>(device, [s](const placed_pool& p) -> result<std::uint64_t> {
+    return with_pool<result<std::uint64_t>>(device, [s](const pool_slot& p) -> result<std::uint64_t> {
       const result<std::uint64_t> key = p.it->key_of(s);
       return key ? p.it->open_region(s, *key) : key;
     });
   }
   status close_region(int device, std::uint64_t region) override {
-    return with_pool<status>(device, [region](const placed_pool& p) { return p.it->graph_release(region); });
+    return with_pool<status>(device, [region](const pool_slot& p) { return p.it->graph_release(region); });
   }
   result<std::vector<segment_view>> segments(int device) const override {
-    return with_pool<result<std::vector<segment_view>>>(device, [](const placed_pool& p) { return p.it->segments(); });
+    return with_pool<result<std::vector<segment_view>>>(device, [](const pool_slot& p) { return p.it->segments(); });
   }
   status reset_peak_reserved(int device) override {
-    return with_pool<status>(device, [](const placed_pool& p) { return p.it->reset_peak_reserved(), status{}; });
+    return with_pool<status>(device, [](const pool_slot& p) { return p.it->reset_peak_reserved(), status{}; });
   }
   status enable_peer(int device, int physical_ordinal) override {
-    return with_pool<status>(device, [physical_ordinal](const placed_pool& p) {
+    return with_pool<status>(device, [physical_ordinal](const pool_slot& p) {
       return p.on->info().page_bytes == 0 ? status{} : add_cuda_peer(*p.on, physical_ordinal);
     });
   }
@@ -214,7 +214,7 @@ class pooled_allocator final : public allocator {
     if (status ok = usable(*pools_[static_cast<std::size_t>(device)].on); !ok) return ok;
     pool& p = *pools_[static_cast<std::size_t>(device)].it;
     std::uint64_t others = 0;
-    for (const placed_pool& other : pools_) {
+    for (const pool_slot& other : pools_) {
       if (other.it.get() != &p && other.on == pools_[static_cast<std::size_t>(device)].on) {
         others += other.it->limit();
       }
@@ -233,7 +233,7 @@ class pooled_allocator final : public allocator {
     return status::of_current_exception();
   }
   void on_out_of_memory(oom_callback callback) override {
-    for (const placed_pool& p : pools_) p.it->on_out_of_memory(callback);
+    for (const pool_slot& p : pools_) p.it->on_out_of_memory(callback);
   }
 
   const std::vector<logical_device>& devices() const noexcept override { return devices_; }
@@ -248,7 +248,7 @@ class pooled_allocator final : public allocator {
   }
   result<block_info> describe(const void* p) const override try {
     status unknown;
-    for (const placed_pool& candidate : pools_) {
+    for (const pool_slot& candidate : pools_) {
       if (forked(candidate.it->config().ordinal)) return usable(*pools_.front().on);
       result<block_info> found = candidate.it->describe(to_address(p));
       if (found) return found;
@@ -271,16 +271,16 @@ class pooled_allocator final : public allocator {
     return status::of_current_exception();
   }
   status stand_for_all_work(stream_ref all) {
-    for (const placed_pool& p : pools_) {
+    for (const pool_slot& p : pools_) {
       if (status ok = p.it->stand_for_all_work(all); !ok) return ok;
     }
     return {};
   }
   bool free_behind_all_work(address at) noexcept {
-    return std::ranges::any_of(pools_, [at](const placed_pool& p) { return p.it->free_behind_all_work(at); });
+    return std::ranges::any_of(pools_, [at](const pool_slot& p) { return p.it->free_behind_all_work(at); });
   }
-  /// Once: each pool that takes everything does so, but that of `used`, which its own request has opened.
-  void take_ahead(int used) {
+  /// Runs once: each pool that takes everything does so, except that of `used`, whose own request opens it.
+  void preallocate(int used) {
     if (!untouched_.exchange(false, std::memory_order_acq_rel)) return;
     for (const std::size_t i : taking_everything_) {
       const pool_config& of = pools_[i].it->config();
@@ -299,7 +299,7 @@ class pooled_allocator final : public allocator {
     return pools_[static_cast<std::size_t>(logical)].on->condition() == device_condition::forked;
   }
 
-  /// What no device could serve.
+  /// Refuses requests that no device can serve.
   static status sound(const request& r) {
     if (r.bytes == 0) return {errc::invalid_argument, "0 bytes asked; expected at least 1"};
     if (is_power_of_two(r.alignment)) return {};
@@ -333,7 +333,7 @@ class pooled_allocator final : public allocator {
         for (std::size_t i = 0; i < count; ++i) first[i]->freed(at, bytes, s);
       };
     }
-    recorders_.push_back(*std::move(recorders));  // whose array stays where it is
+    recorders_.push_back(*std::move(recorders));  // the pool keeps a view of the recorders, whose address is stable
     policy_parameters parameters = parameters_from_settings(*entry, own, config.policy_name);
     if (const std::string& instead = entry->needs.without_pages; !instead.empty() && on.info().page_bytes == 0) {
       log_line(fmt::format("pool {}: device {} ({}) cannot map pages, which policy {} needs; {} serves instead",
@@ -385,12 +385,12 @@ class pooled_allocator final : public allocator {
     }
   }
 
-  /// `call` with the pool of a logical device that exists and may be used.
+  /// Calls `call` with the pool of a logical device, if it exists and is usable.
   template <typename Result, typename Call>
   Result with_pool(int device, const Call& call) const {
     return without_exceptions([&]() -> Result {
       if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
-      const placed_pool& p = pools_[static_cast<std::size_t>(device)];
+      const pool_slot& p = pools_[static_cast<std::size_t>(device)];
       if (status ok = usable(*p.on); !ok) return ok;
       return call(p);
     });
@@ -408,12 +408,12 @@ class pooled_allocator final : public allocator {
   }
 
   void report() noexcept try {
-    if (!pools_.empty() && forked(0)) return;  // the parent writes them
+    if (!pools_.empty() && forked(0)) return;  // the parent writes the reports
     if (!stats_path_.empty()) {
       if (const status ok = write_stats(stats_path_); !ok) log_line(ok.message());
     }
     const status done = each_recorder([this](allocation_recorder& r, std::size_t of) {
-      // There are none where its pool did not open.
+      // A device whose pool did not open has no recorders.
       return r.finish([&] { return of < pools_.size() ? pools_[of].it->stats() : statistics{}; });
     });
     if (!done) log_line(done.message());
@@ -421,7 +421,7 @@ class pooled_allocator final : public allocator {
     log_if_possible([] { return "at exit: " + status::of_current_exception().message(); });
   }
 
-  /// `does` is given each with the index of its pool; the first error.
+  /// Calls `does` for each recorder with the index of its pool; returns the first error.
   template <typename action>
   status each_recorder(action does) const {
     status first;
@@ -433,17 +433,17 @@ class pooled_allocator final : public allocator {
     return first;
   }
 
-  std::vector<recorder_list> recorders_;  // of each pool; outlive the pools
-  std::vector<placed_pool> pools_;        // by logical ordinal
+  std::vector<recorder_list> recorders_;  // by pool; must outlive the pools
+  std::vector<pool_slot> pools_;          // by logical ordinal
   std::vector<logical_device> devices_;
   captures captures_{pools_};
-  std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of what no pool knows
+  std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of pointers that no pool knows
   std::string stats_path_;
-  std::vector<std::size_t> taking_everything_;  // among pools_
-  std::atomic<bool> untouched_{false};          // there are some, and nothing was allocated yet
+  std::vector<std::size_t> taking_everything_;  // indexes into pools_
+  std::atomic<bool> untouched_{false};          // true until the first allocation, if taking_everything_ is not empty
 };
 
-// An allocator that is not gpumem's has none of these.
+// Defaults for allocators that are not gpumem's.
 namespace {
 status not_offered() { return {errc::unsupported, "this allocator does not offer that"}; }
 }  // namespace
@@ -459,7 +459,7 @@ status stand_for_all_work(allocator& of, stream_ref all) {
 bool free_behind_all_work(allocator& of, void* p) noexcept {
   return static_cast<pooled_allocator&>(of).free_behind_all_work(to_address(p));
 }
-void take_ahead_of_use(allocator& of) { static_cast<pooled_allocator&>(of).take_ahead(-1); }
+void preallocate_pools(allocator& of) { static_cast<pooled_allocator&>(of).preallocate(-1); }
 
 result<std::unique_ptr<allocator>> allocator::open(std::span<device* const> devices, const settings& with) {
   return without_exceptions([&]() -> result<std::unique_ptr<allocator>> {

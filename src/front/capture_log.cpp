@@ -80,7 +80,7 @@ void capture_log::released(graph_ref g) {
 std::function<void()> capture_log::on_gone(std::uint64_t token) {
   {
     const mutex_lock lock{mutex_};
-    left_.reserve(left_.size() + open_.size());  // `ended` is too late to find that the host has no memory
+    left_.reserve(left_.size() + open_.size());  // here, because `ended` must not fail
   }
   mail_->expect_one();
   return [mail = mail_, token] { mail->put(token); };

@@ -1,10 +1,10 @@
-// Which streams capture, as far as the program or the device has told, and what became of the graphs.
+// The known captures, and the graphs that they left.
 //
-// The program may tell (`capture_begin`, `capture_end`, `graph_release`). A device that reports captures is asked
-// besides, under `query` at each allocation: then nobody has to tell. Either way the graph itself is watched from the
-// first allocation inside the capture on, so that its blocks come back when it is destroyed. The driver says so from
-// a thread of its own, where nothing may be called: it leaves a token, and the next allocation reads it.
-// One lock, never held across a call into a pool or the device.
+// The program may announce captures (`capture_begin`, `capture_end`, `graph_release`). Under `query`, gpumem also asks
+// a device that reports captures at each allocation, so that the program need not. In both cases gpumem watches the
+// graph from the first allocation inside the capture on, so that its blocks come back when it is destroyed. The driver
+// reports that on its own thread, which must not call anything: the callback stores a token, and the next allocation
+// reads it. One lock, never held across a call into a pool or the device.
 #pragma once
 
 #include <atomic>
@@ -25,14 +25,14 @@ class pool;
 class capture_log {
  public:
   struct entry {
-    const device* on = nullptr;  ///< null where the program told, which names no device
+    const device* on = nullptr;  ///< null if the program announced it, which names no device
     stream_ref stream;
-    std::uint64_t capture = 0;  ///< the device's id of it; 0 where the program told
+    std::uint64_t capture = 0;  ///< the device's id; 0 if the program announced it
     std::uint64_t token = 0;
     bool watched = false;
     bool blocking = false;  ///< noticed on a blocking stream of the device's own context
-    /// Where it began, and the stream's key there: its end asks nobody, since the handle may be dead or another's by
-    /// then.
+    /// The pools in which it began, with the stream's keys. Its end must not use the handle, which may be dead or
+    /// reused by then.
     std::vector<std::pair<pool*, std::uint64_t>> in;
   };
 
@@ -43,43 +43,43 @@ class capture_log {
   void began(const device* on, stream_ref s, std::uint64_t capture, bool blocking,
              const std::vector<std::pair<pool*, std::uint64_t>>& in);
   [[nodiscard]] std::optional<entry> find(stream_ref s) const;
-  /// True until that one has ended.
+  /// True until the capture with this token has ended.
   [[nodiscard]] bool is_open(std::uint64_t token) const;
-  /// Those that were noticed on that device.
+  /// The open captures that gpumem noticed on this device.
   [[nodiscard]] std::vector<entry> noticed_on(const device& on) const;
-  /// The capture ended and left this graph.
+  /// Notes that the capture of `s` ended and left this graph.
   void ended(stream_ref s, graph_ref left) noexcept;
   void released(graph_ref g);
 
-  /// What to hand to `device::watch_graph`; `set_watched` once that has succeeded.
+  /// The callback for `device::watch_graph`. Call `set_watched` once that has succeeded.
   [[nodiscard]] std::function<void()> on_gone(std::uint64_t token);
   void set_watched(stream_ref s);
 
-  /// The graphs that are gone, for `graph_release`, and the streams whose capture must have ended with them.
+  /// Destroyed graphs, for `graph_release`, and captures that must have ended with them.
   struct gone {
     std::vector<graph_ref> graphs;
     std::vector<entry> still_open;
     std::size_t tokens = 0;
   };
   [[nodiscard]] gone find_gone() const;
-  /// What was found is dealt with; until then it is found again.
+  /// Removes what `find_gone` found, after it has been handled.
   void forget_gone(const gone& found) noexcept { mail_->forget(found.tokens); }
 
  private:
   class mailbox {
    public:
-    /// One more will come; it needs no memory then, since it comes where nobody could be told that there is none.
+    /// Reserves memory for one more token, because `put` cannot report a failure.
     void expect_one();
     void put(std::uint64_t token) noexcept;
     [[nodiscard]] std::vector<std::uint64_t> all() const;
-    /// The oldest ones.
+    /// Removes the oldest tokens.
     void forget(std::size_t tokens) noexcept;
     [[nodiscard]] bool any() const noexcept { return any_.load(std::memory_order_acquire); }
 
    private:
     mutable checked_mutex mutex_;
     std::vector<std::uint64_t> tokens_ GPUMEM_GUARDED_BY(mutex_);
-    std::size_t expected_ GPUMEM_GUARDED_BY(mutex_) = 0;  // in all that may still come, and those that came
+    std::size_t expected_ GPUMEM_GUARDED_BY(mutex_) = 0;  // capacity reserved for tokens, received or not
     std::atomic<bool> any_{false};
   };
   struct left_graph {
@@ -87,9 +87,10 @@ class capture_log {
     graph_ref graph;
   };
 
-  std::shared_ptr<mailbox> mail_ = std::make_shared<mailbox>();  // the driver may write when the allocator is gone
+  std::shared_ptr<mailbox> mail_ =
+      std::make_shared<mailbox>();  // shared: the driver may write after the allocator is gone
   mutable checked_mutex mutex_;
-  std::vector<entry> open_ GPUMEM_GUARDED_BY(mutex_);  // seldom more than one
+  std::vector<entry> open_ GPUMEM_GUARDED_BY(mutex_);  // rarely more than one
   std::vector<left_graph> left_ GPUMEM_GUARDED_BY(mutex_);
   std::uint64_t next_token_ GPUMEM_GUARDED_BY(mutex_) = 1;
   std::atomic<std::size_t> open_count_{0};

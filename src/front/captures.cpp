@@ -26,13 +26,13 @@ status usable(const device& on) {
   return {};
 }
 
-status at_each_that_knows(const std::vector<placed_pool>& pools, stream_ref s, const device* only,
+status at_each_that_knows(const std::vector<pool_slot>& pools, stream_ref s, const device* only,
                           const std::function<status(pool&, std::uint64_t key)>& call) {
   status unknown;
   bool known = false;
   const device* on = nullptr;
   result<std::uint64_t> key{std::uint64_t{0}};
-  for (const placed_pool& p : pools) {
+  for (const pool_slot& p : pools) {
     if (only != nullptr && p.on != only) continue;
     if (p.on != on) {  // a device's pools stand side by side
       on = p.on;
@@ -52,7 +52,7 @@ status at_each_that_knows(const std::vector<placed_pool>& pools, stream_ref s, c
 
 status captures::begin(stream_ref s) {
   const mutex_lock turn{turns_};
-  // One that was noticed on this handle and never ended is over: the program says that another one begins.
+  // The program begins a new capture, so an earlier one that was noticed on this handle has ended.
   if (const auto open = log_.find(s); open && open->on != nullptr) static_cast<void>(end_of(*open));
   return begin_and_note(s, nullptr, 0);
 }
@@ -69,7 +69,7 @@ status captures::release(graph_ref g) {
   return release_parts(g);
 }
 
-// Where the device is given, the capture has begun already.
+// If `on` is given, the capture has already begun on the device.
 result<captures::begun_in> captures::begin_on(stream_ref s, const device* on) {
   begun_in begun;
   begun.reserve(pools_.size());
@@ -83,23 +83,23 @@ result<captures::begun_in> captures::begin_on(stream_ref s, const device* on) {
   return ok;
 }
 
-// What has begun ends, and its empty graph with it.
+// Ends the begun captures and releases their empty graphs.
 void captures::free_to_cache(const begun_in& begun) {
   for (const auto& [p, key] : begun) {
     if (const result<std::uint64_t> graph = p->capture_end(key)) static_cast<void>(p->graph_release(*graph));
   }
 }
 
-// A pool of another device may have blocks that this one's streams use, and fences them by an event here.
+// Pools of other devices may hold blocks that this device's streams use, and would record their fences here.
 void captures::forbid_foreign_fences(const begun_in& capturing, bool yes) {
-  for (const placed_pool& p : pools_) {
+  for (const pool_slot& p : pools_) {
     if (std::ranges::find(capturing, p.it.get(), &begun_in::value_type::first) == capturing.end()) {
       p.it->forbid_foreign_fences(yes);
     }
   }
 }
 
-// Begins one and notes it; nowhere where the host has no memory to note it.
+// Begins a capture and notes it. If the host has no memory to note it, ends it again.
 status captures::begin_and_note(stream_ref s, device* on, std::uint64_t capture) {
   const result<begun_in> begun = begin_on(s, on);
   if (!begun) return begun.why();
@@ -141,7 +141,7 @@ result<graph_ref> captures::end_of(const capture_log::entry& open) {
   return left;
 }
 
-// Of a graph that has no parts yet: as one that was released.
+// The number of a new graph without parts, which reads as a released one.
 graph_ref captures::take_number() {
   const mutex_lock lock{graphs_mutex_};
   graphs_.emplace_back();
@@ -172,35 +172,34 @@ void captures::let_go_of_gone() {
     if (!log_.is_open(e.token)) continue;
     if (const result<graph_ref> left = end_of(e)) gone.graphs.push_back(*left);
   }
-  // The program may have released one itself, which is then refused here.
+  // Refused for graphs that the program has already released.
   for (const graph_ref g : gone.graphs) static_cast<void>(release(g));
   log_.forget_gone(gone);
 }
 
 namespace {
 
-/// As long as one exists, no pool of the device records a fence.
+/// While it exists, no pool of the device records a fence.
 class without_fences {
  public:
-  without_fences(const std::vector<placed_pool>& pools, const device& on) : pools_{pools}, on_{on} { forbid(true); }
+  without_fences(const std::vector<pool_slot>& pools, const device& on) : pools_{pools}, on_{on} { forbid(true); }
   ~without_fences() { forbid(false); }
   without_fences(const without_fences&) = delete;
   without_fences& operator=(const without_fences&) = delete;
 
  private:
   void forbid(bool yes) {
-    for (const placed_pool& p : pools_) {
+    for (const pool_slot& p : pools_) {
       if (p.on == &on_) p.it->forbid_fences(yes);
     }
   }
-  const std::vector<placed_pool>& pools_;
+  const std::vector<pool_slot>& pools_;
   const device& on_;
 };
 
 }  // namespace
 
-// What captures now is noted before anything else: from there on nothing is done that would spoil it, and only then is
-// let go of what has ended.
+// Notes a current capture first, so that releasing destroyed graphs does not invalidate it.
 status captures::follow(device& on, stream_ref s, bool asks) {
   if (asks) {
     const result<std::uint64_t> now = on.capture_id(s);
@@ -215,7 +214,7 @@ status captures::follow(device& on, stream_ref s, bool asks) {
   return {};
 }
 
-// `now` is what the stream captures; 0: nothing.
+// `now` is the id of the stream's current capture; 0 for none.
 status captures::notice(device& on, stream_ref s, std::uint64_t now) {
   {
     const mutex_lock turn{turns_};
@@ -232,8 +231,8 @@ status captures::notice(device& on, stream_ref s, std::uint64_t now) {
   return {};
 }
 
-// A stream that allocates nothing more never tells that its capture has ended, and its handle may be dead by then. For
-// blocking streams no handle is needed: the driver says of all of them together that none captures.
+// If a stream allocates nothing more, gpumem does not see its capture end, and cannot ask its handle, which may be
+// dead. For blocking streams no handle is needed: the driver tells whether any of them captures.
 void captures::end_blocking_ones_over(device& on) {
   std::vector<capture_log::entry> open = log_.noticed_on(on);
   std::erase_if(open, [](const capture_log::entry& e) { return !e.blocking; });
@@ -252,7 +251,7 @@ void captures::ended_on(device& on) {
   let_go_of_gone();
 }
 
-// A stream may capture anew since it was asked: what began after that is not ended.
+// Ends only captures that are still open: a stream may have begun a new one since it was asked.
 void captures::end_those(const std::vector<capture_log::entry>& over) {
   const mutex_lock turn{turns_};
   for (const capture_log::entry& e : over) {

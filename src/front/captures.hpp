@@ -1,7 +1,8 @@
-// Captures over every pool of a device: told by the program, or noticed where the device can be asked.
+// Captures over every pool of a device, announced by the program or noticed by asking the device.
 //
-// Under `query` a device that reports captures is asked at each allocation, so that nobody has to tell. The graph is
-// watched from the first allocation inside the capture on, and its blocks come back when it is destroyed.
+// Under `query`, gpumem asks a device that reports captures at each allocation, so that the program need not announce
+// them. It watches the graph from the first allocation inside the capture on; the graph's blocks come back when it is
+// destroyed.
 #pragma once
 
 #include <memory>
@@ -14,40 +15,40 @@
 
 namespace gpumem {
 
-/// A logical device: its pool, and the device that the pool is on.
-struct placed_pool {
+/// A logical device: its pool, and the device of the pool.
+struct pool_slot {
   std::unique_ptr<pool> it;
   device* on;
 };
 
-/// Asked before any lock is taken: in a forked child a lock may be one that nobody will ever release.
+/// Whether the device is usable. Call it before any lock: in a forked child a lock may stay locked for ever.
 status usable(const device& on);
 
-/// Calls each pool of every device that knows the stream (of `only`, where that is not null), until one fails. Fails,
-/// too, when no device knows it.
-status at_each_that_knows(const std::vector<placed_pool>& pools, stream_ref s, const device* only,
+/// Calls `call` for each pool of every device that knows the stream, or only of `only` if not null, until one fails.
+/// Also fails if no device knows the stream.
+status at_each_that_knows(const std::vector<pool_slot>& pools, stream_ref s, const device* only,
                           const std::function<status(pool&, std::uint64_t key)>& call);
 
 class captures {
  public:
   /// `pools` must outlive it, and grows only before the first call.
-  explicit captures(const std::vector<placed_pool>& pools) : pools_{pools} {}
+  explicit captures(const std::vector<pool_slot>& pools) : pools_{pools} {}
 
   status begin(stream_ref s);
   result<graph_ref> end(stream_ref s);
   status release(graph_ref g);
 
-  /// True where `follow` has something to do though the device is not to be asked.
+  /// True if `follow` has work to do even without asking the device.
   [[nodiscard]] bool busy() const noexcept { return log_.busy(); }
-  /// Before an allocation for `s`: takes note of a capture that began or ended since the last one, where the device is
-  /// to be asked (`asks`), watches the graph of one that is under way, and lets go of graphs that are gone.
+  /// Called before an allocation for `s`. With `asks`, asks the device and notes captures that began or ended since the
+  /// last allocation. Watches the graph of a capture under way and releases destroyed graphs.
   status follow(device& on, stream_ref s, bool asks);
-  /// The program has ended a capture on that device, where each stream that was noticed to capture still exists: asks
-  /// them.
+  /// Asks each stream of the device that was noticed to capture whether it still does, and ends the captures that are
+  /// over. The streams must exist.
   void ended_on(device& on);
 
  private:
-  /// A capture is one graph in every pool of the stream's device.
+  /// A capture's parts: one graph in every pool of the stream's device.
   struct graph_part {
     pool* in;
     std::uint64_t number;
@@ -66,9 +67,9 @@ class captures {
   status release_parts(graph_ref g);
   void let_go_of_gone();
 
-  const std::vector<placed_pool>& pools_;
+  const std::vector<pool_slot>& pools_;
   capture_log log_;
-  checked_mutex turns_;  // one thread at a time begins or ends what was noticed; before the pools' locks
+  checked_mutex turns_;  // serialises begin and end of noticed captures; taken before the pools' locks
   checked_mutex graphs_mutex_;
   std::vector<std::vector<graph_part>> graphs_
       GPUMEM_GUARDED_BY(graphs_mutex_);  // by graph_ref::id - 1; empty once released

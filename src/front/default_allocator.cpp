@@ -22,7 +22,7 @@ result<allocator*> open_default() {
   if (!with) return with.why();
   result<opened_devices> found = open_selected_devices(*with);
   if (!found) return found.why();
-  // Never closed: blocks may be freed, and streams used, until the process ends.
+  // Never closed, because static destructors may free blocks.
   static const auto* const devices = new opened_devices{*std::move(found)};
   result<std::unique_ptr<allocator>> made = allocator::open(devices->chosen, *with);
   if (!made) return made.why();

@@ -1,4 +1,4 @@
-// GPUMEM_DEVICES for a program that has its devices: which of them an allocator is opened over.
+// Applies GPUMEM_DEVICES inside a program: chooses the devices that an allocator is opened over.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,9 @@
 
 namespace gpumem {
 
-/// Of the devices that the driver shows, in the order of its ordinals, those that `with.devices` chooses. `usage` is
-/// asked only where what the cards are doing matters. A lease that `auto` takes is held until the process ends.
-/// Warnings are logged; with `with.verbose` also what was chosen, and why.
+/// Chooses by `with.devices` among the devices that the driver shows, in the order of its ordinals. Calls `usage` only
+/// if the choice depends on it. Holds a lease that `auto` takes until the process ends. Logs warnings, and with
+/// `with.verbose` the choice and its reasons.
 result<std::vector<device*>> selected_devices(std::span<device* const> visible, const settings& with,
                                               const std::function<result<std::vector<gpu_usage>>()>& usage);
 
@@ -22,8 +22,8 @@ struct opened_devices {
   std::vector<std::unique_ptr<device>> all;  ///< every GPU that the driver shows to this process, in its order
   std::vector<device*> chosen;
 };
-/// Opens the GPUs of this machine and chooses among them; takes no memory of them. `device_error` where there is no
-/// driver or no GPU.
+/// Opens the GPUs of this machine and chooses among them; takes none of their memory. `device_error` without a driver
+/// or GPU.
 result<opened_devices> open_selected_devices(const settings& with);
 
 }  // namespace gpumem

@@ -1,7 +1,7 @@
-// What is written when the process ends: GPUMEM_STATS and the rest of GPUMEM_TRACE.
+// Writes GPUMEM_STATS and the rest of GPUMEM_TRACE when the process ends.
 //
-// An allocator that is still there at exit is reported and then left alone: no driver call is made from here, the
-// driver may be gone already. Any thread.
+// Reports allocators that are still open at exit, and leaves them open. Makes no driver call, because the driver may
+// already be shut down. Any thread.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ namespace gpumem {
 void remember_at_exit(const void* who, std::function<void()> report);
 void forget_at_exit(const void* who);
 
-/// `target` is `exit` for a summary on stderr, else a file for JSON: `{"schema":1,"devices":[{...}]}`, in a job
-/// with `rank` and `local_rank`.
+/// Writes statistics: `target` is `exit` for a summary on stderr, else a file for JSON,
+/// `{"schema":1,"devices":[{...}]}`, in a job with `rank` and `local_rank`.
 status write_statistics(const std::string& target, std::span<const logical_device> devices,
                         std::span<const statistics> figures);
 

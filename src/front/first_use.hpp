@@ -1,17 +1,16 @@
-// First use under a policy that takes everything (`grab_all`): it takes every device of the allocator, as TensorFlow
-// does.
+// First use under a policy that takes everything (`grab_all`): takes every device of the allocator, as TensorFlow does.
 //
-// An allocator sees to that at its first request. Who serves a process with several allocators, one for each device,
-// tells the others by this.
+// An allocator does this at its first request. The preload library, which has one allocator per device, calls this for
+// its other allocators.
 #pragma once
 
 #include "gpumem/allocator.hpp"
 
 namespace gpumem {
 
-/// Each pool of `of`, which `allocator::open` made, whose policy takes everything does so now, if nothing has been
-/// allocated from the allocator yet. What cannot be taken is logged. Any thread; no lock may be held that an allocation
-/// takes.
-void take_ahead_of_use(allocator& of);
+/// Takes the memory of each pool of `of` whose policy takes everything, unless the allocator has already allocated.
+/// `of` comes from `allocator::open`. Logs memory that cannot be taken. Any thread; the caller must not hold a lock
+/// that an allocation takes.
+void preallocate_pools(allocator& of);
 
 }  // namespace gpumem

@@ -1,4 +1,5 @@
-// What the inline functions of an allocator call: the thread's cache first, then `do_allocate` and `do_deallocate`.
+// The out-of-line part of the allocator's inline functions: tries the thread's cache, then `do_allocate` and
+// `do_deallocate`.
 #include <utility>
 
 #include "gpumem/allocator.hpp"
@@ -15,7 +16,7 @@ void* allocator::try_cache(std::size_t bytes, stream_ref stream, int device) noe
   return to_pointer(latest.of->allocate(*latest.cache, stream, bytes));
 }
 
-bool allocator::free_to_cache(void* p, const release* stated) noexcept {
+bool allocator::free_to_cache(void* p, const free_args* stated) noexcept {
   const latest_cache& latest = latest_cache_of_thread;
   if (latest.allocator != number_ || (stated != nullptr && stated->device)) return false;
   return latest.of->free(*latest.cache, to_address(p), stated);
@@ -37,7 +38,7 @@ result<void*> allocator::allocate_or_report(const request& r, oom_report* report
   return p;
 }
 
-void allocator::deallocate_or_log(void* p, const release& stated) noexcept {
+void allocator::deallocate_or_log(void* p, const free_args& stated) noexcept {
   const status freed = without_exceptions([&] { return do_deallocate(p, stated); });
   if (!freed) log_if_possible([&] { return "refused free: " + freed.message(); });
 }

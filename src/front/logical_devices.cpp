@@ -26,7 +26,7 @@ std::string device_text(const device_info& info) {
   return fmt::format("device {} ({}) has {}", info.ordinal, info.name, format_bytes(info.total_bytes));
 }
 
-/// What one pool, or the sum of all, may hold, checked against the device.
+/// The limit of one pool, or of all together, checked against the device.
 result<std::uint64_t> resolved(const byte_limit& limit, std::string_view variable, std::uint64_t total,
                                std::uint64_t free, const device_info& info) {
   const std::uint64_t bytes = limit.resolve(total, free);
@@ -54,7 +54,7 @@ result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& 
   return memory.free_bytes - reserve;
 }
 
-/// A line that is no news the second time.
+/// Logs a line only the first time.
 void log_once(const std::string& line) {
   static checked_mutex mutex;
   static auto* const said = new std::set<std::string>;
@@ -65,7 +65,7 @@ void log_once(const std::string& line) {
   log_line(line);
 }
 
-/// The group's budget on this device, common to all pools on it.
+/// The group's budget on this device, shared by all its pools.
 result<std::shared_ptr<group_ledger>> join_group(const settings& with, const device_info& info, std::uint64_t free) {
   std::optional<std::uint64_t> limit;
   if (with.group_limit) {
@@ -203,7 +203,7 @@ void log_settings_without_effect(std::span<device* const> devices, const setting
     return with.source(option) == setting_source::environment;
   };
   std::vector<int> ordinals;
-  bool everything = false;  // a policy that leaves a reserve serves some device without a limit
+  bool everything = false;  // a policy that leaves a reserve serves a device without a limit
   for (const device* d : devices) {
     const settings own = with.for_device(d->info().ordinal);
     ordinals.push_back(d->info().ordinal);

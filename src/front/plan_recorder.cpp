@@ -17,13 +17,13 @@ namespace gpumem {
 
 result<std::unique_ptr<allocation_recorder>> plan_recorder::open(std::string path, writes when, std::size_t most,
                                                                  stream_reuse reuse) {
-  // Tried now, not when the program has ended.
+  // Fails now rather than at the end of the program.
   const std::filesystem::path folder = std::filesystem::path{path}.parent_path();
   if (::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
     return status{errc::bad_setting,
                   fmt::format("GPUMEM_PLAN={}: cannot be written: {}", printable(path), std::strerror(errno))};
   }
-  // The program may go to another folder.
+  // The program may change its folder.
   std::error_code why;
   std::string place = std::filesystem::absolute(path, why).string();
   return std::unique_ptr<allocation_recorder>{
@@ -51,7 +51,7 @@ void plan_recorder::allocated(address at, std::uint64_t requested_bytes, stream_
     ops_.push_back({.bytes = requested_bytes, .block = next_block_, .stream = stream, .free = false});
     blocks_[at] = next_block_++;
   } catch (const std::exception&) {
-    full_ = true;  // no memory: the plan is of what came before
+    full_ = true;  // no memory: the plan covers the requests so far
   }
 }
 
@@ -67,10 +67,10 @@ void plan_recorder::freed(address at, std::uint64_t requested_bytes, stream_ref 
   }
 }
 
-// The plan that was followed, where another one would be no better.
+// Whether the plan that was followed stays, because a new one would be no better.
 bool plan_recorder::stays(const statistics& at_end, const std::vector<plan::recorded_op>& ops) const {
   const std::uint64_t requests = at_end.plan_placements + at_end.plan_departures;
-  if (requests == 0) return false;  // there was none
+  if (requests == 0) return false;  // there was no plan
   if (at_end.plan_departures <= requests / requests_a_departure) return true;
   const result<plan::step_plan> there = plan::read_plan(path_);
   const bool same = there && plan::is_plan_of(*there, ops).ok();
@@ -80,7 +80,7 @@ bool plan_recorder::stays(const statistics& at_end, const std::vector<plan::reco
 }
 
 status plan_recorder::finish(const std::function<statistics()>& at_end) {
-  std::vector<plan::recorded_op> ops;  // placed without the lock: other threads may go on for as long
+  std::vector<plan::recorded_op> ops;  // placed without the lock, so that other threads can continue
   {
     const mutex_lock lock{mutex_};
     finished_ = true;

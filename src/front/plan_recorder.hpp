@@ -1,7 +1,7 @@
-/// The policies `planned:record` and `planned:renew`: what the program asks for, made into a plan when it ends.
+/// Records the requests under `planned:record` and `planned:renew`, and makes a plan of them when the program ends.
 ///
-/// Any thread; one mutex. 16 bytes are kept for each allocation and each free, for so many of them; then recording
-/// ends, and the plan is of what came before.
+/// Any thread; one mutex. Keeps 16 bytes per allocation and per free, up to a limit; then recording stops, and the plan
+/// covers the requests so far.
 #pragma once
 
 #include <chrono>
@@ -19,26 +19,26 @@ namespace gpumem {
 
 class plan_recorder final : public allocation_recorder {
  public:
-  /// When the plan is written, besides that something has to be allocated.
+  /// When to write the plan. A run without allocations never writes one.
   enum class writes : std::uint8_t {
     always,          ///< `planned:record`
-    where_departed,  ///< `planned:renew`: there was none, or it was not followed closely and is of other requests
+    where_departed,  ///< `planned:renew`: there was no plan, or the run departed from it and a new plan would differ
   };
-  static constexpr std::size_t most_ops = std::size_t{1} << 26;  ///< of one run that is for this: 1 GiB of them
-  static constexpr std::size_t most_ops_of_each_run = std::size_t{1} << 22;  ///< where every run is recorded: 64 MiB
-  /// A plan is followed closely where at most one request in so many departs from it.
+  static constexpr std::size_t most_ops = std::size_t{1} << 26;              ///< for a run made for recording: 1 GiB
+  static constexpr std::size_t most_ops_of_each_run = std::size_t{1} << 22;  ///< if every run is recorded: 64 MiB
+  /// A run follows its plan closely if at most one request in this many departs from it.
   static constexpr std::uint64_t requests_a_departure = 100;
-  /// How long the end of the program may wait for its plan.
+  /// The longest time that the end of the program may wait for the plan.
   static constexpr std::chrono::milliseconds time_limit{10'000};
 
-  /// The plan will be written to `path`; `bad_setting` where it cannot be.
+  /// Records for a plan at `path`; `bad_setting` if it cannot be written.
   static result<std::unique_ptr<allocation_recorder>> open(std::string path, writes when, std::size_t most,
                                                            stream_reuse reuse = stream_reuse::poll);
 
   void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
   void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
   status flush() override { return {}; }
-  /// Makes the plan and writes it; once.
+  /// Makes and writes the plan, once.
   status finish(const std::function<statistics()>& at_end) override;
 
  private:
@@ -55,7 +55,7 @@ class plan_recorder final : public allocation_recorder {
   const stream_reuse reuse_;
   checked_mutex mutex_;
   std::vector<plan::recorded_op> ops_ GPUMEM_GUARDED_BY(mutex_);
-  std::unordered_map<address, std::uint32_t> blocks_ GPUMEM_GUARDED_BY(mutex_);  ///< live ones, numbered
+  std::unordered_map<address, std::uint32_t> blocks_ GPUMEM_GUARDED_BY(mutex_);  ///< live blocks and their numbers
   std::unordered_map<void*, std::uint16_t> streams_ GPUMEM_GUARDED_BY(mutex_);
   std::uint32_t next_block_ GPUMEM_GUARDED_BY(mutex_) = 0;
   bool full_ GPUMEM_GUARDED_BY(mutex_) = false;

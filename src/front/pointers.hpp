@@ -1,4 +1,4 @@
-/// A program's pointers are the pools' addresses.
+/// Converts between a program's pointers and the pools' addresses.
 #pragma once
 
 #include <cstdint>

@@ -75,7 +75,7 @@ void publish_until_exit(std::function<std::vector<allocator*>()> allocators, con
         }
       });
   if (!made) return give_up(made.why());
-  static status_socket* serving = nullptr;  // one a process; it listens as long as there is one
+  static status_socket* serving = nullptr;  // one per process, for its whole life
   serving = made->release();
   remember_at_exit(serving, [at = serving] { at->leave(); });
 }

@@ -1,4 +1,4 @@
-// What `gpumem top` is told by a process that gpumem serves.
+// The figures of a process for `gpumem top`.
 #pragma once
 
 #include <functional>
@@ -10,12 +10,11 @@
 
 namespace gpumem {
 
-/// One line of JSON: the process, and a row for each logical device of each allocator, numbered through.
+/// One line of JSON: the process, and a row per logical device of each allocator, numbered consecutively.
 [[nodiscard]] std::string published_figures(std::span<const allocator* const> of, const settings& with);
 
-/// Answers with them until the process ends, in the shared folder, where GPUMEM_PUBLISH allows it. `allocators` is
-/// asked each time, from a thread of its own, which also trims them when somebody asks for that; what it names must
-/// outlive every other thread.
+/// Serves the figures on a socket in the shared folder until the process ends, if GPUMEM_PUBLISH allows it. A separate
+/// thread calls `allocators` for each query, and trims them on request. The allocators must outlive every other thread.
 void publish_until_exit(std::function<std::vector<allocator*>()> allocators, const settings& with);
 
 }  // namespace gpumem

@@ -1,4 +1,4 @@
-/// Which recorders a pool has: of its trace (GPUMEM_TRACE), and of its plan where its policy makes one.
+/// Creates a pool's recorders: of its trace (GPUMEM_TRACE), and of its plan if its policy records one.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace gpumem {
 
 using recorder_list = std::vector<std::unique_ptr<allocation_recorder>>;
 
-/// Each with a file of the pool's own, which `logical` numbers. `with` holds the device's own overrides.
-/// `bad_setting` where a file cannot be written.
+/// Each recorder has its own file, numbered by `logical`. `with` includes the device's overrides. `bad_setting` if a
+/// file cannot be written.
 result<recorder_list> open_recorders(const settings& with, const policy_entry& serves, int logical);
 
 }  // namespace gpumem

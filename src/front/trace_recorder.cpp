@@ -19,7 +19,7 @@ namespace {
 constexpr unsigned buffer_bytes = 1U << 18;
 constexpr std::size_t longest_path = 4096;
 
-/// From 1, in the order in which threads first recorded anything.
+/// The thread's number, from 1, in the order of the threads' first records.
 std::uint32_t thread_number() noexcept {
   static std::atomic<std::uint32_t> threads{0};
   thread_local const std::uint32_t number = threads.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -30,14 +30,14 @@ std::uint32_t thread_number() noexcept {
 
 result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& path) {
   errno = 0;
-  // Closed here where there is no host memory for the recorder that is to own it.
+  // Closes the file if there is no host memory for the recorder that would own it.
   std::unique_ptr<gzFile_s, int (*)(gzFile)> file{gzopen(path.c_str(), path.ends_with(".gz") ? "wb" : "wbT"), gzclose};
   if (!file) {
     const int code = errno != 0 ? errno : ENOMEM;  // zlib leaves errno alone when it is out of memory
     return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened for writing: {}",
                                                  printable(path, longest_path), std::strerror(code))};
   }
-  (void)gzbuffer(file.get(), buffer_bytes);  // refused only once something has been written
+  (void)gzbuffer(file.get(), buffer_bytes);  // fails only after a write
   std::unique_ptr<trace_recorder> recorder{new trace_recorder{path, file.get()}};
   (void)file.release();
   {
@@ -76,7 +76,7 @@ void trace_recorder::write_row(std::string_view action, address at, std::uint64_
   const mutex_lock lock{mutex_};
   if (!failed_.ok()) return;
   try {
-    const auto since = std::chrono::steady_clock::now() - opened_;  // under the lock, so that times never fall
+    const auto since = std::chrono::steady_clock::now() - opened_;  // under the lock, so that times never decrease
     const auto us = std::chrono::duration_cast<std::chrono::microseconds>(since).count();
     const auto s_whole = us / 1'000'000;
     std::array<char, 160> text;
@@ -87,13 +87,14 @@ void trace_recorder::write_row(std::string_view action, address at, std::uint64_
   } catch (const std::exception& e) {
     try {
       fail(e.what());
-    } catch (const std::exception&) {  // no memory to say it: without this row the rest would be wrong
+    } catch (
+        const std::exception&) {  // no memory for the message. Stops, because the rest would be wrong without this row
       failed_ = status::of_current_exception();
     }
   }
 }
 
-/// The default stream is 0, others are numbered in the order of their first appearance.
+/// The stream's number: 0 for the default stream, others in the order of their first appearance.
 std::uint32_t trace_recorder::stream_number(stream_ref s) {
   if (s.handle == nullptr) return 0;
   return streams_.try_emplace(s.handle, static_cast<std::uint32_t>(streams_.size() + 1)).first->second;
@@ -113,7 +114,7 @@ void trace_recorder::fail(std::string_view reason) {
   log_line(failed_.message());
 }
 
-/// Ends the gzip member; later rows begin another one, and readers take them as one stream.
+/// Ends the gzip member; later rows begin another one, and readers read them as one stream.
 status trace_recorder::flush() {
   const mutex_lock lock{mutex_};
   errno = 0;

@@ -1,7 +1,7 @@
-/// The recorder behind GPUMEM_TRACE: every allocation and free as a row of RMM's CSV log.
+/// Records GPUMEM_TRACE: every allocation and free as a row of RMM's CSV log.
 ///
-/// Any thread; one mutex around the row and the file. Rows stand in the order of the calls, so no row allocates a
-/// pointer that is live. A write error ends the recording; it is logged once and is what `flush` returns from then on.
+/// Any thread; one mutex guards the row and the file. Rows are in the order of the calls, so no row allocates a live
+/// pointer. A write error ends the recording; it is logged once, and `flush` returns it from then on.
 #pragma once
 
 #include <zlib.h>
@@ -22,13 +22,13 @@ namespace gpumem {
 
 class trace_recorder final : public allocation_recorder {
  public:
-  /// Creates or empties the file; a name that ends in `.gz` is compressed. `bad_setting` names path and reason.
+  /// Creates or truncates the file; compresses it if the name ends in `.gz`. `bad_setting` names path and reason.
   static result<std::unique_ptr<trace_recorder>> open(const std::string& path);
   ~trace_recorder() override;
 
   void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
   void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
-  /// Afterwards the file is whole and holds every row so far, compressed or not.
+  /// Completes the file with every row so far, compressed or not.
   status flush() override;
 
  private:
@@ -41,7 +41,7 @@ class trace_recorder final : public allocation_recorder {
   const std::string path_;
   const std::chrono::steady_clock::time_point opened_;
   checked_mutex mutex_;
-  gzFile file_ GPUMEM_GUARDED_BY(mutex_);  ///< zlib writes the plain form, too
+  gzFile file_ GPUMEM_GUARDED_BY(mutex_);  ///< zlib also writes plain files
   std::unordered_map<void*, std::uint32_t> streams_ GPUMEM_GUARDED_BY(mutex_);
   status failed_ GPUMEM_GUARDED_BY(mutex_);
 };

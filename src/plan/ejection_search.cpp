@@ -1,4 +1,4 @@
-/// One loop: take the first open buffer, find its cheapest spot, throw out what is there.
+/// One loop: take the first open buffer, find its cheapest spot, eject the buffers there.
 #include "ejection_search.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace gpumem::plan {
 namespace {
 
-/// Sums of weights differ by less than this where they are meant to be equal.
+/// The rounding error allowed between equal sums of weights.
 constexpr double same = 1e-9;
 
 std::vector<std::uint32_t> by_first_section(const sections& cut) {
@@ -103,7 +103,7 @@ void ejection_search::look_around(std::uint32_t i, std::uint64_t capacity) {
   spots_.erase(std::unique(spots_.begin(), spots_.end()), spots_.end());
 }
 
-/// What lies in the way of a spot: all that begins below its end, less all that ends at or below its begin.
+/// The cost of a spot: the weight of buffers that begin below its end, less that of buffers that end by its begin.
 ejection_search::spot ejection_search::cheapest(const buffer& which) {
   std::size_t begun = 0;
   std::size_t ended = 0;

@@ -1,9 +1,9 @@
-/// Local search below a given capacity: a buffer that fits nowhere takes the place where it throws out least, and what
-/// it threw out is placed anew.
+/// Local search for a placement within a capacity: a buffer that fits nowhere ejects the cheapest set of placed
+/// buffers, which are then placed again.
 ///
-/// Each time a buffer had to throw others out, its weight grows, so that those that are hard to place end up staying
-/// where they are (the weights of constraint solvers; the loop is an ejection chain). For some thousand buffers: it
-/// remembers all pairs that are alive together. Deterministic but for the budget's deadline. Not synchronised.
+/// Each ejection increases the weight of the ejecting buffer, so that buffers that are hard to place end up staying (an
+/// ejection chain with the weights of constraint solvers). For some thousand buffers, because it stores all pairs that
+/// are alive together. Deterministic except for the budget's deadline. Not synchronised.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace gpumem::plan {
 
-/// What a buffer weighs at first, and the number that starts the lots by which equally good places are drawn.
+/// A buffer's initial weight, and the seed for random choices among equally good places.
 struct ejection_rule {
   bool weigh_by_size = true;
   std::uint64_t lot = 0;
@@ -29,15 +29,15 @@ class ejection_search {
   /// Requires a checked problem; keeps a reference to it.
   ejection_search(const problem& buffers, const sections& cut);
 
-  /// How many pairs there would be to remember: 4 bytes each, twice.
+  /// The number of pairs to store; each takes 2 x 4 bytes.
   [[nodiscard]] static std::uint64_t pairs(const problem& buffers, const sections& cut);
 
-  /// True where every buffer found a place that ends at or below `capacity` within `most_steps`. Buffers with a lower
-  /// `rank` (by buffer) are placed first.
+  /// True if every buffer was placed within `capacity` in at most `most_steps`. Buffers with a lower `rank` (by buffer)
+  /// are placed first.
   bool run(std::uint64_t capacity, const std::vector<std::uint32_t>& rank, ejection_rule by, std::uint64_t most_steps,
            search_budget& budget);
 
-  /// After a `run` that was true.
+  /// Requires a `run` that returned true.
   [[nodiscard]] const placement& offsets() const noexcept { return at_; }
 
  private:
@@ -55,9 +55,9 @@ class ejection_search {
   placement at_;
   std::vector<char> placed_;
   std::vector<double> weight_;
-  std::vector<weighed> begins_;  ///< of the placed neighbours of the buffer in hand
+  std::vector<weighed> begins_;  ///< of the placed neighbours of the current buffer
   std::vector<weighed> ends_;
-  std::vector<std::uint64_t> spots_;  ///< where it could go: against a neighbour, the floor or the ceiling
+  std::vector<std::uint64_t> spots_;  ///< candidate places: against a neighbour, the floor or the ceiling
   std::mt19937_64 lot_;
 };
 

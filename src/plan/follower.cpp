@@ -1,4 +1,4 @@
-/// Where the same few requests stand at several places of a plan, the next one from where it is counts.
+/// If the same few requests occur several times in a plan, the next occurrence after the current position counts.
 #include "follower.hpp"
 
 #include <algorithm>

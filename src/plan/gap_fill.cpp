@@ -1,4 +1,4 @@
-/// A buffer meets those that are alive in its first section, and those that start in a later one of its own.
+/// A buffer conflicts with those alive in its first section and with those that start in a later section of it.
 #include "gap_fill.hpp"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ void gap_fill::collect(section_range over, const placement& at) {
 }
 
 std::uint64_t gap_fill::gap_for(const buffer& which, fit by) const {
-  std::uint64_t end = 0;  // of what is taken so far, from the floor up
+  std::uint64_t end = 0;  // of the taken ranges so far, from the floor up
   std::uint64_t best = 0;
   std::uint64_t tightest = UINT64_MAX;
   for (const auto& [from, to] : taken_) {

@@ -1,6 +1,6 @@
-/// Places buffers one by one, each into the lowest gap (or the tightest) that the ones placed before leave it.
+/// Places buffers one by one, each into the lowest (or tightest) gap between those already placed.
 ///
-/// Fast enough for 10^5 buffers: what is in the way is found by a tree over the sections, so a placement costs
+/// Fast enough for 10^5 buffers: a tree over the sections finds the buffers in the way, so a placement costs
 /// O(live log live). Not synchronised.
 #pragma once
 
@@ -20,8 +20,8 @@ class gap_fill {
   /// Keeps references to both, which must outlive it.
   gap_fill(const problem& buffers, const sections& cut);
 
-  /// Places the buffers of `order` one after another. `given` holds offsets of those that `fixed` lists, which stay as
-  /// they are; no buffer is in both lists.
+  /// Places the buffers of `order` in turn. The buffers in `fixed` keep their offsets in `given`. No buffer is in both
+  /// lists.
   [[nodiscard]] placement place(const std::vector<std::uint32_t>& order, fit which, const placement& given = {},
                                 const std::vector<std::uint32_t>& fixed = {});
 
@@ -37,7 +37,7 @@ class gap_fill {
   std::size_t leaves_ = 1;
   std::vector<std::vector<std::uint32_t>> covering_;  ///< by node of the tree: buffers alive in all of its sections
   std::vector<std::vector<std::uint32_t>> starting_;  ///< by section
-  std::vector<range> taken_;                          ///< of what is alive together with the buffer in hand
+  std::vector<range> taken_;                          ///< by buffers that are alive together with the current one
 };
 
 }  // namespace gpumem::plan

@@ -12,10 +12,10 @@
 namespace gpumem::plan {
 namespace {
 
-/// Windows: from the first moment to the last at which this share of the peak load is alive. The shortest first, whose
-/// problems are the smallest; the last is all of the time.
+/// Windows: from the first to the last moment with this share of the peak load. The shortest windows, with the smallest
+/// problems, come first; the last window is the whole time.
 constexpr std::array<double, 5> busy_shares{0.95, 0.9, 0.75, 0.5, 0};
-/// Buffers below these shares of the peak load are left out, but for those alive at the peak.
+/// Buffers below these shares of the peak load are left out, except those alive at the peak.
 constexpr std::array<double, 6> size_shares{0.02, 0.005, 0.002, 0.0005, 0.0001, 0};
 constexpr std::size_t most_searched = 600;  // buffers
 
@@ -23,7 +23,7 @@ std::uint64_t share_of(std::uint64_t bytes, double share) {
   return static_cast<std::uint64_t>(share * static_cast<double>(bytes));
 }
 
-/// Some of the buffers, none longer than the window, and the bytes of those that were alive all through it.
+/// Some of the buffers, cut to the window, and the bytes of those alive throughout it.
 struct relaxed {
   problem rest;
   std::uint64_t on_the_floor = 0;
@@ -38,7 +38,7 @@ relaxed cut_to(const problem& buffers, const window& of, const load& peak, std::
     each.lower = std::max(each.lower, of.lower);
     each.upper = std::min(each.upper, of.upper);
     if (each.lower >= each.upper) continue;
-    // What lies above must be able to fall by its size.
+    // The buffers above must be able to drop by its size.
     if (each.lower == of.lower && each.upper == of.upper && each.size % alignment == 0) {
       out.on_the_floor += each.size;
     } else if (each.size >= least_size || at_peak) {
@@ -55,8 +55,9 @@ std::uint64_t proven_of(const problem& buffers, height_range known, unsigned eff
   const sections cut = cut_into_sections(buffers);
   const std::uint64_t peak = round_up(peak_load(buffers).bytes, unit);
   std::uint64_t proven = peak > known.bound ? peak : 0;
-  std::uint64_t low = std::max(round_down(known.bound, unit), peak);  // impossible: then a unit above it is proven
-  // Where nothing is left between the two, that height is looked at all the same: a proof leads a whole unit further.
+  std::uint64_t low =
+      std::max(round_down(known.bound, unit), peak);  // if this is impossible, a unit above it is proven
+  // Checks this height even if nothing is left in between: a proof raises the bound by a whole unit.
   std::uint64_t possible = std::max(round_down(known.height, unit), low + unit);
   while (low < possible && !budget.spent()) {
     const std::uint64_t target = low + round_down((possible - low) / 2, unit);
@@ -90,7 +91,7 @@ proven_height raised_bound(const problem& buffers, height_range known, unsigned 
       if (best.bytes >= known.height || budget.spent()) return best;
       const relaxed some = cut_to(buffers, now, peak, share_of(peak.bytes, share));
       if (some.rest.size() > most_searched) break;
-      if (some.rest.size() == searched) continue;  // nothing, or nothing that the level above did not have
+      if (some.rest.size() == searched) continue;  // no buffers, or the same as at the level above
       searched = some.rest.size();
       const std::uint64_t floor = some.on_the_floor;
       const std::uint64_t below = best.bytes > floor ? best.bytes - floor : 0;

@@ -1,9 +1,10 @@
-/// How high a placement has to be at least: by proof, above the peak load.
+/// Proven lower bounds of a placement's height, above the peak load.
 ///
-/// Exhaustive search for a placement of some of the buffers: where those find none, all do not. Buffers are left out
-/// that are small, or cut to a window of time, outside of which less is alive; neither needs more room for it. What is
-/// alive all through a window may be taken to lie on the floor: nothing ever lies in its place, so it can be taken out,
-/// what is above let fall, and put below the rest. It only adds its size, and the rest is a smaller problem.
+/// The proof is an exhaustive search over some of the buffers: if they have no placement, all of them have none. The
+/// search leaves out small buffers, or cuts buffers to a window of time; neither can increase the needed height. A
+/// buffer that is alive throughout a window may be assumed to lie on the floor: no other buffer ever uses its place, so
+/// removing it, dropping the buffers above it, and reinserting it at the bottom gives a placement of the same height.
+/// It only adds its size, and the rest is a smaller problem.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +14,19 @@
 
 namespace gpumem::plan {
 
-/// What is proven already, and how far a proof could lead.
+/// The known bounds: what is proven, and the best placement so far.
 struct height_range {
   std::uint64_t bound = 0;   ///< no placement is lower
-  std::uint64_t height = 0;  ///< there is one as low as this, or no more is asked
+  std::uint64_t height = 0;  ///< a placement of this height exists, or a higher bound is not needed
 };
 
 struct proven_height {
   std::uint64_t bytes = 0;
-  window during;  ///< the buffers alive in it are the proof; empty where nothing was proven beyond what was known
+  window during;  ///< the buffers alive in it are the proof; empty if nothing new was proven
 };
 
-/// `known.bound`, or more. Searches longer with each `effort`; the same call gives the same answer unless the budget's
-/// deadline cuts it short. Requires a checked problem.
+/// A bound of at least `known.bound`. A higher `effort` searches longer. Deterministic unless the budget's deadline
+/// cuts it short. Requires a checked problem.
 [[nodiscard]] proven_height raised_bound(const problem& buffers, height_range known, unsigned effort,
                                          search_budget& budget);
 

@@ -10,8 +10,7 @@ namespace {
 
 using key = std::array<double, 3>;
 
-/// Highest value over a range of sections, without walking the range: most buffers of a long trace are many sections
-/// long.
+/// The highest value in a range of sections, in constant time, because most buffers of a long trace span many sections.
 class range_max {
  public:
   explicit range_max(const std::vector<double>& values) {

@@ -1,4 +1,4 @@
-/// Orders in which to place buffers: what each solver tries before anything cleverer.
+/// Orders in which solvers place buffers.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 namespace gpumem::plan {
 
 enum class order_by : std::uint8_t {
-  peak_then_lifetime,  ///< the highest load that a buffer is part of, then lifetime
+  peak_then_lifetime,  ///< the highest load during a buffer's lifetime, then lifetime
   size,
   peak_then_size,
   area,  ///< size times lifetime
   lifetime,
   peak_then_area,
-  failures,           ///< where a search failed most
-  summed_failures,    ///< the same, over the lifetime
+  failures,           ///< failures of a search in the buffer's sections
+  summed_failures,    ///< the same, summed over the lifetime
   failures_and_size,  ///< that times size
 };
 inline constexpr int order_count = 9;
@@ -28,7 +28,7 @@ inline constexpr int plain_order_count = 6;
 [[nodiscard]] std::vector<std::uint32_t> ordered(const problem& buffers, const sections& cut, order_by by,
                                                  const std::vector<double>& failures = {});
 
-/// The place of each buffer in an order.
+/// The position of each buffer in an order.
 [[nodiscard]] std::vector<std::uint32_t> rank_of(const std::vector<std::uint32_t>& order);
 
 }  // namespace gpumem::plan

@@ -71,7 +71,7 @@ packing_search::outcome packing_search::run(const std::vector<std::uint32_t>& ra
   nodes_left_ = most_nodes;
   budget_ = &budget;
   stopped_ = false;
-  for (double& each : failures_) each *= 0.5;  // what failed in earlier runs counts less and less
+  for (double& each : failures_) each *= 0.5;  // failures of earlier runs decay
   trail_.clear();
   placed_.assign(items_.size(), 0);
   values_.assign(2 * section_count_ + items_.size(), 0);
@@ -111,7 +111,7 @@ bool packing_search::out_of_budget(std::size_t open_items) {
   return stopped_;
 }
 
-/// True leaves a complete placement of `open` behind; false leaves everything as it was.
+/// On success leaves a complete placement of `open`; on failure restores the state.
 bool packing_search::descend(const part& open) {
   if (open.items.empty()) return true;
   if (std::vector<part> parts = split(open); parts.size() > 1) return descend_parts(parts);
@@ -129,7 +129,7 @@ bool packing_search::descend(const part& open) {
   return false;
 }
 
-/// Parts that no open item connects, or nothing where there is only one.
+/// Parts that no open item connects; empty if there is only one.
 std::vector<packing_search::part> packing_search::split(const part& open) const {
   const index first = open.range.first;
   std::vector<int> crossing(open.range.last - first + 1);  // by boundary below a section, as differences
@@ -149,11 +149,11 @@ std::vector<packing_search::part> packing_search::split(const part& open) const 
   if (parts.size() == 1) return {};
   for (const index i : open.items) parts[part_of[items_[i].range.first - first]].items.push_back(i);
   std::erase_if(parts, [](const part& each) { return each.items.empty(); });
-  if (parts.size() == 1) parts.push_back({});  // smaller in time: worth a step
+  if (parts.size() == 1) parts.push_back({});  // smaller in time, which is worth a step
   return parts;
 }
 
-/// The part that fails most comes first, since one that is impossible makes the others pointless.
+/// The part with the most failures comes first, because an impossible part decides the whole.
 bool packing_search::descend_parts(std::vector<part>& parts) {
   const auto worst = [&](const part& each) {
     double most = 0;
@@ -173,7 +173,7 @@ bool packing_search::descend_parts(std::vector<part>& parts) {
   return true;
 }
 
-/// Raises floors and resting places to what follows from them, until nothing changes; false where the node is dead.
+/// Propagates floors and resting places until nothing changes; false if the node is dead.
 bool packing_search::tighten(const part& open) {
   for (bool again = true; again;) {
     if (!weigh(open) || !raise_floors(open, again)) return false;
@@ -181,10 +181,10 @@ bool packing_search::tighten(const part& open) {
   return true;
 }
 
-/// An item may be next (all open items around it will lie above it) only if none of those would fit below it, and if it
-/// does not waste more than the slack of any of its sections. Any other rests, in the end, on one that may be next. But
-/// what would fit below it may be kept out of there, by one that it does not meet: bold pruning does without the few
-/// placements where that is so, exact pruning leaves such an item its resting place.
+/// An item may be next (all open items around it will lie above it) only if none of them would fit below it, and if it
+/// wastes no more than the slack of each of its sections. Every other item finally rests on one that may be next. An
+/// item that would fit below may still be kept out by a third one. Bold pruning ignores these few placements; exact
+/// pruning keeps the item's resting place.
 bool packing_search::weigh(const part& open) {
   for (index s = open.range.first; s < open.range.last; ++s) {
     lowest_[s] = first_top_[s] = second_top_[s] = none;
@@ -221,9 +221,9 @@ bool packing_search::weigh(const part& open) {
   return settle_waiting(open);
 }
 
-/// Where the items that cannot be next lie at least: on top of one that can be, or on such a one.
+/// The lowest possible places of items that cannot be next: on an item that can, or on another that cannot.
 bool packing_search::settle_waiting(const part& open) {
-  std::vector<units>& least_top = second_top_;  // has served its purpose
+  std::vector<units>& least_top = second_top_;  // reuses the storage
   std::fill(least_top.begin() + open.range.first, least_top.begin() + open.range.last, none);
   for (const index i : open.items) {
     if (least_[i] == none) continue;
@@ -284,8 +284,8 @@ std::uint64_t packing_search::key_of(const part& open) const {
   return key == 0 ? 1 : key;
 }
 
-/// A section whose next item, if it is none that may be next, lies higher than the floor. The one with the lowest floor
-/// always is such: nothing fits below it.
+/// A section in which an item that may not be next lies above the floor. The section with the lowest floor always
+/// qualifies, because nothing fits below it.
 packing_search::index packing_search::choose(const part& open) const {
   std::vector<char> blocked(open.range.last - open.range.first);
   for (const index i : open.items) {
@@ -335,7 +335,7 @@ packing_search::index packing_search::choose(const part& open) const {
   return best;
 }
 
-/// Every way to go on in `section`: each item that may be next in it, then that none of them is.
+/// The branches at `section`: each item that may be next, then none of them.
 bool packing_search::descend_choices(const part& open, index section) {
   std::vector<index> next;
   units slipping = none;
@@ -392,7 +392,7 @@ bool packing_search::place(const part& open, index i) {
   return false;
 }
 
-/// Where the lowest open item of `section` lies at least, given that something outside of it lies below that item.
+/// The lowest possible place of the lowest open item of `section` if an item outside the section lies below it.
 packing_search::units packing_search::next_level(index section) const {
   units level = none;
   for (const index i : covering_[section]) {
@@ -406,7 +406,7 @@ packing_search::units packing_search::next_level(index section) const {
   return level;
 }
 
-/// `slipping` is where the lowest of those rests that may not be next since another would fit below it.
+/// `slipping` is the lowest resting place of the items that another item would fit below.
 bool packing_search::raise(const part& open, index section, units slipping) {
   const units level = std::min(next_level(section), slipping);
   if (level == none || level + open_load(section) > capacity_) {

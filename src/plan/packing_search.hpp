@@ -1,11 +1,10 @@
-/// Exhaustive search for a placement below a given capacity, with pruning; for problems of some hundred buffers.
-/// Bold pruning finds most; exact pruning searches more nodes, and where it finds nothing there is nothing.
+/// Exhaustive search for a placement within a capacity, with pruning; for problems of some hundred buffers. Bold
+/// pruning finds most placements. Exact pruning searches more nodes, and if it finds none, there is none.
 ///
-/// Only canonical placements are looked at: each buffer rests on the floor or on another one, as if it had fallen. A
-/// node of the search picks a section of time and asks which buffer comes next in it; all that is known about a node is
-/// how high each section is filled, so nodes that failed are remembered by that and never searched again, by whichever
-/// order they are reached. Parts of time that no open buffer connects are solved one by one. The same calls in the same
-/// order do the same work: only the deadline depends on a clock. Not synchronised.
+/// The search considers only canonical placements, in which each buffer rests on the floor or on another buffer. A node
+/// picks a section of time and chooses the next buffer in it. The fill heights of the sections identify a node, so
+/// failed nodes are remembered by them and never searched again, whatever the order that leads there. Periods of time
+/// that no open buffer connects are solved separately. Deterministic except for the deadline. Not synchronised.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +19,23 @@ namespace gpumem::plan {
 class packing_search {
  public:
   enum class pruning : std::uint8_t { bold, exact };
-  /// `exhausted`: nothing in all that bold pruning leaves; `impossible`: nothing at all.
+  /// `exhausted`: no placement among those that bold pruning leaves; `impossible`: no placement at all.
   enum class outcome : std::uint8_t { found, exhausted, impossible, gave_up };
-  /// Which section is branched on: the one with the fewest choices; these weighed by its slack; and by its failures,
-  /// too; the one with the lowest floor; one that the first item lies in, by resting place and rank.
+  /// The section to branch on, in this order: fewest choices; choices weighted by slack; also weighted by failures;
+  /// lowest floor; a section of the first item, by resting place and rank.
   enum class rule : std::uint8_t { fewest_choices, least_slack, most_failures, lowest_floor, first_item };
   static constexpr int rule_count = 5;
 
   /// Requires a checked problem with `may_fit(buffers, capacity)`; keeps references to neither.
   packing_search(const problem& buffers, const sections& cut, std::uint64_t capacity, pruning how);
 
-  /// Tries for `most_nodes` nodes; buffers with a lower `rank` (by buffer) come first where there is a choice. What one
-  /// run learns serves the next.
+  /// Searches at most `most_nodes` nodes, trying buffers with a lower `rank` (by buffer) first. Later runs use what
+  /// earlier ones learned.
   outcome run(const std::vector<std::uint32_t>& rank, rule by, std::uint64_t most_nodes, search_budget& budget);
 
-  /// After `found`.
+  /// Requires a run that returned `found`.
   [[nodiscard]] placement offsets() const;
-  /// How often each section was what proved a node to be dead, of late.
+  /// How often each section recently proved a node to be dead.
   [[nodiscard]] const std::vector<double>& failures() const noexcept { return failures_; }
 
  private:
@@ -47,7 +46,7 @@ class packing_search {
     units size;
     units alignment;
   };
-  /// Open buffers, and the sections that they lie in.
+  /// Open buffers and their sections.
   struct part {
     std::vector<index> items;
     section_range range;
@@ -82,29 +81,29 @@ class packing_search {
   units capacity_ = 0;
   std::size_t section_count_ = 0;
   std::vector<item> items_;
-  std::vector<std::vector<index>> neighbours_;  ///< by item: those that are alive at some time with it
+  std::vector<std::vector<index>> neighbours_;  ///< by item: items that overlap it in time
   std::vector<std::vector<index>> covering_;    ///< by section
   std::vector<units> initial_load_;
 
-  /// What is undone on the way back: for each section its floor and the bytes still to be placed in it, for each open
-  /// item where it would come to rest now.
+  /// The state to undo on backtracking: each section's floor and bytes still to place, and each open item's current
+  /// resting place.
   std::vector<units> values_;
   std::vector<std::pair<std::uint32_t, units>> trail_;
   std::vector<char> placed_;
   std::vector<units> offset_;
 
-  /// Of the node in hand: valid until the search descends.
-  std::vector<units> lowest_;        ///< by section: the lowest that any open item in it can lie
-  std::vector<units> first_top_;     ///< by section: the lowest end of an open item, were it placed now
-  std::vector<index> first_top_of_;  ///< whose that is
-  std::vector<units> second_top_;    ///< the next
+  /// Of the current node; valid until the search descends.
+  std::vector<units> lowest_;        ///< by section: the lowest possible place of any open item
+  std::vector<units> first_top_;     ///< by section: the lowest end of an open item if placed now
+  std::vector<index> first_top_of_;  ///< the item of `first_top_`
+  std::vector<units> second_top_;    ///< the second lowest end
   std::vector<index> choices_;       ///< by section: items that may be next
-  std::vector<units> least_;         ///< by item: where it lies at least
-  std::vector<char> slips_below_;    ///< by item: another one would fit below it
-  std::vector<index> waiting_;       ///< those that cannot be next
+  std::vector<units> least_;         ///< by item: its lowest possible place
+  std::vector<char> slips_below_;    ///< by item: another item would fit below it
+  std::vector<index> waiting_;       ///< items that cannot be next
   std::vector<char> may_be_next_;    ///< by item
 
-  std::vector<std::uint64_t> dead_;  ///< keys of failed nodes; each has one place in it, and the latest stays
+  std::vector<std::uint64_t> dead_;  ///< keys of failed nodes, direct-mapped; the latest one stays
   std::vector<double> failures_;
   std::vector<std::uint32_t> rank_;
   rule rule_ = rule::fewest_choices;

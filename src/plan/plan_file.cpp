@@ -1,4 +1,4 @@
-/// One pass over the lines; nothing is believed before the checksum at the end agrees.
+/// One pass over the lines, after the checksum at the end has been verified.
 #include "plan_file.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ std::uint64_t checksum(std::string_view text) {
 
 status damaged(const std::string& why) { return {errc::corrupt, "damaged plan: " + why}; }
 
-/// Takes words off the front of a text whose checksum is right, so that what is missing is another writer's mistake.
+/// Reads words of a text with a valid checksum, so that missing words are the writer's error.
 class reader {
  public:
   explicit reader(std::string_view text) : rest_{text} {}
@@ -134,7 +134,7 @@ result<step_plan> read_plan(const std::string& path) {
 
 status write_plan(const std::string& path, const step_plan& made) {
   const std::string text = plan_text(made);
-  // Several programs may end together, perhaps of one number in different containers, and each writes all of its own.
+  // A unique temporary name: several programs may end together, even with the same pid in different containers.
   const std::string beside = fmt::format("{}.{:08x}.part", path, std::random_device{}());
   std::FILE* const file = std::fopen(beside.c_str(), "wbx");
   if (file == nullptr) return {errc::invalid_argument, fmt::format("{}: {}", path, std::strerror(errno))};

@@ -1,8 +1,8 @@
-/// A plan as a file: lines of text with a version, a fingerprint of what it was made for, and a checksum.
+/// The file format of plans: text lines with a version, a fingerprint of the planned requests, and a checksum.
 ///
 ///   gpumem plan 1
 ///   granule 512
-///   fingerprint <16 hex digits>          over sizes, streams and where it repeats
+///   fingerprint <16 hex digits>          of sizes, streams and repeat_from
 ///   repeat_from <index of an allocation>
 ///   height <bytes>
 ///   peak <bytes>
@@ -21,16 +21,16 @@ namespace gpumem::plan {
 
 [[nodiscard]] std::string plan_text(const step_plan& made);
 
-/// `corrupt` says what is damaged; `unsupported` that another version or granule wrote it.
+/// `corrupt` names the damage; `unsupported` another version or granule.
 [[nodiscard]] result<step_plan> parse_plan(std::string_view text);
 
-/// The same of a file, whose name stands before the reason.
+/// The same for a file; messages begin with its name.
 [[nodiscard]] result<step_plan> read_plan(const std::string& path);
 
-/// Written beside the place and then renamed, so that a reader sees all of it or the file before.
+/// Writes a temporary file and renames it, so that readers see the complete new file or the old one.
 [[nodiscard]] status write_plan(const std::string& path, const step_plan& made);
 
-/// `invalid_argument` where the plan was made for another sequence of requests than this recording's step.
+/// `invalid_argument` if the plan is for another sequence of requests than this recording's step.
 [[nodiscard]] status is_plan_of(const step_plan& made, const std::vector<recorded_op>& recorded);
 
 }  // namespace gpumem::plan

@@ -18,7 +18,7 @@ status bad(const buffer& which, std::string_view reason) {
   return {errc::invalid_argument, fmt::format("buffer {}: {}", which.id, reason)};
 }
 
-/// Calls `seen` with each stretch of time between the first and the last moment, in order, and the bytes alive in it.
+/// Calls `seen` with each interval between the first and the last moment, in order, and the bytes alive in it.
 template <typename Seen>
 void for_each_load(const problem& buffers, Seen seen) {
   std::vector<std::pair<std::uint64_t, std::uint32_t>> starts;

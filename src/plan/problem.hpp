@@ -1,9 +1,9 @@
-/// A static placement problem: buffers with known lifetimes, to be given offsets such that no two that are alive at the
-/// same time share a byte. Also known as dynamic storage allocation; two-dimensional packing with fixed columns.
+/// A static placement problem: assign offsets to buffers with known lifetimes, so that buffers that are alive at the
+/// same time share no byte. Also known as dynamic storage allocation, or two-dimensional packing with fixed columns.
 ///
-/// Times are half-open and may be any numbers (event indices, cycles); only their order counts. Nothing here knows a
-/// device. Invariant of a checked problem: every buffer has lower < upper, size > 0, an alignment that is a power of
-/// two, an id of its own, and all sizes rounded up to their alignment sum to at most 2^62.
+/// Times are half-open intervals of any numbers (event indices, cycles); only their order counts. Invariant of a
+/// checked problem: every buffer has lower < upper, size > 0, a power of two as alignment, and a unique id; all sizes,
+/// rounded up to their alignment, sum to at most 2^62.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace gpumem::plan {
 
 struct buffer {
   std::uint64_t id = 0;
-  std::uint64_t lower = 0;  ///< first moment at which it is alive
-  std::uint64_t upper = 0;  ///< first moment at which it no longer is
+  std::uint64_t lower = 0;  ///< first moment of its life
+  std::uint64_t upper = 0;  ///< first moment after its life
   std::uint64_t size = 0;
   std::uint64_t alignment = 1;
 };
@@ -26,7 +26,7 @@ using problem = std::vector<buffer>;
 /// Offsets in the order of the problem's buffers.
 using placement = std::vector<std::uint64_t>;
 
-/// `invalid_argument` names the first buffer that breaks the invariant above.
+/// `invalid_argument` names the first buffer that violates the invariant above.
 [[nodiscard]] status check(const problem& buffers);
 
 struct load {
@@ -43,16 +43,16 @@ struct window {
   std::uint64_t upper = 0;
 };
 
-/// From the first moment to the last at which so many bytes are alive. Requires a checked problem that has such a
+/// From the first to the last moment with at least this many bytes alive. Requires a checked problem that has such a
 /// moment.
 [[nodiscard]] window busy_window(const problem& buffers, std::uint64_t bytes);
 
-/// Every placement can be let fall until each buffer rests on another one, so heights are sums of sizes and paddings:
-/// multiples of this.
+/// The unit of heights. In a placement where each buffer rests on another, heights are sums of sizes and paddings, and
+/// so multiples of this.
 [[nodiscard]] std::uint64_t height_unit(const problem& buffers);
 
-/// Ok where nothing speaks against `capacity`; `out_of_memory` names the buffer that alone is too large, or the moment
-/// at which more is alive.
+/// Ok if `capacity` may suffice; `out_of_memory` names a buffer that is too large on its own, or a moment at which more
+/// is alive.
 [[nodiscard]] status may_fit(const problem& buffers, std::uint64_t capacity);
 
 /// The end of the highest buffer.

@@ -1,4 +1,4 @@
-/// Numbers are read strictly: digits only, so a minus sign or a fraction is named and not rounded away.
+/// Numbers must be digits only, so a minus sign or a fraction is an error.
 #include "problem_file.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-/// A static problem from a file, in the format of the published benchmarks: `id,lower,upper,size`, one buffer a line.
+/// Reads a static problem in the format of the published benchmarks: `id,lower,upper,size`, one buffer per line.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace gpumem::plan {
 /// `corrupt` names line and reason. The header may hold the four columns in any order; others are ignored.
 [[nodiscard]] result<problem> parse_problem(std::string_view text);
 
-/// The same of a file, whose name stands before the reason; checked.
+/// The same for a file, checked; messages begin with its name.
 [[nodiscard]] result<problem> read_problem(const std::string& path);
 
-/// All of a file; `invalid_argument` where it cannot be read.
+/// The contents of a file; `invalid_argument` if it cannot be read.
 [[nodiscard]] result<std::string> read_text(const std::string& path);
 
 }  // namespace gpumem::plan

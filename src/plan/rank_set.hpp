@@ -1,5 +1,5 @@
-/// A set of small numbers that finds the next lower member in a fixed number of steps: bits in words of 64, and above
-/// each level one that says which of its words are not empty. Not synchronised.
+/// A set of small numbers that finds the next lower member in a fixed number of steps: a bitmap in words of 64, and
+/// above each level a bitmap of its nonempty words. Not synchronised.
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
-/// What a search may cost: time, steps, or both.
+/// The budget of a search: time, steps, or both.
 ///
-/// A step is about as much work everywhere: one buffer looked at. A search that only steps can end gives the same
-/// answer on every machine. Not synchronised.
+/// A step is one examined buffer, about the same work everywhere. A search limited only in steps gives the same answer
+/// on every machine. Not synchronised.
 #pragma once
 
 #include <chrono>

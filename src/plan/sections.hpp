@@ -1,8 +1,8 @@
-/// Time, cut into the fewest pieces that tell the same story: two buffers are alive together exactly if their ranges of
-/// sections overlap.
+/// Time, divided into the fewest sections such that two buffers are alive together exactly if their ranges of sections
+/// overlap.
 ///
-/// A new section begins where a buffer starts after another has ended: only there is the set of live buffers not
-/// contained in that of a neighbour (these sets are the maximal cliques of the interval graph).
+/// A new section begins where a buffer starts after another has ended. The sets of live buffers of the sections are the
+/// maximal cliques of the interval graph.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// The strategy; the searches themselves know nothing of each other.
+/// The strategy that combines the searches, which are independent of each other.
 #include "solve.hpp"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ using clock = std::chrono::steady_clock;
 /// Buffers below these shares of the peak load are left out of a search and filled in afterwards.
 constexpr std::array<double, 6> size_levels{0.02, 0.005, 0.002, 0.0005, 0.0001, 0};
 constexpr std::uint64_t most_pairs = 40'000'000;       // of the ejection search: 160 MB
-constexpr std::uint64_t work_of_orders = 600'000'000;  // pairs looked at by gap filling in all orders together
+constexpr std::uint64_t work_of_orders = 600'000'000;  // pairs examined by gap filling, over all orders
 constexpr std::size_t most_searched = 1600;            // buffers of the exhaustive search
 constexpr std::size_t few = 600;                       // up to here it tries every order and rule
 
@@ -48,7 +48,7 @@ class solver {
     for (unsigned effort = 0; !done(); ++effort) {
       if (with_.capacity != 0) {
         if (attempt(with_.capacity, effort) == outcome::impossible) return prove_above(with_.capacity, effort);
-        // Not at first, for most that fit are found then.
+        // Not at first: most feasible targets are found quickly.
         if (effort != 0 && !done() && proves_too_small(with_.capacity, effort)) return;
       } else if (!halve(effort)) {
         return;
@@ -91,8 +91,8 @@ class solver {
     }
   }
 
-  /// First what would be good enough, then one halving after another between the best height and what seems to be too
-  /// low; false where nothing is left to do.
+  /// Chooses the next target: first a height that is good enough, then by bisection between the best height and one
+  /// that seems too low. False if nothing is left to do.
   bool halve(unsigned effort) {
     std::uint64_t too_low = bound_ - unit_;
     bool first = true;
@@ -114,7 +114,7 @@ class solver {
     return height_ > bound_;
   }
 
-  /// What was found to be impossible is a bound. Which moments prove that, and how much more than that?
+  /// An impossible height is a bound. Finds the window that proves it, and tries to raise the bound.
   void prove_above(std::uint64_t impossible, unsigned effort) {
     raise_bound(raised_bound(buffers_, {bound_, height_}, effort, budget_));
     raise_bound({round_down(impossible, unit_) + unit_, busy_window(buffers_, 0)});
@@ -140,7 +140,7 @@ class solver {
       std::vector<std::uint32_t> rest;
       const auto least = static_cast<std::uint64_t>(share * static_cast<double>(peak_.bytes));
       for (std::uint32_t i = 0; i < buffers_.size(); ++i) (buffers_[i].size >= least ? which : rest).push_back(i);
-      if (which.size() == before) continue;  // nothing that the level above did not have
+      if (which.size() == before) continue;  // the same buffers as at the level above
       before = which.size();
       budget_.took(buffers_.size());  // to cut them into sections
       for (const std::uint32_t i : which) large.push_back(buffers_[i]);
@@ -156,7 +156,7 @@ class solver {
     if (ejection_search::pairs(large, cut) <= most_pairs) {
       ejection_search search{large, cut};
       const std::vector<std::uint32_t> rank = rank_of(ordered(large, cut, order_by::peak_then_lifetime));
-      // It finds a placement soon or not at all: many short searches do better than a long one.
+      // It finds a placement soon or not at all, so many short searches beat a long one.
       const std::uint64_t steps = large.size() * 2 + (std::uint64_t{2000} << effort);
       for (unsigned lot = 0; lot < 2 * lots; ++lot) {
         if (budget_.spent()) return outcome::open;
@@ -176,10 +176,10 @@ class solver {
       packing_search search{large, cut, target, how};
       switch (exhaust(search, large, cut, effort)) {
         case packing_search::outcome::found:
-          // What is left over did not fit: the level below takes more in.
+          // The small buffers did not fit: the next level includes more of them.
           return complete(search.offsets(), which, rest, target) ? outcome::found : outcome::open;
         case packing_search::outcome::exhausted:
-          break;  // a proof, or what bold pruning lost
+          break;  // proven impossible, or lost by bold pruning
         case packing_search::outcome::impossible:
           return outcome::impossible;
         case packing_search::outcome::gave_up:
@@ -203,7 +203,7 @@ class solver {
     return packing_search::outcome::gave_up;
   }
 
-  /// Fills the small buffers in around the large ones; true where all of it ends at or below `target`.
+  /// Places the small buffers around the large ones; true if all end within `target`.
   bool complete(const placement& at, const std::vector<std::uint32_t>& which, const std::vector<std::uint32_t>& rest,
                 std::uint64_t target) {
     placement given(buffers_.size());

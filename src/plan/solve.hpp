@@ -1,10 +1,11 @@
-/// Solves a static placement problem: what is quick first, then what is thorough, for as long as it may take.
+/// Solves a static placement problem: quick methods first, then thorough ones, within a budget.
 ///
-/// 1 gap filling in several orders   2 for a given height, from the large buffers to all: ejection search, and
-/// exhaustive search where there are few enough   3 the height halved between what was reached and what is known to be
-/// too low. At any moment there is a whole placement; the lower bound rises from the peak load where the exhaustive
-/// search proves that some of the buffers need more (height_bound.hpp). The same problem gives the same answer unless
-/// the time limit cut it short.
+/// 1. Gap filling in several orders.
+/// 2. For a target height, from the large buffers to all: ejection search, and exhaustive search for few buffers.
+/// 3. Bisection of the target between the best height and the highest bound.
+///
+/// A complete placement exists at any moment. The lower bound starts at the peak load and rises when the exhaustive
+/// search proves that some buffers need more (height_bound.hpp). Deterministic unless the time limit cuts it short.
 #pragma once
 
 #include <chrono>
@@ -15,12 +16,12 @@
 namespace gpumem::plan {
 
 struct solve_options {
-  /// Stop at the first placement that ends at or below this; 0: as low as can be found.
+  /// Stops at the first placement within this capacity; 0: searches for the lowest one.
   std::uint64_t capacity = 0;
   std::chrono::milliseconds time_limit{50'000};
-  /// With a time limit that is never reached, the same answer on every machine.
+  /// If the time limit is never reached, the answer is the same on every machine.
   std::uint64_t most_steps = UINT64_MAX;
-  /// Without a capacity: how far above the peak load is good enough, as a share of it.
+  /// Without a capacity: the accepted distance above the peak load, as a share of it.
   double tolerance = 0.003;
 };
 
@@ -29,12 +30,12 @@ struct solution {
   std::uint64_t height = 0;
   load peak;
   std::uint64_t lower_bound = 0;  ///< no placement is lower
-  window proof;                   ///< the buffers alive in it prove that
+  window proof;                   ///< the buffers alive in it prove the bound
   std::chrono::microseconds took{0};
 };
 
-/// `invalid_argument` where `check` says so, `out_of_memory` where the capacity is proven to be too small. Otherwise a
-/// placement, which may end above the capacity when the time is up, or where `lower_bound` does: look at `height`.
+/// `invalid_argument` if `check` refuses, `out_of_memory` if the capacity is proven too small. Otherwise a placement,
+/// which may exceed the capacity if the time is up or `lower_bound` exceeds it: compare `height`.
 [[nodiscard]] result<solution> solve(const problem& buffers, const solve_options& with = {});
 
 }  // namespace gpumem::plan

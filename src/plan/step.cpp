@@ -13,7 +13,8 @@
 namespace gpumem::plan {
 namespace {
 
-/// For each place, how many elements from there on equal those from the end backwards (Gusfield's Z, reversed).
+/// For each position, the number of elements backwards from it that equal those backwards from the end (Gusfield's Z,
+/// reversed).
 std::vector<std::size_t> repeats(std::vector<std::uint64_t> of) {
   std::reverse(of.begin(), of.end());
   std::vector<std::size_t> z(of.size());
@@ -39,7 +40,7 @@ struct lifetime {
 result<std::vector<lifetime>> lifetimes_of(const std::vector<recorded_op>& recorded) {
   std::vector<lifetime> found;
   std::unordered_map<std::uint32_t, std::size_t> live;
-  std::unordered_map<std::uint16_t, std::uint16_t> streams;  // numbered anew, in order of first appearance
+  std::unordered_map<std::uint16_t, std::uint16_t> streams;  // renumbered in order of first appearance
   for (std::size_t time = 0; time < recorded.size(); ++time) {
     const recorded_op& op = recorded[time];
     if (!op.free) {
@@ -70,8 +71,8 @@ std::uint64_t request_key(const planned_allocation& what) { return (what.bytes <
 
 constexpr std::size_t most_periods = 4;
 
-/// How many periods make a step in which a block that is freed in a later one is gone before its successor comes: two
-/// for a pair of buffers that take turns.
+/// The number of periods per step needed so that a block freed in a later period is gone before its successor comes:
+/// two for a pair of alternating buffers.
 std::size_t periods_in_step(const std::vector<lifetime>& all, std::size_t period) {
   std::vector<std::uint64_t> times;
   for (const lifetime& each : all) times.push_back(each.lower);
@@ -85,7 +86,7 @@ std::size_t periods_in_step(const std::vector<lifetime>& all, std::size_t period
   return most;
 }
 
-/// Allocations [0, end) of the recording, of which those from `begin` on repeat.
+/// Allocations [0, end) of the recording; those from `begin` on repeat.
 problem step_problem(const std::vector<lifetime>& all, std::size_t begin, std::size_t end, std::uint64_t end_time) {
   problem buffers;
   for (std::size_t i = 0; i < end; ++i) {
@@ -99,16 +100,17 @@ problem step_problem(const std::vector<lifetime>& all, std::size_t begin, std::s
   return buffers;
 }
 
-/// How many places for the end of the step are looked at, evenly over a period.
+/// The number of tried ends of the step, spread evenly over a period.
 constexpr std::size_t ends_tried = 48;
-/// A step whose blocks need more than this much above the recording's peak, because some outlive it, is not used.
+/// A step is rejected if blocks that outlive it raise its need above the recording's peak by more than this factor.
 constexpr double most_above_peak = 1.001;
 
-/// How much higher a plan may be that shares no offset between streams. Of the recorded sweep's traces with several
-/// streams, 1.2 gives the highest mean utilization of 1.05, 1.1, 1.15, 1.2, 1.25, 1.3 and no bound.
+/// The accepted height of a plan with separate offsets per stream, relative to a shared one. On the recorded sweep's
+/// traces with several streams, 1.2 gives the highest mean utilization among 1.05, 1.1, 1.15, 1.2, 1.25, 1.3 and no
+/// bound.
 constexpr double most_above_shared = 1.2;
 
-/// As `with`, a share of its time and steps.
+/// `with`, with a share of its time and steps.
 solve_options share_of(const solve_options& with, double share) {
   solve_options out = with;
   out.time_limit =
@@ -119,7 +121,7 @@ solve_options share_of(const solve_options& with, double share) {
   return out;
 }
 
-/// The streams' blocks above each other, each stream's placed for itself. Requires `streams` > 1.
+/// Places each stream's blocks separately and stacks the results. Requires `streams` > 1.
 result<solution> solve_apart(const step& of, std::size_t streams, const solve_options& with) {
   solution all;
   all.offsets.resize(of.buffers.size());
@@ -182,9 +184,9 @@ result<step> step_of(const std::vector<recorded_op>& recorded) {
   step found;
   const std::uint64_t whole_end = recorded.size() + 1;
   found.buffers = step_problem(*all, 0, all->size(), whole_end);
-  std::size_t begin = period ? all->size() - *period : 0;  // of all of it, the last period may follow on itself
+  std::size_t begin = period ? all->size() - *period : 0;  // without a whole further period, the last one repeats
   if (period) {
-    // A step ends where a whole further one follows, so that its frees are known.
+    // The step is followed by a whole further one, so that its frees are known.
     const auto most = static_cast<std::uint64_t>(static_cast<double>(peak_load(found.buffers).bytes) * most_above_peak);
     const std::size_t last = all->size() - *period;
     const std::size_t room = std::min(*period, last - *period + 1);
@@ -225,7 +227,7 @@ result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solv
 std::vector<bool> changes_stream(const step_plan& of) {
   const std::vector<planned_allocation>& all = of.allocations;
   std::vector<bool> found(all.size());
-  std::map<std::uint64_t, std::size_t> latest;  // from each offset to the next key: who was placed there last
+  std::map<std::uint64_t, std::size_t> latest;  // range from each key to the next: the latest allocation placed there
   const std::size_t nobody = all.size();
   latest.emplace(0, nobody);
   const auto cut_at = [&](std::uint64_t offset) {

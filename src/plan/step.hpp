@@ -1,9 +1,8 @@
-/// From a recorded sequence of allocations and frees to a plan: which part of it repeats, and where each block goes.
+/// Converts a recorded sequence of allocations and frees into a plan: finds the repeating part and places each block.
 ///
-/// A program that repeats a step asks for the same sizes on the same streams in the same order. Where the second half
-/// of the sequence, or more, is periodic, the plan holds what came before them once (`prologue`), and one period that
-/// is entered again when it is through; otherwise the whole sequence is the step. What outlives the period keeps its
-/// place through all of it.
+/// A program that repeats a step asks for the same sizes on the same streams in the same order. If at least the second
+/// half of the sequence is periodic, the plan has the part before it (the prologue) once, and one period that repeats.
+/// Otherwise the whole sequence is the step. A block that outlives the period keeps its place throughout.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +18,11 @@ namespace gpumem::plan {
 /// Sizes of a plan are multiples of this.
 inline constexpr std::uint64_t granule_bytes = 512;
 
-/// One operation of a recording. Blocks are numbered by the caller; a number may be used again after its free.
+/// One operation of a recording. The caller numbers the blocks and may reuse a number after its free.
 struct recorded_op {
-  std::uint64_t bytes = 0;  ///< as requested; of an allocation
+  std::uint64_t bytes = 0;  ///< of an allocation, as requested
   std::uint32_t block = 0;
-  std::uint16_t stream = 0;  ///< any number that stands for it
+  std::uint16_t stream = 0;  ///< any number that identifies the stream
   bool free = false;
 };
 
@@ -38,13 +37,13 @@ struct planned_allocation {
 
 struct step_plan {
   std::vector<planned_allocation> allocations;
-  std::uint32_t repeat_from = 0;  ///< after the last allocation comes this one
+  std::uint32_t repeat_from = 0;  ///< the allocation that follows the last one
   std::uint64_t height_bytes = 0;
   std::uint64_t peak_bytes = 0;         ///< most that is live at once
   std::uint64_t lower_bound_bytes = 0;  ///< no placement of this plan's lifetimes is lower
 };
 
-/// The shortest period that holds at least twice, and for the last half of the sequence; nothing where there is none.
+/// The shortest period that occurs at least twice and covers the last half of the sequence; empty if there is none.
 /// O(n).
 [[nodiscard]] std::optional<std::size_t> period_of(const std::vector<std::uint64_t>& sequence);
 
@@ -55,20 +54,20 @@ struct step {
   std::uint32_t repeat_from = 0;
 };
 
-/// `invalid_argument` where there is no allocation, or a free of what is not live.
+/// `invalid_argument` for a recording without allocations, or with a free of a block that is not live.
 [[nodiscard]] result<step> step_of(const std::vector<recorded_op>& recorded);
 
-/// The whole way; solves within the given limits. Under `poll`, where memory that one stream freed may still be in use
-/// when another one's request comes, each stream's blocks get offsets of their own, unless that makes the plan more
+/// Makes a plan of a recording, within the given limits. Under `poll`, memory that one stream freed may still be in use
+/// when another stream requests memory, so each stream's blocks get separate offsets, unless that makes the plan more
 /// than a fifth higher. Otherwise streams share offsets.
 [[nodiscard]] result<step_plan> make_plan(const std::vector<recorded_op>& recorded, const solve_options& with,
                                           solution* solved = nullptr, stream_reuse reuse = stream_reuse::poll);
 
-/// By allocation: whether any of its memory goes to another stream next. The step that comes round again counts.
+/// By allocation: whether any of its memory next goes to another stream, including in the next repetition of the step.
 /// O(n log n).
 [[nodiscard]] std::vector<bool> changes_stream(const step_plan& of);
 
-/// A number that two plans for the same requests share: over sizes, streams, order and where it repeats.
+/// A hash of sizes, streams, order and repetition, equal for plans of the same requests.
 [[nodiscard]] std::uint64_t fingerprint(const std::vector<planned_allocation>& allocations, std::uint32_t repeat_from);
 
 }  // namespace gpumem::plan

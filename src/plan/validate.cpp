@@ -1,4 +1,4 @@
-/// The sweep: at each moment first what ends leaves, then what begins enters between its neighbours.
+/// The sweep: at each moment, first the ending buffers leave, then the beginning ones enter between their neighbours.
 #include "validate.hpp"
 
 #include <fmt/format.h>

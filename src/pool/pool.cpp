@@ -51,7 +51,7 @@ pool::~pool() {
   }
 }
 
-bool pool::free_to_cache(address at, const release& stated) noexcept {
+bool pool::free_to_cache(address at, const free_args& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   if (!stated.stream) return cache_.free_of_any_stream(at, stated);
   return streams_.key_is_known(*stated.stream) && cache_.free_by_key(at, streams_.known_key(*stated.stream), stated);
@@ -248,7 +248,7 @@ result<std::uint64_t> pool::key_of_stated(address at, stream_ref s) {
   return streams_.key_of(s);
 }
 
-status pool::release_block(address at, const release& stated) {
+status pool::release_block(address at, const free_args& stated) {
   std::uint64_t key = 0;
   if (stated.stream) {
     const result<std::uint64_t> k = key_of_stated(at, *stated.stream);

@@ -70,7 +70,7 @@ class pool final : private arena_below {
     return streams_.key_is_known(of) ? cache_.allocate_and_remember(of, streams_.known_key(of), requested) : 0;
   }
   /// Without the lock: true where this thread's cache took the block.
-  [[nodiscard]] bool free_to_cache(address at, const release& stated) noexcept;
+  [[nodiscard]] bool free_to_cache(address at, const free_args& stated) noexcept;
 
   /// From here on `all` stands for everything that the device is given: what is freed in its order is free for others
   /// when all of that is done. Once, before the first allocation.
@@ -85,7 +85,7 @@ class pool final : private arena_below {
   /// `at` is where the block begins, on success.
   status allocate(const request& r, std::uint64_t rounded, address* at, oom_slot* refusal);
   /// `unknown_pointer` where no block of this pool begins there.
-  status release_block(address at, const release& stated);
+  status release_block(address at, const free_args& stated);
   status record_use(address at, stream_ref s);
   /// What stands for the stream in the next three, the same in every pool of one device.
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const { return streams_.key_of(s); }

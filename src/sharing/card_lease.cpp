@@ -19,7 +19,7 @@ card_lease::~card_lease() {
 result<card_lease> card_lease::bind(const std::string& abstract_name) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
-  // sun_path[0] stays 0: an abstract name, which is no file.
+  // sun_path[0] stays 0, which makes the name abstract.
   if (abstract_name.size() + 1 > sizeof name.sun_path) {
     return status{errc::invalid_argument, fmt::format("no lease '{}': the name is too long", abstract_name)};
   }

@@ -1,10 +1,10 @@
-// A lease on a card: a short word between programs that start at the same moment, across users, that dies with its
+// A lease on a card: keeps programs that start at the same moment on different cards, across users, and ends with its
 // holder.
 //
-// It is an abstract Unix socket named after the card and a place on it; the kernel lets one process bind a name and
-// frees it with the last descriptor. A claim is one that is named after the card, the room and the process instead. It
-// orders programs that ask for one (`auto`), and locks nobody out of a card. Abstract names belong to a network
-// namespace: containers with one of their own do not see each other's leases.
+// A lease is an abstract Unix socket named after the card and a place on it. The kernel lets one process bind a name
+// and frees it with the last descriptor. A claim is such a socket named after the card, the room and the process.
+// Leases only order programs that ask for one (`auto`); they lock nobody out of a card. Abstract names belong to a
+// network namespace, so containers with their own do not see each other's leases.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace gpumem {
 
-/// A card's name without `GPU-` or `MIG-`: CUDA may call `GPU-x` what NVML calls `MIG-x`.
+/// A UUID without `GPU-` or `MIG-`, because CUDA's `GPU-x` may be NVML's `MIG-x`.
 [[nodiscard]] inline std::string_view bare_uuid(std::string_view uuid) {
   return uuid.starts_with("GPU-") || uuid.starts_with("MIG-") ? uuid.substr(4) : uuid;
 }
@@ -31,17 +31,17 @@ class card_lease {
   }
   ~card_lease();
 
-  /// Whoever has place 0 on a card is alone on it, as far as leases tell. `ok` and nothing held where somebody else has
-  /// the place; an error where there can be no lease at all.
+  /// Tries to take a place on a card. Place 0 means that no other lease holder uses the card. Returns an empty lease if
+  /// another process has the place, and an error if leases are impossible.
   static result<card_lease> take(std::string_view card_uuid, unsigned place);
-  /// Tells others that process `pid` was promised `bytes` of a card (`room_claims.hpp`); 0: nobody knows how much.
+  /// Claims `bytes` of a card for process `pid` (`room_claims.hpp`); 0 for an unknown amount.
   static result<card_lease> claim(std::string_view card_uuid, std::uint64_t bytes, int pid);
-  /// Held by the one program of the machine that is choosing; not held where another one is.
+  /// The lock of the one program of the machine that may choose cards; empty if another program holds it.
   static result<card_lease> choosing();
   [[nodiscard]] bool held() const noexcept { return socket_ >= 0; }
-  /// Keeps the lease for what this process becomes with `exec`, and for its children.
+  /// Keeps the lease across `exec` and for child processes.
   status keep_across_exec();
-  /// Nobody gives it back before the process ends.
+  /// Keeps the lease until the process ends.
   void keep_until_exit() noexcept { socket_ = -1; }
 
  private:

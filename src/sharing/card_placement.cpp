@@ -10,16 +10,16 @@
 namespace gpumem {
 namespace {
 
-constexpr unsigned most_on_a_card = 128;  // leases; beyond that nobody counts
+constexpr unsigned most_on_a_card = 128;  // leases; more are not counted
 
-/// A place on a card, and how many programs would be there already.
+/// A place on a card, and the number of programs already there.
 struct seat {
   std::size_t card;
   unsigned place;
   unsigned company;
 };
 
-/// Best first. A card without a lease that is in use has company all the same.
+/// Orders candidates best first. A card in use without a lease counts as having another program.
 std::vector<seat> seats(std::span<const card_state> visible) {
   std::vector<seat> all;
   for (std::size_t i = 0; i < visible.size(); ++i) {
@@ -52,7 +52,7 @@ class chooser {
         fmt::format("device {} is {} ({}): {}", out.cards.size() - 1, visible_[card].uuid, visible_[card].name, note));
   }
 
-  /// The best card that is not taken yet, with a lease where there can be one; false where none is left.
+  /// Takes the best remaining card, with a lease if possible; false if none is left.
   bool take_best() {
     const seat* best = nullptr;
     card_lease lease;
@@ -63,7 +63,7 @@ class chooser {
       break;
     }
     if (best == nullptr) return false;
-    // A place with nobody else may have become free since it was tried.
+    // An exclusive place may have become free since the last try.
     for (const seat& s : seats_) {
       if (s.company != 0 || best->company == 0) break;
       card_lease better;
@@ -81,7 +81,7 @@ class chooser {
   placement out;
 
  private:
-  /// Without leases every place can be had, which is said once.
+  /// If leases are impossible, takes places without them, and says so once.
   bool try_seat(const seat& s, card_lease& into) {
     result<card_lease> got = card_lease::take(visible_[s.card].uuid, s.place);
     if (!got) {
@@ -99,7 +99,7 @@ class chooser {
   std::vector<seat> seats_;
 };
 
-/// What one name means: the card, or what is wrong with it.
+/// The card for one name, or the error.
 struct looked_up {
   std::optional<std::size_t> card;
   std::string wrong;
@@ -148,7 +148,7 @@ result<placement> place_on_cards(const device_choice& asked, std::span<const car
         if (!found.card) missing.push_back(found.wrong);
         if (found.card) choose.take(*found.card, "named " + name);
       }
-      for (const std::string& wrong : missing) {  // when all that exist have their place
+      for (const std::string& wrong : missing) {  // after all existing cards are placed
         const bool replaced = choose.take_best();
         choose.out.warnings.push_back(fmt::format(
             "GPUMEM_DEVICES={}: {}: {}", asked.to_string(), wrong,

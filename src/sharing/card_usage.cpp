@@ -31,7 +31,7 @@ card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid) {
     }
     for (const gpu_instance& i : u.instances) {
       if (bare_uuid(i.uuid) != bare_uuid(uuid)) continue;
-      // Processes are listed by card; what an instance holds tells whether somebody is on it.
+      // NVML lists processes by card only, so used memory tells whether an instance is in use.
       constexpr std::uint64_t held_by_nobody = std::uint64_t{64} << 20;
       out.name = u.name + " (MIG)";
       out.total_bytes = i.total_bytes;

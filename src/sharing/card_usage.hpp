@@ -1,4 +1,4 @@
-// What NVML tells of the machine's cards, in the forms that visibility and placement work on.
+// Converts NVML's description of the machine's cards for visibility and placement.
 #pragma once
 
 #include <span>
@@ -13,8 +13,8 @@ namespace gpumem {
 
 [[nodiscard]] std::vector<card> cards_of(std::span<const gpu_usage> usage);
 
-/// The state of the card, or of the MIG instance, with this UUID; `known` is false where NVML has none of it. What CUDA
-/// calls `GPU-x` may be NVML's `MIG-x`: the prefix does not count.
+/// The state of the card or MIG instance with this UUID; `known` is false if NVML does not list it. Ignores the UUID's
+/// prefix, because CUDA's `GPU-x` may be NVML's `MIG-x`.
 [[nodiscard]] card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid);
 
 }  // namespace gpumem

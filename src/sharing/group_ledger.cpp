@@ -1,5 +1,5 @@
-// Locks: the byte at 0 of the file around every look at the rows, taken after the mutex that keeps this process's
-// threads apart; the byte 1 + i by the owner of row i, for as long as it lives.
+// Locks: byte 0 of the file for every access to the rows, taken after the mutex between this process's threads; byte
+// 1 + i by the owner of row i, for its whole life.
 #include "group_ledger.hpp"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ constexpr long lock_of(std::size_t row) noexcept { return 1 + static_cast<long>(
 
 struct ledger_row {
   std::atomic<std::uint64_t> bytes;
-  std::atomic<std::uint64_t> process;  // for people; who lives is known by the locks
+  std::atomic<std::uint64_t> process;  // informational; the locks tell which processes live
 };
 
 struct ledger_file {
@@ -54,8 +54,7 @@ status no_ledger(const std::string& path, const std::string& group, std::string_
           fmt::format("{}: {}; expected a ledger of group {}: remove the file when no member runs", path, why, group)};
 }
 
-/// The lock of the whole file. Whoever has it works for microseconds; a holder that was stopped is waited for, not for
-/// ever.
+/// The lock of the whole file. Holders keep it for microseconds. Waits for a stopped holder for a limited time.
 class file_guard {
  public:
   explicit file_guard(int fd) noexcept : fd_{fd} {
@@ -94,7 +93,7 @@ group_ledger::~group_ledger() {
     if (here() && row_ < most_members) map_->rows[row_].bytes = 0;
     ::munmap(map_, file_size);
   }
-  close_shared(std::move(file_));  // and with it the row's lock
+  close_shared(std::move(file_));  // releases the row's lock
 }
 
 result<std::shared_ptr<group_ledger>> group_ledger::join(const std::string& folder, const std::string& name,
@@ -126,7 +125,7 @@ status group_ledger::inspect(const std::string& folder, const std::string& name)
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator{folder, error}) {
     const std::string file = entry.path().filename().string();
-    // What follows the name is a device's UUID; another group's name may begin as this one's.
+    // A device's UUID follows the name. Another group's name may have this one as a prefix.
     if (!file.starts_with(beginning + "GPU-") && !file.starts_with(beginning + "MIG-")) continue;
     const result<owned_fd> opened = open_shared_file(entry.path().string(), false);
     if (!opened) return opened.why();
@@ -143,7 +142,7 @@ status group_ledger::inspect(const std::string& folder, const std::string& name)
   return {};
 }
 
-// Under the file's lock throughout, so that nobody sees a ledger that is half made.
+// Holds the file's lock throughout, so that no process sees an incomplete ledger.
 status group_ledger::open_or_make(std::optional<std::uint64_t> limit_bytes) {
   const auto damaged = [&](std::string_view why) { return no_ledger(path_, name_, why); };
   const file_guard guard{file_.get()};
@@ -161,7 +160,7 @@ status group_ledger::open_or_make(std::optional<std::uint64_t> limit_bytes) {
   } else if (static_cast<std::size_t>(s.st_size) != file_size) {
     return damaged(fmt::format("has {} bytes", s.st_size));
   }
-  // Mapped through a descriptor of its own: a mapping keeps its descriptor's locks alive, even in a fork.
+  // Mapped through a separate descriptor, because a mapping keeps its descriptor's locks alive, even in a fork.
   result<owned_fd> second = open_shared_file(path_, false);
   if (!second) return second.why();
   struct stat again {};
@@ -173,7 +172,7 @@ status group_ledger::open_or_make(std::optional<std::uint64_t> limit_bytes) {
   map_ = static_cast<ledger_file*>(at);
 
   const std::uint64_t magic = map_->magic;
-  if (magic == 0) {  // new, or its maker was killed before it was done
+  if (magic == 0) {  // new, or its creator was killed before it finished
     if (!limit_bytes) return {errc::bad_setting, fmt::format("GPUMEM_GROUP={}: needs GPUMEM_GROUP_LIMIT", name_)};
     std::memset(at, 0, file_size);
     map_->size = file_size;
@@ -207,7 +206,7 @@ bool group_ledger::here() const noexcept { return process_ == ::getpid(); }
 
 std::uint64_t group_ledger::limit() const noexcept { return map_->limit; }
 
-// What all rows hold; none where that cannot be. Requires the file's lock.
+// The sum of the rows; empty if it is impossible. Requires the file's lock.
 std::optional<std::uint64_t> group_ledger::sum(bool forget_dead) noexcept {
   const std::uint64_t most = map_->limit;
   std::uint64_t held = 0;
@@ -221,7 +220,7 @@ std::optional<std::uint64_t> group_ledger::sum(bool forget_dead) noexcept {
   return held;
 }
 
-// Requires the file's lock. The file may have been cut short by whoever else has it: a look at it would then be fatal.
+// Requires the file's lock. Checks the file's length first: reading a mapping of a truncated file is fatal.
 bool group_ledger::sound() noexcept {
   struct stat s {};
   const bool whole = ::fstat(file_.get(), &s) == 0 && s.st_nlink == 1 &&
@@ -249,7 +248,7 @@ bool group_ledger::reserve(std::uint64_t bytes) noexcept {
 void group_ledger::give_back(std::uint64_t bytes) noexcept {
   const mutex_lock threads{mutex_};
   if (!here()) return;
-  map_->rows[row_].bytes -= bytes;  // one word, and less than before: nobody can be misled
+  map_->rows[row_].bytes -= bytes;  // one atomic decrease: other processes never see too little
 }
 
 std::uint64_t group_ledger::left() noexcept {

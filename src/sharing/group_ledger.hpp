@@ -1,9 +1,8 @@
-// The budget that a group's processes share on one device: who holds how many bytes, in one file in shared memory.
+// The budget that a group's processes share on one device: a file in shared memory with one row of bytes per process.
 //
-// A member reserves before it asks the driver, in its own row and with the whole file locked, so that there is no
-// moment between the check and the act. The file has no total: what is held is the sum of the rows, so that a member
-// may be killed at any instruction. A row is its owner's as long as the kernel keeps the owner's lock on it; the row of
-// a dead owner counts as nothing. Any thread.
+// A member reserves in its own row before it asks the driver, with the whole file locked, so that check and reservation
+// are atomic. The file stores no total; the sum of the rows is the total, so a member may be killed at any instruction.
+// A row belongs to its owner while the kernel keeps the owner's lock on it. Rows of dead owners count as 0. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +15,9 @@
 
 namespace gpumem {
 
-struct ledger_file;  // its layout, in group_ledger.cpp
+struct ledger_file;  // the layout, in group_ledger.cpp
 
-/// As the budget of a pool sees it.
+/// The group's figures, for a pool's budget.
 class shared_budget {
  public:
   virtual ~shared_budget() = default;
@@ -29,12 +28,12 @@ class shared_budget {
 
 class group_ledger final : public shared_budget {
  public:
-  /// Joins group `name` on the device; the first member makes the ledger. Members must agree on the limit; one that
-  /// names none takes the others'. A process has one membership a group and device, however often it asks.
+  /// Joins group `name` on the device; the first member creates the ledger. Members must agree on the limit; a member
+  /// without one uses the others'. A process has one membership per group and device, however often it joins.
   static result<std::shared_ptr<group_ledger>> join(const std::string& folder, const std::string& name,
                                                     const std::string& device_uuid,
                                                     std::optional<std::uint64_t> limit_bytes);
-  /// `corrupt` where one of the group's ledgers, on whichever device, cannot be trusted. Joins nothing.
+  /// `corrupt` if one of the group's ledgers, on any device, cannot be trusted. Does not join.
   static status inspect(const std::string& folder, const std::string& name);
   group_ledger(std::string name, std::string path, owned_fd file);
   ~group_ledger() override;
@@ -43,12 +42,12 @@ class group_ledger final : public shared_budget {
 
   [[nodiscard]] bool reserve(std::uint64_t bytes) noexcept override;
   void give_back(std::uint64_t bytes) noexcept override;
-  /// What the group may still take, now.
+  /// The memory that the group may still take.
   [[nodiscard]] std::uint64_t left() noexcept override;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] std::uint64_t limit() const noexcept;
-  /// What all members hold.
+  /// The memory that all members hold.
   [[nodiscard]] std::uint64_t held() noexcept;
 
  private:
@@ -61,8 +60,8 @@ class group_ledger final : public shared_budget {
   std::string path_;
   owned_fd file_;
   ledger_file* map_ = nullptr;
-  std::size_t row_;  ///< past the last: none yet
-  int process_;      ///< a fork is no member
+  std::size_t row_;  ///< past the last row: none yet
+  int process_;      ///< a forked child is not a member
   checked_mutex mutex_;
   bool said_ GPUMEM_GUARDED_BY(mutex_) = false;
 };

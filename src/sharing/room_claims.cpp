@@ -15,12 +15,12 @@ namespace {
 constexpr std::string_view beginning = "@gpumem-room/";
 constexpr int most_generations = 64;
 
-/// 0 where there is none or it is not told.
+/// The parent's pid; 0 if there is none or it is unknown.
 int parent_of(int pid) {
   std::ifstream in{fmt::format("/proc/{}/stat", pid)};
   std::string line;
   std::getline(in, line);
-  const std::size_t name_end = line.rfind(')');  // pid (name) state ppid; the name may have anything in it
+  const std::size_t name_end = line.rfind(')');  // pid (name) state ppid; the name may contain any character
   if (name_end == std::string::npos) return 0;
   std::istringstream rest{line.substr(name_end + 1)};
   std::string state;
@@ -37,7 +37,7 @@ bool descends_from(int pid, int ancestor) {
   return false;
 }
 
-/// By the claim's program and its children.
+/// The memory used by the claim's program and its children.
 std::uint64_t used_by(const room_claim& claim, std::span<const gpu_usage> usage) {
   std::uint64_t bytes = 0;
   for (const gpu_usage& card : usage) {

@@ -1,7 +1,8 @@
-// Room on a card that programs were promised and need not use yet: what keeps two that wait for the same room apart.
+// Memory on a card that is promised to programs but not used yet, so that two programs that wait for the same room do
+// not both get it.
 //
-// A claim is an abstract Unix socket that its program holds, as a lease is; /proc/net/unix lists them for every user.
-// They are looked at and made by one program at a time (`card_lease::choosing`).
+// Like a lease, a claim is an abstract Unix socket that its program holds; /proc/net/unix lists them for every user.
+// One program at a time reads and creates claims (`card_lease::choosing`).
 #pragma once
 
 #include <cstdint>
@@ -15,18 +16,18 @@
 namespace gpumem {
 
 struct room_claim {
-  std::string uuid;         ///< bare
+  std::string uuid;         ///< without prefix
   std::uint64_t bytes = 0;  ///< 0: not known
   int pid = 0;
   std::uint64_t inode = 0;  ///< of the socket
 };
 
-/// All in this network namespace.
+/// All claims in this network namespace.
 [[nodiscard]] std::vector<room_claim> claims_now();
 
-/// Fills `claims` and `promised_bytes` of each card. What a claim's program, or a descendant of it, has in use is taken
-/// off; where NVML does not tell, nothing is, so that a card never looks emptier than it is. Claims of this process and
-/// of those it descends from do not count.
+/// Fills `claims` and `promised_bytes` of each card. Deducts the memory that a claim's program and its descendants use;
+/// if NVML does not report it, deducts nothing, so that a card never looks emptier than it is. Ignores claims of this
+/// process and its ancestors.
 void count_claims(std::span<card_state> cards, std::span<const room_claim> claims, std::span<const gpu_usage> usage);
 
 }  // namespace gpumem

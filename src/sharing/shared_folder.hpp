@@ -1,7 +1,7 @@
-// The folder in shared memory where the processes of one user meet, and files in it that can be trusted.
+// The folder in shared memory that the processes of one user share, and trusted files in it.
 //
-// It is the user's alone (0700), and so is every file (0600, a regular file, one link, no symlink followed): anything
-// else is refused before a byte of it is read.
+// The folder has mode 0700; every file has mode 0600, is a regular file with one link, and no symlink is followed.
+// Anything else is refused before a byte of it is read.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace gpumem {
 
-/// A descriptor that is closed with its owner.
+/// A file descriptor that its owner closes.
 class owned_fd {
  public:
   owned_fd() noexcept = default;
@@ -24,32 +24,32 @@ class owned_fd {
   }
   ~owned_fd();
   [[nodiscard]] int get() const noexcept { return fd_; }
-  /// Gives it up without closing it.
+  /// Releases the descriptor without closing it.
   [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
 
  private:
   int fd_ = -1;
 };
 
-/// GPUMEM_SHARED_FOLDER where `named` is not empty, else /dev/shm/gpumem-UID, else (where there is no /dev/shm)
-/// /tmp/gpumem-UID. Made where it does not exist; `bad_setting` where it is somebody else's or open to others.
+/// Opens or creates `named` (GPUMEM_SHARED_FOLDER), or if empty /dev/shm/gpumem-UID, or without /dev/shm
+/// /tmp/gpumem-UID. `bad_setting` if it belongs to another user or is open to others.
 result<std::string> shared_folder(const std::string& named);
 
-/// Opens a file of the folder for reading and writing, and makes it where `make` says so. `corrupt` where it is not
-/// what this process may trust.
+/// Opens a file of the folder for reading and writing, and with `make` creates it. `corrupt` if the file is not
+/// trusted.
 result<owned_fd> open_shared_file(const std::string& path, bool make);
 
-/// From here to `close_shared`, a fork closes its copy of the descriptor at once: what lives as long as a descriptor,
-/// locks and sockets, is then this process's alone.
+/// Until `close_shared`, a forked child closes its copy of the descriptor at once, so that locks and sockets end with
+/// this process.
 void keep_from_forks(int fd);
-/// Closes it, unless this is a fork in which that has happened.
+/// Closes the descriptor, unless this is a forked child that has already closed it.
 void close_shared(owned_fd fd);
 
-/// Locks one byte of an open file for this descriptor: the kernel unlocks it when the last process that has the
-/// descriptor ends. False where another descriptor has it.
+/// Locks one byte of a file for this descriptor. The kernel unlocks it when the last process with the descriptor ends.
+/// False if another descriptor holds the lock.
 bool lock_byte(int fd, long at) noexcept;
 void unlock_byte(int fd, long at) noexcept;
-/// Whether another descriptor has it.
+/// Whether another descriptor holds the lock.
 bool byte_locked(int fd, long at) noexcept;
 
 }  // namespace gpumem

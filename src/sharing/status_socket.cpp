@@ -22,7 +22,7 @@ constexpr std::string_view prefix = "served-";
 constexpr std::string_view suffix = ".sock";
 constexpr int waiting_askers = 8;
 constexpr std::string_view trim_word = "trim";
-constexpr std::chrono::milliseconds longest_request{50};  // of an asker that does not say that it has no request
+constexpr std::chrono::milliseconds longest_request{50};  // for a client that does not shut down its side
 constexpr std::size_t longest_answer = std::size_t{1} << 20;
 
 std::optional<sockaddr_un> address_of(const std::string& path) {
@@ -42,7 +42,7 @@ std::optional<int> pid_of(const std::string& file) {
   return error == std::errc{} && end == last && pid > 0 ? std::optional{pid} : std::nullopt;
 }
 
-/// Until the other side hangs up or the time is over; what came is whole only in the first case.
+/// Reads until the other side hangs up or the time is over; the text is complete only in the first case.
 std::optional<std::string> read_all(int fd, std::chrono::steady_clock::time_point until) {
   std::string out;
   for (;;) {
@@ -77,7 +77,7 @@ result<std::unique_ptr<status_socket>> status_socket::open(const std::string& fo
     close_shared(std::move(listening));
     return refused(std::strerror(error));
   };
-  ::unlink(path.c_str());  // of an earlier process with this pid
+  ::unlink(path.c_str());  // left by an earlier process with this pid
   if (::bind(listening.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) return failed();
   if (::chmod(path.c_str(), 0600) != 0 || ::listen(listening.get(), waiting_askers) != 0) return failed();
   return std::make_unique<status_socket>(path, std::move(listening), std::move(figures), std::move(trim));
@@ -90,7 +90,7 @@ status_socket::status_socket(std::string path, owned_fd listening, std::function
       figures_{std::move(figures)},
       trim_{std::move(trim)},
       process_{::getpid()} {
-  sigset_t all;  // the program's signals are not this thread's business
+  sigset_t all;  // the program's signals go to its own threads
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -100,7 +100,7 @@ status_socket::status_socket(std::string path, owned_fd listening, std::function
 
 status_socket::~status_socket() {
   leave();
-  if (process_ != ::getpid()) {  // a fork has no such thread
+  if (process_ != ::getpid()) {  // a forked child has no such thread
     new std::thread{std::move(thread_)};
     static_cast<void>(listening_.release());
     return;
@@ -155,12 +155,12 @@ std::vector<served_process> ask_served(const std::string& folder, std::chrono::m
     const auto until = std::chrono::steady_clock::now() + each;
     const owned_fd to{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     if (::connect(to.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) {
-      if (errno == ECONNREFUSED) ::unlink(file.path().c_str());  // nobody listens any more
-      if (errno != EAGAIN) continue;                             // too many ask at once
+      if (errno == ECONNREFUSED) ::unlink(file.path().c_str());  // its process has ended
+      if (errno != EAGAIN) continue;                             // EAGAIN: too many clients at once
       out.push_back({*pid, ""});
       continue;
     }
-    ::shutdown(to.get(), SHUT_WR);  // nothing is wanted but figures
+    ::shutdown(to.get(), SHUT_WR);  // an empty request asks for figures
     out.push_back({*pid, read_all(to.get(), until).value_or("")});
   }
   std::sort(out.begin(), out.end(), [](const served_process& a, const served_process& b) { return a.pid < b.pid; });

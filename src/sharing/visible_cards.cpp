@@ -24,7 +24,7 @@ entry_kind kind_of(std::string_view entry) {
   return entry.starts_with("MIG-") ? entry_kind::instance : entry_kind::ordinal;
 }
 
-/// What strtoul makes of it; none where it does not begin with a number, or the number is negative.
+/// Parses as strtoul does; empty if the text does not begin with a number, or the number is negative.
 std::optional<std::size_t> leading_number(std::string_view entry) {
   if (entry.starts_with('+')) entry.remove_prefix(1);
   std::size_t value = 0;
@@ -37,7 +37,7 @@ std::optional<std::size_t> leading_number(std::string_view entry) {
   return digits == 0 ? std::nullopt : std::optional{value};
 }
 
-/// A card, or an instance of one.
+/// A card, or an instance of a card.
 struct place {
   std::size_t card = 0;
   std::optional<std::size_t> instance;
@@ -48,7 +48,7 @@ const std::string& uuid_of(std::span<const card> cards, const place& p) {
   return p.instance ? cards[p.card].instances[*p.instance] : cards[p.card].uuid;
 }
 
-/// What an entry names, or why it names nothing.
+/// The card of an entry, or the reason why it names none.
 struct named {
   std::optional<place> found;
   std::string invalid;
@@ -80,10 +80,10 @@ named read_entry(std::span<const card> cards, std::string_view entry, entry_kind
   return {place{*number, std::nullopt}, ""};
 }
 
-/// The list as far as it counts.
+/// The valid part of the list.
 struct reading {
   std::vector<place> places;
-  std::string reason = "CUDA_VISIBLE_DEVICES does not name it";  ///< why anything else is hidden
+  std::string reason = "CUDA_VISIBLE_DEVICES does not name it";  ///< for cards that are not in the list
 };
 
 reading read_list(std::span<const card> cards, std::string_view list) {

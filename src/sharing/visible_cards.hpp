@@ -1,7 +1,8 @@
-// CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, as the driver reads them, over a list of cards: no GPU, no environment.
+// Applies CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER to a list of cards, by the driver's rules. Needs no GPU and reads
+// no environment.
 //
-// Where the driver can be asked, it is asked; this is for a program that must know before there is one (`gpumem run`),
-// and it says why a card is not there, which the driver does not.
+// If possible gpumem asks the driver. These rules serve `gpumem run` without a driver, and say why a card is hidden,
+// which the driver does not.
 #pragma once
 
 #include <cstddef>
@@ -18,28 +19,27 @@ struct card {
   std::string uuid;  ///< `GPU-...`
   std::string name;
   std::string pci_bus_id;
-  std::uint64_t cores_mhz = 0;         ///< how fast it is, roughly; 0: not known
-  bool mig = false;                    ///< only its instances can be used
+  std::uint64_t cores_mhz = 0;         ///< a rough measure of speed; 0: unknown
+  bool mig = false;                    ///< programs can use only its instances
   std::vector<std::string> instances;  ///< their UUIDs, `MIG-...`
 };
 
 struct visible_card {
   std::size_t card = 0;  ///< in the list of cards
-  std::string uuid;      ///< the card's, or its instance's
+  std::string uuid;      ///< of the card, or of its instance
   friend bool operator==(const visible_card&, const visible_card&) = default;
 };
 
 struct visibility {
   std::vector<visible_card> cards;  ///< by CUDA's ordinal
-  std::vector<std::string> hidden;  ///< a line a card (or instance) that is not there: which, and why
+  std::vector<std::string> hidden;  ///< one line per hidden card or instance, with the reason
 };
 
-/// Puts the cards into the order in which CUDA counts them. PCI_BUS_ID: by PCI address. Anything else, or nothing:
-/// fastest first, which only the driver knows for certain; here it is cores times clock, and the PCI address among
-/// equals.
+/// Sorts the cards into CUDA's order. PCI_BUS_ID: by PCI address. Anything else: fastest first, which only the driver
+/// knows exactly; here by cores times clock, then by PCI address.
 void order_cards(std::vector<card>& cards, const std::optional<std::string>& device_order);
 
-/// What the variable leaves of the cards, which are in CUDA's order; none: the variable is not set.
+/// The cards that the variable leaves, of `cards` in CUDA's order. None: it is not set.
 [[nodiscard]] visibility visible_cards(std::span<const card> cards, const std::optional<std::string>& variable);
 
 }  // namespace gpumem

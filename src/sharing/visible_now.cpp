@@ -25,7 +25,7 @@ std::optional<std::string> variable(const char* name) {
   return value != nullptr ? std::optional<std::string>{value} : std::nullopt;
 }
 
-/// What the child writes: `UUID name`, a line a device, and `.` at the end of a whole answer.
+/// The child's output: one line `UUID name` per device, and `.` at the end of a complete answer.
 std::string tell_devices() {
   const result<int> count = cuda_device_count();
   if (!count) return "";
@@ -38,8 +38,8 @@ std::string tell_devices() {
   return lines + ".\n";
 }
 
-/// In a child, so that neither the driver's descriptors nor its threads are the command's. None: no driver that
-/// answers.
+/// Asks the driver in a child process, so that the command inherits neither the driver's descriptors nor its threads.
+/// Empty if no driver answers.
 std::optional<std::vector<card_state>> ask_driver() {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) return std::nullopt;
@@ -92,8 +92,8 @@ status no_room(const std::vector<card_state>& cards) {
   return {errc::out_of_memory, text};
 }
 
-/// Nobody else looks at the claims or makes one while this is held. Not held where another program goes on choosing,
-/// which takes milliseconds unless it is stopped; an error where there are no sockets.
+/// Locks the reading and creation of claims. Empty if another program keeps the lock, which it holds for milliseconds
+/// unless it is stopped; an error if sockets are unavailable.
 result<card_lease> choose_alone() {
   constexpr int most_tries = 400;
   constexpr std::chrono::milliseconds between_tries{5};

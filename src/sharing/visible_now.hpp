@@ -1,4 +1,4 @@
-// The cards that a program started from here would see, in CUDA's order, and what they are doing; no context is made.
+// The cards that a program started from this process would see, in CUDA's order, and their use. Creates no context.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,30 @@ namespace gpumem {
 struct visible_now {
   std::vector<card_state> cards;    ///< by CUDA's ordinal
   std::vector<std::string> hidden;  ///< the others, and why
-  std::vector<gpu_usage> usage;     ///< as NVML told it of the machine's cards; empty where it does not
+  std::vector<gpu_usage> usage;     ///< NVML's figures for the machine's cards; empty without NVML
 };
 
-/// Who says which cards a program sees.
+/// The source of the list of visible cards.
 enum class visible_by : std::uint8_t {
-  driver,  ///< the driver where there is one, in a process that ends with its answer; otherwise the rule
-  rule,    ///< NVML's cards, with CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER applied here
+  driver,  ///< the driver, in a process that ends with its answer; without a driver, the rule
+  rule,    ///< NVML's cards, filtered by CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER
 };
 
-/// `unsupported` where neither can be asked.
+/// `unsupported` without driver and NVML.
 result<visible_now> cards_visible_now(visible_by whose);
 
-/// What a program is given as CUDA_VISIBLE_DEVICES so that it has what `with.devices` chooses.
+/// The CUDA_VISIBLE_DEVICES that gives a program the cards chosen by `with.devices`.
 struct chosen_cards {
-  std::string list;                ///< UUIDs, with ',' between them
-  std::vector<card_lease> leases;  ///< of `auto`, and claims, to be kept as long as the program runs
+  std::string list;                ///< UUIDs separated by `,`
+  std::vector<card_lease> leases;  ///< leases of `auto` and claims, to be kept while the program runs
 };
 
-/// Room that a program waits for: `with.limit` in bytes or as a share of a card, else a card that nobody uses.
+/// The room that a program waits for: `with.limit` in bytes or as a share of a card, else an unused card.
 [[nodiscard]] bool names_room(const settings& with) noexcept;
 
-/// Logs what was not done as it was asked for, and with `with.verbose` what was chosen and why. Requires
-/// `with.devices`. Claims what `with.limit` allows of each card. With `must_have_room`, `auto` chooses among the cards
-/// that have the room, and named ones must have it: `out_of_memory` otherwise.
+/// Chooses cards by `with.devices`, which must be set, and claims on each what `with.limit` allows. Logs requests that
+/// could not be followed exactly, and with `with.verbose` the choice and its reasons. With `must_have_room`, `auto`
+/// chooses among cards that have the room, and named cards must have it; `out_of_memory` otherwise.
 result<chosen_cards> choose_cards(const settings& with, visible_by whose, bool must_have_room = false);
 
 }  // namespace gpumem

@@ -70,7 +70,7 @@ TEST_F(CachedBins, ManyStreamsAtOnceAreServed) {
   EXPECT_EQ(stats().live_blocks, streams.size());
   EXPECT_EQ(stats().requested_bytes, streams.size() * 4000);
   for (std::size_t k = 0; k < streams.size(); ++k) {
-    const release wrong{.bytes = 4001};
+    const free_args wrong{.bytes = 4001};
     EXPECT_EQ(allocator_->try_deallocate(blocks[k], wrong).code(), errc::wrong_size);
     give(blocks[k], {.stream = streams[k], .bytes = 4000});
     EXPECT_EQ(allocator_->try_deallocate(blocks[k]).code(), errc::double_free);

@@ -88,7 +88,7 @@ class cached_program : public ::testing::Test {
     device_.handed_out(reinterpret_cast<std::uintptr_t>(*got), bytes, s);
     return *got;
   }
-  void give(void* p, const release& stated = {}) {
+  void give(void* p, const free_args& stated = {}) {
     device_.given_back(reinterpret_cast<std::uintptr_t>(p));
     const status freed = allocator_->try_deallocate(p, stated);
     EXPECT_TRUE(freed.ok()) << freed.message();

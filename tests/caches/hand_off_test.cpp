@@ -126,7 +126,7 @@ TEST_F(HandOff, StreamsAreKeptWhoeverFrees) {
         handed[me].push_back(p);
       }
       turn.arrive_and_wait();
-      for (void* const p : handed[1 - me]) give(p, round % 2 == 0 ? release{} : release{.stream = streams[1 - me]});
+      for (void* const p : handed[1 - me]) give(p, round % 2 == 0 ? free_args{} : free_args{.stream = streams[1 - me]});
       handed[1 - me].clear();
       turn.arrive_and_wait();
     }

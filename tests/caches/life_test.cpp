@@ -117,7 +117,7 @@ class foreign_allocator final : public allocator {
   status flush_trace() override { return {}; }
   int asked = 0;
   request last{};
-  release last_freed{};
+  free_args last_freed{};
   status refuses{};
 
  private:
@@ -131,7 +131,7 @@ class foreign_allocator final : public allocator {
     }
     return refuses;
   }
-  status do_deallocate(void*, const release& stated) override {
+  status do_deallocate(void*, const free_args& stated) override {
     ++asked;
     last_freed = stated;
     return {};
@@ -177,7 +177,7 @@ TEST_F(CachedLife, AnotherKindOfAllocatorIsToldAllThatIsAskedOfIt) {
   EXPECT_TRUE(other.try_allocate(asked).ok());
   expect_all();
 
-  const release stated{.stream = asked.stream, .bytes = 4096, .device = 3};
+  const free_args stated{.stream = asked.stream, .bytes = 4096, .device = 3};
   const auto expect_stated = [&](bool all) {
     EXPECT_EQ(other.last_freed.stream, all ? stated.stream : std::nullopt);
     EXPECT_EQ(other.last_freed.bytes, all ? stated.bytes : std::nullopt);

@@ -69,7 +69,7 @@ TEST_F(CachedMisuse, OfTwoFreesAtOnceOneSucceeds) {
       ready.arrive_and_wait();
       for (int round = 0; round < rounds; ++round) {
         void* const p = block;
-        release stated;
+        free_args stated;
         if (states_bytes) stated.bytes = bytes;
         step.wait();
         const status s = allocator_->try_deallocate(p, stated);

@@ -142,7 +142,7 @@ void* program::try_take(std::size_t bytes, stream_ref s, int pool, oom_report* r
   return *got;
 }
 
-void program::give(void* p, const release& stated) {
+void program::give(void* p, const free_args& stated) {
   device_->given_back(p);
   const status freed = allocator_->try_deallocate(p, stated);
   EXPECT_TRUE(freed.ok()) << freed.message();

@@ -50,7 +50,7 @@ class program : public ::testing::TestWithParam<setup> {
   void* take(std::size_t bytes, stream_ref s = {}, int pool = 0, std::size_t alignment = block_granularity);
   /// Null where the allocator refuses, with the report.
   void* try_take(std::size_t bytes, stream_ref s = {}, int pool = 0, oom_report* report = nullptr);
-  void give(void* p, const release& stated = {});
+  void give(void* p, const free_args& stated = {});
   /// Takes blocks of the size until one is refused.
   std::vector<void*> fill(std::size_t bytes, stream_ref s = {}, int pool = 0);
   void give_all(std::vector<void*>& blocks);

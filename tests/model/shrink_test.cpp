@@ -73,7 +73,7 @@ class wrapper : public allocator {
  public:
   explicit wrapper(std::unique_ptr<allocator> inner) : inner_{std::move(inner)} {}
   result<void*> do_allocate(const request& r, oom_slot* refusal) override { return pass_on(r, refusal); }
-  status do_deallocate(void* p, const release& stated) override { return inner_->try_deallocate(p, stated); }
+  status do_deallocate(void* p, const free_args& stated) override { return inner_->try_deallocate(p, stated); }
   status record_use(void* p, stream_ref s) override { return inner_->record_use(p, s); }
   status stream_release(stream_ref s) override { return inner_->stream_release(s); }
   status capture_begin(stream_ref s) override { return inner_->capture_begin(s); }
@@ -139,7 +139,7 @@ class ignores_alignment final : public wrapper {
 class keeps_blocks final : public wrapper {
  public:
   using wrapper::wrapper;
-  status do_deallocate(void* p, const release& stated) override {
+  status do_deallocate(void* p, const free_args& stated) override {
     if (stated.bytes.has_value()) return {};
     return inner().try_deallocate(p, stated);
   }

@@ -98,7 +98,7 @@ void world::allocate(const operation& op) {
 void world::release(const operation& op) {
   const live_range* block = heap_.find(op.block);
   if (block == nullptr) return;
-  gpumem::release stated;
+  gpumem::free_args stated;
   const stream* own = stream_of(block->stream, block->generation);
   switch (static_cast<release_variant>(op.variant)) {
     case release_variant::own_stream:
@@ -121,7 +121,7 @@ void world::release(const operation& op) {
   release_block(op.block, stated);
 }
 
-void world::release_block(unsigned number, const gpumem::release& stated) {
+void world::release_block(unsigned number, const gpumem::free_args& stated) {
   const live_range block = *heap_.find(number);
   device_.given_back(block.begin);  // first: the free may return the segment
   const status freed = allocator_->try_deallocate(pointer(block.begin), stated);

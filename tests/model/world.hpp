@@ -54,7 +54,7 @@ class world {
   void check_new_block(const operation& op, live_range& block);
   void check_refusal(const operation& op, const statistics& before, const status& why, const oom_report& report);
   void release(const operation& op);
-  void release_block(unsigned block, const gpumem::release& stated);
+  void release_block(unsigned block, const gpumem::free_args& stated);
   void record_use(const operation& op);
   void work(const operation& op);
   void create_stream(unsigned slot);

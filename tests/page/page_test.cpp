@@ -286,7 +286,7 @@ TEST_F(page, claims_stand_with_their_verdicts_and_sources_on_every_screen) {
     browser_->resize(on.width, on.height, on.phone());
     browser_->open(report.path());
     EXPECT_EQ(value("document.querySelectorAll('.claim').length"), value("report.data.claims.length"));
-    EXPECT_GE(value("document.querySelectorAll('.verdict').length"), 13);
+    EXPECT_GE(value("document.querySelectorAll('.verdict').length"), 14);
     EXPECT_EQ(value("[...document.querySelectorAll('.verdict')].filter((v) => !['holds', 'does not hold', "
                     "'depends'].includes(v.textContent)).length"),
               0);

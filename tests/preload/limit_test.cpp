@@ -120,6 +120,9 @@ TEST_F(Limit, MemoryOfAPoolOfTheProgramCounts) {
   begin();
   CUmemoryPool pool = nullptr;
   ASSERT_EQ(linked<PFN_cuDeviceGetDefaultMemPool_v11020>("cuDeviceGetDefaultMemPool")(&pool, 0), CUDA_SUCCESS);
+  const CUmemAccessDesc reach{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  ASSERT_EQ(linked<PFN_cuMemPoolSetAccess_v11020>("cuMemPoolSetAccess")(pool, &reach, 1), CUDA_SUCCESS)
+      << "which makes it the program's own";
   const auto from_pool = linked<PFN_cuMemAllocFromPoolAsync_v11020>("cuMemAllocFromPoolAsync");
   CUdeviceptr at = 0;
   ASSERT_EQ(from_pool(&at, 64 * mib, pool, nullptr), CUDA_SUCCESS);

@@ -122,6 +122,28 @@ TEST_F(Preload, StreamOrderedMemoryIsServedInStreamOrder) {
   EXPECT_EQ(cudaStreamDestroy(s), cudaSuccess);
 }
 
+// As TensorFlow and JAX ask for it.
+TEST_F(Preload, TheDefaultPoolIsServedByItsName) {
+  const cudaStream_t s = new_stream();
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(of_driver<CUresult(CUmemoryPool*, CUdevice)>("cuDeviceGetDefaultMemPool")(&pool, 0), CUDA_SUCCESS);
+  auto* const from_pool =
+      of_driver<CUresult(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream)>("cuMemAllocFromPoolAsync");
+  CUdeviceptr at = 0;
+  ASSERT_EQ(from_pool(&at, mib, pool, s), CUDA_SUCCESS);
+  const std::uint64_t taken = used_bytes();
+  EXPECT_GE(taken, 16 * mib) << "gpumem takes a segment, the driver's pool no more than was asked";
+  ASSERT_EQ(cudaFreeAsync(reinterpret_cast<void*>(at), s), cudaSuccess);
+  void* again = nullptr;
+  ASSERT_EQ(cudaMallocAsync(&again, mib, s), cudaSuccess);
+  EXPECT_EQ(reinterpret_cast<CUdeviceptr>(again), at) << "both names are one pool";
+  EXPECT_EQ(used_bytes(), taken);
+  EXPECT_EQ(from_pool(&at, mib, reinterpret_cast<CUmemoryPool>(s), s), CUDA_ERROR_INVALID_VALUE)
+      << "the driver's to say";
+  EXPECT_EQ(cudaFreeAsync(again, s), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(s), cudaSuccess);
+}
+
 TEST_F(Preload, WhatADestroyedStreamFreedIsNotReusedTooEarly) {
   setenv("GPUMEM_LIMIT", "64MiB", 1);
   const cudaStream_t s = new_stream();

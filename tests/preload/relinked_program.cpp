@@ -3,6 +3,8 @@
 
 #include <cstdio>
 
+#include "world.hpp"
+
 namespace {
 
 /// Frees when the process ends, as static objects of libraries do; the runtime may be gone by then.
@@ -18,9 +20,26 @@ bool differs(cudaError_t got, cudaError_t expected, const char* what) {
   return true;
 }
 
+/// Each time another stream's, while the first one still works on it.
+bool is_reused_too_early() {
+  for (std::size_t i = 0; i < 60; ++i) {
+    const std::size_t bytes = (1 + i % 3) << 22U;
+    cudaStream_t on = nullptr;
+    void* p = nullptr;
+    if (differs(cudaStreamCreateWithFlags(&on, cudaStreamNonBlocking), cudaSuccess, "cudaStreamCreate")) return true;
+    if (differs(cudaMalloc(&p, bytes), cudaSuccess, "cudaMalloc")) return true;
+    gpumem::preload_test::handed_out(p, bytes, on);
+    gpumem::preload_test::use(on, 5'000'000, p, bytes);
+    gpumem::preload_test::given_back(p);
+    if (differs(cudaFree(p), cudaSuccess, "cudaFree")) return true;
+  }
+  return gpumem::preload_test::hazards() != 0;
+}
+
 }  // namespace
 
 int main() {
+  if (is_reused_too_early()) return std::fputs("freed memory was reused while a stream worked on it\n", stderr), 17;
   int* blocks[100];
   for (int*& p : blocks) {
     if (differs(cudaMalloc(reinterpret_cast<void**>(&p), 4096), cudaSuccess, "cudaMalloc")) return 1;

@@ -164,7 +164,7 @@ class Model : public testing::TestWithParam<way> {
     if (it == live_.end()) return;
     const block b = it->second;
     const std::uint64_t at = it->first;
-    release stated;
+    free_args stated;
     stream* const own = owner_of(b);
     stream& other = streams_.at(below(6));
     if (own != nullptr && !b.shared && b.graph == 0 && other.capture == 0 && other.device == b.device &&

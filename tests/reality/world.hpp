@@ -60,7 +60,7 @@ class Reality : public testing::Test {
     simcuda::device(0).handed_out(number(*got), bytes, simcuda::stream_of(s));
     return *got;
   }
-  void give(void* p, const release& stated = {}) {
+  void give(void* p, const free_args& stated = {}) {
     simcuda::device(0).given_back(number(p));
     const status freed = allocator_->try_deallocate(p, stated);
     EXPECT_TRUE(freed.ok()) << freed.message();

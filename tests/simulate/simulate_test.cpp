@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -142,6 +143,29 @@ TEST_F(Simulate, TracesWhatAPolicyServed) {
   EXPECT_THAT(none.err, HasSubstr("PyTorch is not in the program; with --policy gpumem serves it and records"));
 }
 
+TEST_F(Simulate, SharesACardBetweenPrograms) {
+  const std::string name = "test-" + std::to_string(::getpid());
+  const std::string card = "--context 100MiB --card 1GiB --shared " + name;
+  const std::string other = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " simulate --quiet " + card +
+                            " -- " GPUMEM_TEST_PROGRAM " take=100 make=taken await=seen > other 2>&1 &";
+  ASSERT_EQ(std::system(other.c_str()), 0);
+  // One that is killed holds nothing any more; 200 MiB are the other's.
+  EXPECT_EQ(program("await=taken take=500 kill", card).exit_status, 137);
+  EXPECT_EQ(program("memory", card).out, "724 of 1024 MiB are free\n");
+  const outcome full = program("take=800", card);
+  EXPECT_EQ(full.exit_status, 9);
+  EXPECT_THAT(full.err, HasSubstr("more than is free; others hold 200.00 MiB"));
+  EXPECT_EQ(full.figures["oom"][0]["others_bytes"], 200 * mib);
+  const outcome larger = program("memory", "--card 2GiB --shared " + name);
+  EXPECT_EQ(larger.exit_status, 9);
+  EXPECT_THAT(larger.err, HasSubstr("expected the same --card and --cards"));
+  EXPECT_EQ(program("make=seen").exit_status, 0);
+  const std::string file = "/dev/shm/gpumem-simulated-" + std::to_string(::getuid()) + "-" + name;
+  for (int i = 0; i < 1000 && fs::exists(file); ++i) ::usleep(10'000);
+  EXPECT_FALSE(fs::exists(file)) << "the last to end removes it";
+  EXPECT_EQ(program("memory", card).out, "924 of 1024 MiB are free\n");
+}
+
 TEST_F(Simulate, StandsInForTheLibraries) {
   for (const char* each :
        {"libcublas.so.13:cublasCreate_v2", "libcublasLt.so.13:cublasLtCreate", "libcudnn.so.9:cudnnCreate",
@@ -184,6 +208,7 @@ TEST_F(Simulate, RefusesWordsThatMeanNothing) {
                {"--card 1MiB -- true", "or its memory from 64MiB on"},
                {"--cards 0 -- true", "--cards 0: expected from 1 to 16"},
                {"--cards 17 -- true", "expected from 1 to 16"},
+               {"--shared a/b -- true", "--shared a/b: expected 1 to 64 letters, digits, _ and -"},
                {"--context much -- true", "--context"},
                {"--policy none_such -- true", "none_such"},
                {"", "no command; expected gpumem simulate [OPTIONS] -- COMMAND..."}};

@@ -1,8 +1,10 @@
 // A program over the CUDA runtime, for `gpumem simulate`: each word is something to do.
-//   take=MIB  free  until_full=MIB  card=N  read  attributes  library=FILE:FUNCTION  kill  exit=STATUS
+//   take=MIB  free  until_full=MIB  card=N  read  attributes  memory  make=FILE  await=FILE  library=FILE:FUNCTION kill
+//   exit=STATUS
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -52,6 +54,27 @@ int show_attributes() {
   return 0;
 }
 
+int show_memory() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (const cudaError_t e = cudaMemGetInfo(&free, &total); e != cudaSuccess) return give_up("cudaMemGetInfo", e);
+  std::printf("%zu of %zu MiB are free\n", free >> 20, total >> 20);
+  return 0;
+}
+
+int make_file(const std::string& name) {
+  std::FILE* const file = std::fopen(name.c_str(), "w");
+  return file != nullptr && std::fclose(file) == 0 ? 0 : 9;
+}
+
+int await_file(const std::string& name) {
+  for (int i = 0; i < 3000; ++i) {
+    if (access(name.c_str(), F_OK) == 0) return 0;
+    usleep(10'000);
+  }
+  return 9;
+}
+
 /// A function without arguments' meaning: what it answers.
 int call_library(const std::string& word) {
   const auto colon = word.find(':');
@@ -79,6 +102,9 @@ int act(const std::string& word) {
   if (name == "card") return cudaSetDevice(std::atoi(value.c_str())) == cudaSuccess ? 0 : 9;
   if (name == "read") return read_back();
   if (name == "attributes") return show_attributes();
+  if (name == "memory") return show_memory();
+  if (name == "make") return make_file(value);
+  if (name == "await") return await_file(value);
   if (name == "library") return call_library(value);
   if (name == "kill") return raise(SIGKILL);
   if (name == "exit") std::exit(std::atoi(value.c_str()));

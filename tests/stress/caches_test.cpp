@@ -93,7 +93,7 @@ TEST_P(Stress, MisuseFromManyThreadsLeavesThePoolWhole) {
   std::atomic<std::uint64_t> allocated{0};
   std::atomic<std::uint64_t> freed{0};
   std::atomic<std::uint64_t> refused{0};
-  const auto free_any = [&](void* p, const release& stated) {
+  const auto free_any = [&](void* p, const free_args& stated) {
     const status s = allocator_->try_deallocate(p, stated);
     if (s.ok()) {
       ++freed;
@@ -117,7 +117,7 @@ TEST_P(Stress, MisuseFromManyThreadsLeavesThePoolWhole) {
           ++allocated;
           if (void* const former = place.exchange(*got)) free_any(former, {});
         } else if (void* const p = place.load()) {  // and leaves it there, for the next one to free again
-          free_any(p, r % 8 == 0 ? release{} : release{.bytes = 512});
+          free_any(p, r % 8 == 0 ? free_args{} : free_args{.bytes = 512});
         }
       }
     });

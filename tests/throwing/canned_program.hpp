@@ -121,7 +121,7 @@ class canned_program {
     sim_.enqueue_use(s, 50'000, reinterpret_cast<address>(*got), bytes);
     return *got;
   }
-  void give(void* p, const release& stated = {}) {
+  void give(void* p, const free_args& stated = {}) {
     if (p == nullptr) return;
     sim_.given_back(reinterpret_cast<address>(p));
     const status freed = attempt([&] { return open_->try_deallocate(p, stated); });

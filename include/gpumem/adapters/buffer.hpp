@@ -1,7 +1,7 @@
-/// `buffer<T>`: an array on the device for as long as it is in scope, in the order of a stream; needs no framework.
+/// `buffer<T>`: a device array with stream-ordered lifetime, freed at the end of its scope; needs no framework.
 ///
-/// It holds bytes: nothing is constructed, copied to the host or cleared. Movable, not copyable; one thread at a time.
-/// The allocator must outlive it.
+/// It holds raw bytes: it constructs, clears and copies nothing. Movable, not copyable; one thread at a time. The
+/// allocator must outlive it.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +16,11 @@ namespace gpumem {
 
 template <typename T>
 class buffer {
-  static_assert(std::is_trivially_copyable_v<T>, "what is on a device is bytes: T must be trivially copyable");
+  static_assert(std::is_trivially_copyable_v<T>, "device memory holds bytes: T must be trivially copyable");
 
  public:
   buffer() noexcept = default;
-  /// `count` elements for work on `stream`. Throws `out_of_memory` or `bad_request`; 0 elements take nothing.
+  /// Allocates `count` elements for work on `stream`. Throws `out_of_memory` or `bad_request`; 0 elements take nothing.
   buffer(allocator& from, std::size_t count, stream_ref stream = {}, int device = 0)
       : buffer{&from, count, stream, device} {}
 
@@ -50,18 +50,18 @@ class buffer {
   [[nodiscard]] std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
   [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
-  /// Addresses on the device, for code that takes a span; the host must not look into it.
+  /// The device addresses as a span; the host must not read or write its elements.
   [[nodiscard]] std::span<T> span() const noexcept { return {data_, size_}; }
   [[nodiscard]] stream_ref stream() const noexcept { return stream_; }
   [[nodiscard]] int device() const noexcept { return device_; }
 
-  /// Another number of elements. Within the capacity nothing moves; beyond it the contents are lost. When this throws,
-  /// the buffer is as it was. One that was made or left without an allocator has none to grow with: `bad_request`.
+  /// Changes the number of elements. Within the capacity nothing moves; beyond it the contents are lost. If this
+  /// throws, the buffer is unchanged. Throws `bad_request` if a buffer without an allocator has to grow.
   void resize(std::size_t count) {
     resize(count, [](T*, const T*, std::size_t, stream_ref) {});
   }
-  /// The same, and the contents move along: `copy(T* to, const T* from, std::size_t bytes, stream_ref)` enqueues a copy
-  /// on the buffer's stream. The former block is free in that order.
+  /// The same, but keeps the contents: `copy(T* to, const T* from, std::size_t bytes, stream_ref)` enqueues a copy on
+  /// the buffer's stream. The old block is freed after the copy, in stream order.
   template <typename Copy>
   void resize(std::size_t count, const Copy& copy) {
     if (count > capacity_) {
@@ -72,13 +72,13 @@ class buffer {
     size_ = count;
   }
 
-  /// From now on it is used, and one day freed, in the order of `stream`, which the caller has ordered behind the work
-  /// that uses it now.
+  /// Moves the buffer to `stream`, in whose order it is used and freed from now on. The caller has ordered `stream`
+  /// behind the work that uses the buffer.
   void set_stream(stream_ref stream) noexcept {
     moved_stream_ = moved_stream_ || !(stream == stream_);
     stream_ = stream;
   }
-  /// Work on `stream` uses it, too: when it is freed, that is waited for.
+  /// States that work on `stream` also uses the buffer. After its free, the block is reusable only when that is done.
   status also_used_on(stream_ref stream) { return data_ == nullptr ? status{} : from_->record_use(data_, stream); }
 
   /// Frees it now.
@@ -86,7 +86,7 @@ class buffer {
     give();
     size_ = capacity_ = 0;
   }
-  /// The caller's from here on, who frees it with the allocator.
+  /// Passes ownership to the caller, who frees the block with the allocator.
   [[nodiscard]] T* release() noexcept {
     size_ = capacity_ = 0;
     return std::exchange(data_, nullptr);
@@ -99,14 +99,14 @@ class buffer {
   T* take(std::size_t count) const {
     if (count == 0) return nullptr;
     if (from_ == nullptr) throw bad_request{{errc::invalid_argument, "a buffer without an allocator cannot grow"}};
-    // More than there can be is the allocator's to refuse, with a report.
+    // The allocator refuses an impossible size, with a report.
     constexpr std::size_t most = std::numeric_limits<std::size_t>::max() / sizeof(T);
     const std::size_t bytes = count > most ? std::numeric_limits<std::size_t>::max() : count * sizeof(T);
     return static_cast<T*>(from_->allocate(bytes, stream_, device_));
   }
   void give() noexcept {
     if (data_ == nullptr) return;
-    gpumem::release stated;
+    gpumem::free_args stated;
     if (moved_stream_) stated.stream = stream_;
     from_->deallocate(std::exchange(data_, nullptr), stated);
   }

@@ -1,13 +1,13 @@
-/// The bridge to `cuda::mr`: one class that is a memory resource by the names of the CCCL in CUDA 13.0
-/// (`allocate_async`) and by the newer ones (`allocate(stream, ...)`, `allocate_sync`).
+/// A memory resource for `cuda::mr`, with the names of CCCL in CUDA 13.0 (`allocate_async`) and the newer ones
+/// (`allocate(stream, ...)`, `allocate_sync`).
 ///
 ///   gpumem::cuda_resource memory{allocator};                          // or {allocator, device}
 ///   cuda::mr::async_resource_ref<cuda::mr::device_accessible> ref{memory};
 ///
-/// The names without a stream are for set-up, not for loops: memory from them may be used on any stream at once, so
-/// they wait for the default stream, in whose order they allocate. Whoever frees by them promises that no work uses the
-/// block any more, or only work that the default stream is behind. Needs CCCL and CUDA's runtime. A handle: copies are
-/// equal and may be used from any thread; the allocator must outlive them.
+/// Use the functions without a stream for set-up, not in loops. Any stream may use their memory at once, so they
+/// allocate in the order of the default stream and wait for it. A free by them requires that no work uses the block any
+/// more, except work that the default stream is ordered behind. Needs CCCL and CUDA's runtime. This is a handle: copies
+/// are equal and may be used from any thread; the allocator must outlive them.
 #pragma once
 
 #ifndef LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
@@ -55,7 +55,7 @@ class cuda_resource {
   }
   void* allocate_sync(std::size_t bytes, std::size_t alignment = block_granularity) {
     void* const p = take(bytes, alignment, default_stream());
-    // The block may have been freed ahead of work of the default stream's that still uses it.
+    // Earlier work of the default stream may still use the block.
     if (const cudaError_t waited = wait_for_default_stream(); waited != cudaSuccess) {
       from_->deallocate(p);
       throw bad_request{{errc::device_error, std::string{"cudaStreamSynchronize: "} + cudaGetErrorString(waited)}};
@@ -71,7 +71,7 @@ class cuda_resource {
   friend void get_property(const cuda_resource&, cuda::mr::device_accessible) noexcept {}
 
  private:
-  /// Of this resource's device, which need not be the current one.
+  /// Waits on this resource's device, which need not be the current one.
   [[nodiscard]] cudaError_t wait_for_default_stream() const {
     const int own = from_->devices().at(static_cast<std::size_t>(device_)).physical_ordinal;
     int current = 0;
@@ -91,7 +91,7 @@ class cuda_resource {
                             .alignment = alignment > block_granularity ? alignment : block_granularity});
   }
   void give(void* p, std::size_t bytes, cuda::stream_ref stream) noexcept {
-    gpumem::release stated;
+    gpumem::free_args stated;
     stated.stream = stream_ref{stream.get()};
     stated.bytes = bytes == 0 ? 1 : bytes;
     from_->deallocate(p, stated);

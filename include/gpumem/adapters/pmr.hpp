@@ -1,12 +1,11 @@
-/// The bridge to std::pmr: containers of the host whose memory is pinned, so that copies to and from a GPU go on beside
-/// other work.
+/// A std::pmr memory resource in pinned memory, for host containers that are copied to and from a GPU asynchronously.
 ///
 ///   auto staging = gpumem::pinned_resource::open(gpu);
 ///   std::pmr::vector<float> batch{staging->get()};
 ///
-/// A container frees when the host is done with it, and knows nothing of copies: say `also_used_on` for each stream
-/// that reads or writes it, and the memory is given out again only when that work is done. Blocks are multiples of 512
-/// bytes: put a std::pmr::unsynchronized_pool_resource in front for many small ones. Any thread.
+/// A container does not know of copies and frees its memory when the host is done with it. Call `also_used_on` for each
+/// stream that reads or writes the container; then its memory is reused only when that work is done. Blocks are
+/// multiples of 512 bytes, so put a std::pmr::unsynchronized_pool_resource in front for many small ones. Any thread.
 #pragma once
 
 #include <algorithm>
@@ -29,9 +28,9 @@ class pinned_resource final : public std::pmr::memory_resource {
     if (status ok = with.set("policy", "caching"); !ok) return ok;
     return open(gpu, capacity_bytes, std::move(with));
   }
-  /// With settings of one's own; the environment's are meant for device memory, and are not read.
+  /// The same with the caller's settings. Does not read the environment, whose settings are for device memory.
   static result<std::unique_ptr<pinned_resource>> open(device& gpu, std::uint64_t capacity_bytes, settings with) {
-    with.reuse = stream_reuse::host;  // the host cannot be made to wait by the device
+    with.reuse = stream_reuse::host;  // the device cannot make the host wait
     std::unique_ptr<pinned_resource> made{new pinned_resource{gpu, capacity_bytes}};
     device* const devices[]{&made->memory_};
     result<std::unique_ptr<allocator>> opened = allocator::open(devices, with);
@@ -42,10 +41,10 @@ class pinned_resource final : public std::pmr::memory_resource {
 
   /// Work on `stream` reads or writes the memory that `inside` points into.
   status also_used_on(const void* inside, stream_ref stream) {
-    return allocator_->record_use(const_cast<void*>(inside), stream);  // which changes nothing of it
+    return allocator_->record_use(const_cast<void*>(inside), stream);  // only the address is used
   }
 
-  /// The pool in front: statistics, trim, limit.
+  /// The underlying allocator, for statistics, trim and limit.
   [[nodiscard]] allocator& pool() noexcept { return *allocator_; }
 
  private:
@@ -58,7 +57,7 @@ class pinned_resource final : public std::pmr::memory_resource {
                                  .alignment = std::max(alignment, block_granularity)});
   }
   void do_deallocate(void* p, std::size_t bytes, std::size_t /*alignment*/) override {
-    gpumem::release stated;
+    gpumem::free_args stated;
     stated.bytes = std::max<std::size_t>(bytes, 1);
     allocator_->deallocate(p, stated);
   }
@@ -67,7 +66,7 @@ class pinned_resource final : public std::pmr::memory_resource {
   }
 
   pinned_device memory_;
-  std::unique_ptr<allocator> allocator_;  // goes before the memory
+  std::unique_ptr<allocator> allocator_;  // destroyed before the memory
 };
 
 }  // namespace gpumem

@@ -1,25 +1,30 @@
-/// The bridge to RMM up to 26.04: a `device_memory_resource` that RMM's containers and RAPIDS take.
+/// A memory resource for every version of RMM, its containers and RAPIDS.
 ///
 ///   gpumem::rmm_resource memory{allocator};                           // or {allocator, device}
-///   rmm::mr::set_current_device_resource(&memory);
+///   rmm::mr::set_current_device_resource(memory);                     // up to 26.04: (&memory)
 ///
-/// RMM 26.06 has no such base any more: there a `gpumem::cuda_resource` (cuda_mr.hpp) is a resource as it is, and
-/// `rmm::mr::set_current_device_resource` takes it. The allocator must outlive it, and it must outlive what is
-/// allocated from it. Any thread.
+/// Up to 26.04 it is a `device_memory_resource`. From 26.06 on, where RMM has only `cuda::mr`, it is a `cuda_resource`
+/// that throws RMM's own out-of-memory exception, which RMM's adaptors catch. The allocator must outlive the resource,
+/// and the resource must outlive its allocations (26.06: RMM keeps a copy). Any thread.
 #pragma once
 
 #include <cstddef>
 #include <rmm/error.hpp>
 #if __has_include(<rmm/mr/device_memory_resource.hpp>)
 #include <rmm/mr/device_memory_resource.hpp>
-#else
+#define GPUMEM_RMM_HAS_BASE_CLASS
+#elif __has_include(<rmm/mr/device/device_memory_resource.hpp>)
 #include <rmm/mr/device/device_memory_resource.hpp>
+#define GPUMEM_RMM_HAS_BASE_CLASS
+#else
+#include "gpumem/adapters/cuda_mr.hpp"
 #endif
 
 #include "gpumem/allocator.hpp"
 
 namespace gpumem {
 
+#ifdef GPUMEM_RMM_HAS_BASE_CLASS
 class rmm_resource final : public rmm::mr::device_memory_resource {
  public:
   explicit rmm_resource(allocator& from, int device = 0) noexcept : from_{&from}, device_{device} {}
@@ -37,7 +42,7 @@ class rmm_resource final : public rmm::mr::device_memory_resource {
     }
   }
   void do_deallocate(void* p, std::size_t bytes, rmm::cuda_stream_view stream) noexcept override {
-    gpumem::release stated;
+    gpumem::free_args stated;
     stated.stream = stream_ref{stream.value()};
     stated.bytes = bytes;
     from_->deallocate(p, stated);
@@ -50,5 +55,43 @@ class rmm_resource final : public rmm::mr::device_memory_resource {
   allocator* from_;
   int device_;
 };
+#else
+class rmm_resource {
+ public:
+  explicit rmm_resource(allocator& from, int device = 0) noexcept : memory_{from, device} {}
+
+  [[nodiscard]] int device() const noexcept { return memory_.device(); }
+
+  /// These throw `rmm::out_of_memory` with the whole report, or `bad_request`.
+  void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t alignment = block_granularity) {
+    return as_rmm([&] { return memory_.allocate(stream, bytes, alignment); });
+  }
+  void* allocate_sync(std::size_t bytes, std::size_t alignment = block_granularity) {
+    return as_rmm([&] { return memory_.allocate_sync(bytes, alignment); });
+  }
+  void deallocate(cuda::stream_ref stream, void* p, std::size_t bytes,
+                  std::size_t alignment = block_granularity) noexcept {
+    memory_.deallocate(stream, p, bytes, alignment);
+  }
+  void deallocate_sync(void* p, std::size_t bytes, std::size_t alignment = block_granularity) noexcept {
+    memory_.deallocate_sync(p, bytes, alignment);
+  }
+
+  friend bool operator==(const rmm_resource&, const rmm_resource&) noexcept = default;
+  friend void get_property(const rmm_resource&, cuda::mr::device_accessible) noexcept {}
+
+ private:
+  template <typename Allocate>
+  static void* as_rmm(const Allocate& allocate) {
+    try {
+      return allocate();
+    } catch (const out_of_memory& why) {
+      throw rmm::out_of_memory{why.what()};
+    }
+  }
+
+  cuda_resource memory_;
+};
+#endif
 
 }  // namespace gpumem

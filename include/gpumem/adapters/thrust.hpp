@@ -1,12 +1,12 @@
-/// The bridge to Thrust: a thrust::mr memory resource, and the allocator over it that containers and algorithms take.
+/// A thrust::mr memory resource, and an allocator over it for Thrust's containers and algorithms.
 ///
 ///   gpumem::thrust_resource memory{allocator};                       // or {allocator, device, {stream}}
 ///   thrust::device_vector<float, gpumem::thrust_allocator<float>> v(n, &memory);
 ///   thrust::sort(thrust::cuda::par(gpumem::thrust_allocator<char>{&memory}), v.begin(), v.end());
 ///
-/// Thrust frees in the order of the stream that it works on, so the resource is made for that stream: by default the
-/// legacy default one, where containers do their own work. Needs Thrust's headers and nothing else of CUDA; its C++
-/// device system will do, over memory that the host can touch. Any thread.
+/// Thrust frees in the order of the stream that it works on, so each resource serves one stream: by default the legacy
+/// default stream, on which containers work. Needs only Thrust's headers; Thrust's C++ device system also works, over
+/// memory that the host can access. Any thread.
 #pragma once
 
 #include <thrust/device_ptr.h>
@@ -19,7 +19,7 @@
 
 namespace gpumem {
 
-/// The allocator must outlive it, and it must outlive what is allocated from it.
+/// The allocator must outlive the resource, and the resource must outlive its allocations.
 class thrust_resource final : public thrust::mr::memory_resource<thrust::device_ptr<void>> {
  public:
   explicit thrust_resource(allocator& from, int device = 0, stream_ref stream = {}) noexcept

@@ -114,7 +114,7 @@ def build(torch):
     headers = cuda_headers()
     ours = sorted(include_folder().glob("gpumem/*.h*"))
     key = key_of([torch.version.git_version, torch.__version__, torch_folder, abi, version, headers, library(),
-                  SOURCE.read_bytes(), *(each.read_bytes() for each in ours)])
+                  *(each.read_bytes() for each in (*sorted(SOURCE.parent.iterdir()), *ours))])
     folder = cache_folder()
     if folder is None:
         return compile_into(pathlib.Path(tempfile.mkdtemp(prefix="gpumem-torch-")), key, torch_folder, abi, cxx, headers)

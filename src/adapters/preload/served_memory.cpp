@@ -139,21 +139,24 @@ bool free_without_lock(CUdeviceptr p) noexcept {
   return freed;
 }
 
-template <null_stream N>
-CUresult alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s) {
-  using driver = passed_on<entry::mem_alloc_async, N, accounting::counted>;
+/// `pool` is empty, or the pool that the program names: gpumem serves the device's default pool.
+template <entry E, null_stream N, typename... Pool>
+CUresult alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s, Pool... pool) {
+  using driver = passed_on<E, N, accounting::counted>;
   CUresult refusal = CUDA_SUCCESS;
   const CUstream on = named<N>(s);
   served_device* const d = at != nullptr && bytes != 0 ? device_of_stream(on, &refusal) : nullptr;
   if (refusal != CUDA_SUCCESS) return refusal;
-  if (d == nullptr || d->own_pool.load(std::memory_order_relaxed)) return driver::call(at, bytes, s);
-  if (captures(on)) return driver::of_graph(at, bytes, s);
+  if (d == nullptr || d->own_pool.load(std::memory_order_relaxed) || !(true && ... && (pool == d->default_pool))) {
+    return driver::call(at, bytes, pool..., s);
+  }
+  if (captures(on)) return driver::of_graph(at, bytes, pool..., s);
   const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {on}});
   if (got) take_every_device(*d);
   if (got) return *at = number_of(*got), CUDA_SUCCESS;
   if (got.code() == errc::out_of_memory) note_out_of_memory(d, got.why().message());
   const std::optional<CUresult> answer = answer_to(got.why());
-  return answer ? *answer : driver::call(at, bytes, s);
+  return answer ? *answer : driver::call(at, bytes, pool..., s);
 }
 
 template <null_stream N>
@@ -237,10 +240,16 @@ CUresult CUDAAPI mem_free(CUdeviceptr p) {
 }
 
 CUresult CUDAAPI mem_alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s) {
-  return alloc_async<null_stream::legacy>(at, bytes, s);
+  return alloc_async<entry::mem_alloc_async, null_stream::legacy>(at, bytes, s);
 }
 CUresult CUDAAPI mem_alloc_async_ptsz(CUdeviceptr* at, std::size_t bytes, CUstream s) {
-  return alloc_async<null_stream::per_thread>(at, bytes, s);
+  return alloc_async<entry::mem_alloc_async, null_stream::per_thread>(at, bytes, s);
+}
+CUresult CUDAAPI mem_alloc_from_pool(CUdeviceptr* at, std::size_t bytes, CUmemoryPool pool, CUstream s) {
+  return alloc_async<entry::mem_alloc_from_pool, null_stream::legacy>(at, bytes, s, pool);
+}
+CUresult CUDAAPI mem_alloc_from_pool_ptsz(CUdeviceptr* at, std::size_t bytes, CUmemoryPool pool, CUstream s) {
+  return alloc_async<entry::mem_alloc_from_pool, null_stream::per_thread>(at, bytes, s, pool);
 }
 CUresult CUDAAPI mem_free_async(CUdeviceptr p, CUstream s) { return free_async<null_stream::legacy>(p, s); }
 CUresult CUDAAPI mem_free_async_ptsz(CUdeviceptr p, CUstream s) { return free_async<null_stream::per_thread>(p, s); }

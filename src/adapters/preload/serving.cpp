@@ -240,6 +240,7 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
   CUmemoryPool usual = nullptr;
   CUmemoryPool now = nullptr;
   if (calls()->default_pool(&usual, handle) == CUDA_SUCCESS && calls()->current_pool(&now, handle) == CUDA_SUCCESS) {
+    d->default_pool = usual;
     d->own_pool = usual != now;
   }
   all_ever().push_back(d.get());
@@ -369,7 +370,7 @@ void take_every_device(const served_device& used) noexcept {
   if (!untouched.load(std::memory_order_relaxed) || !untouched.exchange(false, std::memory_order_acq_rel)) return;
   open_unused_devices();
   for_each_device([&used](const served_device& d) {
-    if (&d != &used && !d.dedicated) take_ahead_of_use(*d.memory);
+    if (&d != &used && !d.dedicated) preallocate_pools(*d.memory);
   });
 }
 

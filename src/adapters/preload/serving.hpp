@@ -34,6 +34,7 @@ struct served_device {
   bool whole_process = false;           ///< the limit is on all that the process has
   std::shared_ptr<group_ledger> group;  ///< of GPUMEM_GROUP; may be null
   ledger account;
+  CUmemoryPool default_pool = nullptr;       ///< of the driver's, in whose place gpumem stands
   std::atomic<bool> own_pool{false};         ///< the program chose a pool for cudaMallocAsync
   std::atomic<std::uint64_t> waits{0};       ///< that `home` was made to do
   std::atomic<std::uint64_t> waits_done{0};  ///< of these, what the host has waited for

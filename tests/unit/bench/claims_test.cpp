@@ -1,10 +1,13 @@
 /// Every verdict of `gpumem_bench claims` derived a second time, from the raw figures in the JSON alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -119,6 +122,19 @@ const std::map<std::string, std::function<score(const json&)>>& scores() {
       {"grab-all-takes-every-device", rows([](const json& row) {
          return number(row, "taken_by_first_use_bytes") >= 0.9 * number(row, "free_bytes");
        })},
+      {"second-program-fails",
+       [](const json& figures) {
+         score out;
+         for (const json& row : figures) {
+           const bool fails = number(row, "second_got_bytes") < number(row, "wanted_bytes");
+           if (row["both"] == "grab_all") {
+             out.count(fails && row["first_got_bytes"] == row["wanted_bytes"]);
+           } else {
+             EXPECT_FALSE(fails) << row.dump();
+           }
+         }
+         return out;
+       }},
       {"grab-all-fragments-less", rows([](const json& row) {
          if (row["grab_all_needs_bytes"].is_null()) return false;
          return row["growth_needs_bytes"].is_null() ||
@@ -241,6 +257,56 @@ TEST(claims, a_card_that_is_too_small_is_refused_at_once) {
   ASSERT_FALSE(got.ok());
   EXPECT_EQ(got.code(), errc::bad_setting);
   EXPECT_THAT(got.why().message(), testing::HasSubstr("--device cuda:0: 3.51 GiB of 4.00 GiB are free"));
+}
+#endif
+
+#ifdef GPUMEM_TEST_PROGRAM
+options with_python(const std::string& python) {
+  options with;
+  with.what = command::claims;
+  with.only = {"one-nth-each"};
+  with.frameworks = {"tensorflow"};
+  with.python = python;
+  with.quiet = true;
+  return with;
+}
+
+/// In TensorFlow's place: what framework_claims.py would print.
+TEST(claims, a_framework_stands_beside_with_a_verdict_of_its_own) {
+  const std::string python = testing::TempDir() + "claims_python_" + std::to_string(::getpid());
+  std::ofstream{python} << R"(#!/bin/sh
+test "$2 $5" = "tensorflow one-nth-each" || exit 3
+echo '{"framework": "tensorflow", "version": "2.0", "claims": [{"id": "one-nth-each", "experiment": "Two.",
+  "measured": "One of two.", "figures": [{"program": "by itself", "holds_bytes": [1048576, 0], "agrees": true},
+  {"program": "by itself", "holds_bytes": [0, 0], "agrees": false},
+  {"program": "gpumem run", "holds_bytes": [0, 0], "agrees": null}]}]}'
+)";
+  ::chmod(python.c_str(), 0700);
+  const auto got = run_claims(with_python(python));
+  std::remove(python.c_str());
+  ASSERT_TRUE(got.ok()) << got.why().message();
+  const json claim = json::parse(got->json)["claims"][0];
+  const json& beside = claim["by_frameworks"][0];
+  EXPECT_EQ(beside["framework"], "TensorFlow 2.0");
+  EXPECT_EQ(beside["verdict"], "depends") << "one row agrees, one does not, and gpumem's does not count";
+  EXPECT_EQ(beside["command"], "gpumem_bench claims --only one-nth-each --with tensorflow --python " + python);
+  EXPECT_EQ(claim["verdict"], scores().at("one-nth-each")(claim["figures"]).verdict()) << "ours is ours";
+  EXPECT_THAT(got->table, testing::HasSubstr("  by TensorFlow 2.0, simulated: depends\n    One of two.\n"));
+  const json page = json::parse(got->page_data)["claims"][0]["by_frameworks"][0];
+  EXPECT_EQ(page["table"]["rows"][0], json({"by itself", "1.00 MiB, 0 B", "yes"}));
+  EXPECT_EQ(page["table"]["rows"][2][2], "-");
+}
+
+TEST(claims, a_framework_that_is_missing_is_told_with_what_installs_it) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  if (std::system("python3 -c 'import tensorflow' 2>/dev/null") == 0) GTEST_SKIP() << "TensorFlow is here";
+  const auto got = run_claims(with_python("python3"));
+  ASSERT_FALSE(got.ok());
+  EXPECT_THAT(got.why().message(), testing::HasSubstr("has no module tensorflow; scripts/other_frameworks tensorflow"));
+  const auto none = run_claims(with_python("/no/such/python"));
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.why().message(), testing::HasSubstr("--with tensorflow: "));
+  EXPECT_THAT(none.why().message(), testing::HasSubstr("/no/such/python"));
 }
 #endif
 

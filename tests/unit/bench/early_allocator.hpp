@@ -25,7 +25,7 @@ class early_allocator final : public allocator {
     live_[at] = r.bytes;
     return reinterpret_cast<void*>(at);
   }
-  status do_deallocate(void* p, const release&) override {
+  status do_deallocate(void* p, const free_args&) override {
     if (refuse_frees) return {errc::double_free, "planted"};
     const auto found = live_.find(reinterpret_cast<address>(p));
     free_[found->second].push_back(found->first);

@@ -53,13 +53,13 @@ TEST(block_cache, takes_a_block_without_the_lock_unless_something_is_wrong) {
   const address at = fill(a, 1024, 1).front();
   ASSERT_EQ(a.cache.allocate_and_remember(handle_of(0), 100, 1000), at);
   thread_cache& mine = mine_of(a);
-  const release wrong_size{.bytes = 1024};
+  const free_args wrong_size{.bytes = 1024};
   EXPECT_FALSE(a.cache.free(mine, at, &wrong_size)) << "1000 were requested";
-  const release other_stream{.stream = handle_of(9)};
+  const free_args other_stream{.stream = handle_of(9)};
   EXPECT_FALSE(a.cache.free(mine, at, &other_stream));
   EXPECT_FALSE(a.cache.free_by_key(at, 300, {})) << "a stream without a cache";
   EXPECT_FALSE(a.cache.free(mine, at + 512, nullptr)) << "no block begins there";
-  const release right{.stream = handle_of(0), .bytes = 1000};
+  const free_args right{.stream = handle_of(0), .bytes = 1000};
   EXPECT_TRUE(a.cache.free(mine, at, &right));
   EXPECT_FALSE(a.cache.free(mine, at, nullptr)) << "a second free";
   EXPECT_FALSE(a.cache.free_of_any_stream(at, {})) << "a second free";

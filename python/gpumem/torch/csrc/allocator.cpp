@@ -33,6 +33,9 @@
 #include <vector>
 
 #include "gpumem/default_allocator.hpp"
+#include "gpumem/policy.hpp"
+#include "gpumem/settings.hpp"
+#include "own_memory.hpp"
 
 namespace {
 
@@ -79,17 +82,17 @@ struct held_block {
   cudaStream_t stream = nullptr;
   DeviceIndex device = 0;
   MempoolId_t pool = no_pool;
-  std::shared_ptr<native::CUDAAllocator> own;  // of a MemPool that brings its own allocator
+  std::shared_ptr<own_memory> own;    // of a MemPool that brings its own allocator
+  std::vector<cudaStream_t> used_on;  // of such memory: by `recordStream`
   context_ptr context;
 };
 
 /// A MemPool, or the memory that CUDA graphs share: one region of gpumem's for each stream.
 struct private_pool {
   int uses = 0;
+  bool use_on_oom = false;  // its idle memory serves others before they run out of memory
   std::map<cudaStream_t, std::uint64_t> regions;
-  std::shared_ptr<native::CUDAAllocator> own;
-  // Of `own`: freed by the program, by stream and size; serves that stream again, and goes back with the pool.
-  std::map<std::pair<cudaStream_t, std::size_t>, std::vector<void*>> spare;
+  std::shared_ptr<own_memory> own;
 };
 
 /// A stretch of memory that the device gave, as PyTorch's snapshot has segments.
@@ -118,6 +121,8 @@ class torch_allocator final : public native::CUDAAllocator {
   struct card {
     int logical = -1;
     std::uint64_t limit_at_start = 0;
+    std::uint64_t limit = 0;  // of gpumem's memory and that of MemPools with an allocator of their own
+    std::uint64_t own_taken = 0, own_returned = 0;
     double fraction = 1.0;
     caching::DeviceStats stats;  // what the book counts, and the peaks of what is only asked for
     std::uint64_t taken_before = 0, returned_before = 0, misses_before = 0;
@@ -140,7 +145,7 @@ class torch_allocator final : public native::CUDAAllocator {
       card& c = cards_[static_cast<std::size_t>(d.physical_ordinal)];
       if (c.logical >= 0) continue;  // of several pools on one GPU PyTorch's tensors live in the first
       c.logical = d.ordinal;
-      c.limit_at_start = d.limit_bytes;
+      c.limit_at_start = c.limit = d.limit_bytes;
     }
     in.on_out_of_memory([](int, std::uint64_t) {
       bool freed = false;
@@ -153,10 +158,9 @@ class torch_allocator final : public native::CUDAAllocator {
   }
   bool initialized() override { return ready_; }
   std::string name() override { return "gpumem"; }
-  void enable(bool value) override {
-    TORCH_CHECK(value, "gpumem cannot be switched off once it is PyTorch's allocator");
-  }
-  bool isEnabled() const override { return true; }
+  // Switched off, each request is a call of the driver, as with PyTorch's own: for looking at one request by itself.
+  void enable(bool value) override { caches_ = value; }
+  bool isEnabled() const override { return caches_; }
 
   // --- blocks -------------------------------------------------------------------------------------------------
   DataPtr allocate(std::size_t bytes) override {
@@ -185,7 +189,11 @@ class torch_allocator final : public native::CUDAAllocator {
     {
       const std::lock_guard lock{mutex_};
       const auto found = book_.find(of.get());
-      if (found == book_.end() || found->second.own) return;
+      if (found == book_.end()) return;
+      if (held_block& held = found->second; held.own) {
+        if (stream.stream() != held.stream) held.used_on.push_back(stream.stream());
+        return;
+      }
     }
     const gpumem::status noted = memory().record_use(of.get(), {stream.stream()});
     TORCH_CHECK(noted.ok(), "gpumem: record_stream: ", noted.message());
@@ -198,7 +206,10 @@ class torch_allocator final : public native::CUDAAllocator {
   }
 
   // --- how much -----------------------------------------------------------------------------------------------
-  void emptyCache(MempoolId_t /*pool*/) override {
+  // A MemPool empties itself at its end: what others have cached stays.
+  void emptyCache(MempoolId_t pool) override {
+    for (std::size_t i = 0; pool != no_pool && i < cards_.size(); ++i) return_own(static_cast<DeviceIndex>(i), pool);
+    if (pool != no_pool) return;
     for (std::size_t i = 0; i < cards_.size(); ++i) {
       if (cards_[i].logical < 0) continue;
       static_cast<void>(memory().trim(cards_[i].logical));
@@ -223,9 +234,12 @@ class torch_allocator final : public native::CUDAAllocator {
     // GPUMEM_LIMIT stays in force.
     const std::uint64_t limit =
         std::clamp<std::uint64_t>(static_cast<std::uint64_t>(fraction * total), 1, c.limit_at_start);
-    const auto now = memory().set_limit(c.logical, limit);
-    TORCH_CHECK(now.ok(), "gpumem: ", now.why().message());
     const std::lock_guard lock{mutex_};
+    const std::uint64_t before = std::exchange(c.limit, limit);
+    if (const gpumem::status now = share_limit(c); !now) {
+      c.limit = before;
+      TORCH_CHECK(false, "gpumem: ", now.message());
+    }
     c.fraction = fraction;
   }
   std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
@@ -246,7 +260,7 @@ class torch_allocator final : public native::CUDAAllocator {
     caching::DeviceStats& s = c.stats;
     std::size_t fenced = 0, fenced_bytes = 0, split = 0, split_bytes = 0, pieces = 0;
     std::map<MempoolId_t, std::size_t> private_bytes;
-    for (const caching::SegmentInfo& piece : cut(c, device, segments)) {
+    for (const caching::SegmentInfo& piece : all_segments(c, device, segments)) {
       ++pieces;
       if (piece.owner_private_pool_id != no_pool) private_bytes[piece.owner_private_pool_id] += piece.total_size;
       for (const caching::BlockInfo& b : piece.blocks) {
@@ -268,10 +282,10 @@ class torch_allocator final : public native::CUDAAllocator {
       observe(s.inactive_split[which], split);
       observe(s.inactive_split_bytes[which], split_bytes);
       c10::CachingAllocator::Stat& reserved = s.reserved_bytes[which];
-      reserved.current = static_cast<std::int64_t>(now.reserved_bytes);
-      reserved.peak = static_cast<std::int64_t>(now.peak_reserved_bytes);
-      reserved.allocated = static_cast<std::int64_t>(now.taken_bytes - c.taken_before);
-      reserved.freed = static_cast<std::int64_t>(returned - c.returned_before);
+      reserved.current = static_cast<std::int64_t>(now.reserved_bytes + own_bytes(c));
+      reserved.peak = std::max(static_cast<std::int64_t>(now.peak_reserved_bytes), reserved.current);
+      reserved.allocated = static_cast<std::int64_t>(now.taken_bytes + c.own_taken - c.taken_before);
+      reserved.freed = static_cast<std::int64_t>(returned + c.own_returned - c.returned_before);
     }
     count_private(s, private_bytes);
     s.num_ooms = static_cast<std::int64_t>(now.out_of_memory - c.misses_before);
@@ -285,8 +299,8 @@ class torch_allocator final : public native::CUDAAllocator {
     const gpumem::statistics now = figures(c);
     const std::lock_guard lock{mutex_};
     each_stat(c.stats, [](c10::CachingAllocator::Stat& s) { s.reset_accumulated(); });
-    c.taken_before = now.taken_bytes;
-    c.returned_before = now.taken_bytes - now.reserved_bytes;
+    c.taken_before = now.taken_bytes + c.own_taken;
+    c.returned_before = now.taken_bytes - now.reserved_bytes + c.own_returned;
     c.misses_before = now.out_of_memory;
   }
   void resetPeakStats(DeviceIndex device) override {
@@ -339,12 +353,12 @@ class torch_allocator final : public native::CUDAAllocator {
       const gpumem::status closed = memory().close_region(c.logical, region);
       TORCH_CHECK(closed.ok(), "gpumem: ", closed.message());
     }
-    if (gone.spare.empty()) return;
-    const c10::cuda::CUDAGuard guard{device};
-    C10_CUDA_CHECK(cudaDeviceSynchronize());
-    for (const auto& [unused, blocks] : gone.spare) {
-      for (void* const at : blocks) gone.own->raw_delete(at);
+    if (!gone.own) return;
+    {
+      const std::lock_guard lock{mutex_};
+      gone.own->pool_gone = true;
     }
+    return_idle(c, device, *gone.own);
   }
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
     card& c = card_of(device);
@@ -356,10 +370,14 @@ class torch_allocator final : public native::CUDAAllocator {
     card& c = card_of(device);
     const std::lock_guard lock{mutex_};
     private_pool& p = c.pools[pool];
-    if (p.uses++ == 0) p.own = std::move(own);
+    if (p.uses++ == 0 && own) p.own = std::make_shared<own_memory>(std::move(own));
   }
-  // Both are hints about native's segments: gpumem's are cut for all, and a pool's idle memory stays its own.
-  void setUseOnOOM(DeviceIndex /*device*/, MempoolId_t /*pool*/, bool /*use_on_oom*/) override {}
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use_on_oom) override {
+    card& c = card_of(device);
+    const std::lock_guard lock{mutex_};
+    c.pools[pool].use_on_oom = use_on_oom;
+  }
+  // A hint about native's segments: gpumem's are cut for all.
   void setNoSplit(DeviceIndex /*device*/, MempoolId_t /*pool*/) override {}
   bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
                                 const std::unordered_set<void*>& expected) override {
@@ -530,17 +548,16 @@ class torch_allocator final : public native::CUDAAllocator {
     const std::lock_guard lock{mutex_};
     for (std::size_t i = 0; i < cards_.size(); ++i) {
       const auto device = static_cast<DeviceIndex>(i);
+      std::vector<TraceEntry>& to = out.device_traces.emplace_back();
+      if (include_traces) to.assign(cards_[i].trace.begin(), cards_[i].trace.end());
+      for (TraceEntry& each : to) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
       std::size_t total = 0;
-      for (caching::SegmentInfo& piece : cut(cards_[i], device, segments[i])) {
+      for (caching::SegmentInfo& piece : all_segments(cards_[i], device, segments[i])) {
         if (pool != no_pool && piece.owner_private_pool_id != pool) continue;
         total += piece.total_size;
         out.segments.push_back(std::move(piece));
       }
       if (recording_) record(TraceEntry::SNAPSHOT, device, 0, total, nullptr, pool, nullptr);
-      std::vector<TraceEntry>& to = out.device_traces.emplace_back();
-      if (!include_traces) continue;
-      to.assign(cards_[i].trace.begin(), cards_[i].trace.end());
-      for (TraceEntry& each : to) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
     }
     out.external_annotations.assign(annotations_.begin(), annotations_.end());
     for (auto& each : out.external_annotations) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
@@ -624,6 +641,7 @@ class torch_allocator final : public native::CUDAAllocator {
   void* take(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
     constexpr std::size_t exabyte = std::size_t{1} << 60;
     TORCH_CHECK_WITH(OutOfMemoryError, bytes < exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    if (!caches_) return take_uncached(device, bytes);
     MempoolId_t pool = no_pool;
     if (routes_.load(std::memory_order_relaxed) != 0) {
       const std::lock_guard lock{mutex_};
@@ -637,6 +655,57 @@ class torch_allocator final : public native::CUDAAllocator {
     return take_in(device, bytes, stream, pool, 0);
   }
 
+  void* take_uncached(DeviceIndex device, std::size_t bytes) {
+    const c10::cuda::CUDAGuard guard{device};
+    void* at = nullptr;
+    C10_CUDA_CHECK(cudaMalloc(&at, bytes));
+    const std::lock_guard lock{mutex_};
+    uncached_[at] = device;
+    return at;
+  }
+  bool give_uncached(void* at) {
+    DeviceIndex device = 0;
+    {
+      const std::lock_guard lock{mutex_};
+      const auto found = uncached_.find(at);
+      if (found == uncached_.end()) return false;
+      device = found->second;
+      uncached_.erase(found);
+    }
+    const c10::cuda::CUDAGuard guard{device};
+    C10_CUDA_CHECK(cudaFree(at));
+    return true;
+  }
+
+  // Idle memory of pools that lend it before anybody runs out of memory.
+  void* lent(DeviceIndex device, card& c, held_block& held) {
+    std::vector<std::pair<MempoolId_t, std::shared_ptr<own_memory>>> lenders;
+    {
+      const std::lock_guard lock{mutex_};
+      for (const auto& [id, pool] : c.pools) {
+        if (pool.use_on_oom && id != held.pool) lenders.emplace_back(id, pool.own);
+      }
+    }
+    for (const auto& [id, own] : lenders) {
+      void* at = nullptr;
+      if (own) {
+        const std::lock_guard lock{mutex_};
+        at = own->take(rounded(held.requested), held.stream);
+      } else {
+        const gpumem::request r{.bytes = held.requested,
+                                .stream = {held.stream},
+                                .device = c.logical,
+                                .region = region_of(c, id, held.stream)};
+        if (const gpumem::result<void*> got = memory().try_allocate(r)) at = *got;
+      }
+      if (at == nullptr) continue;
+      held.pool = id;
+      held.own = own;
+      return at;
+    }
+    return nullptr;
+  }
+
   void* take_in(DeviceIndex device, std::size_t bytes, cudaStream_t stream, MempoolId_t pool, gpumem::address place) {
     card& c = card_of(device);
     held_block held{.requested = bytes,
@@ -648,36 +717,67 @@ class torch_allocator final : public native::CUDAAllocator {
     void* at = nullptr;
     if (pool != no_pool) held.own = own_allocator(c, pool);
     if (held.own) {
-      at = take_from_own(c, held);
+      at = take_from_own(device, c, held);
+      TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr, "CUDA out of memory. Tried to allocate ", in_words(bytes),
+                       ". The MemPool's own allocator gave none, or the limit of ", in_words(c.limit),
+                       " leaves it none.");
     } else {
       gpumem::request r{.bytes = bytes, .stream = {stream}, .device = c.logical};
       if (pool != no_pool) r.region = region_of(c, pool, stream);
       r.place = place;
       gpumem::oom_report report;
       gpumem::result<void*> got = memory().try_allocate(r, &report);
-      if (!got && got.code() == gpumem::errc::out_of_memory) refuse(device, c, held, report);
-      TORCH_CHECK(got.ok(), "gpumem: ", got.why().message());
-      at = *got;
+      if (got) {
+        at = *got;
+      } else {
+        TORCH_CHECK(got.code() == gpumem::errc::out_of_memory, "gpumem: ", got.why().message());
+        at = lent(device, c, held);
+        if (at == nullptr) refuse(device, c, held, report);
+      }
     }
-    enter(device, c, at, std::move(held));
+    // Where the host has no memory for the book, the block goes back.
+    const std::shared_ptr<own_memory> own = held.own;
+    try {
+      enter(c, at, std::move(held));
+    } catch (...) {
+      if (own) {
+        const std::lock_guard lock{mutex_};
+        own->give(at);
+      } else {
+        memory().deallocate(at);
+      }
+      throw;
+    }
+    try {
+      tell(device, at, bytes);
+    } catch (...) {
+      give(at);
+      throw;
+    }
     return at;
   }
 
-  void enter(DeviceIndex device, card& c, void* at, held_block held) {
+  void enter(card& c, void* at, held_block held) {
     const std::size_t bytes = held.requested;
-    {
+    const std::lock_guard lock{mutex_};
+    book_.insert_or_assign(at, std::move(held));
+    for (const std::size_t which : {everything, large}) {
+      c.stats.allocation[which].increase(1);
+      c.stats.allocated_bytes[which].increase(rounded(bytes));
+      c.stats.requested_bytes[which].increase(bytes);
+    }
+  }
+
+  // The history, trackers, the GPU trace and the profiler.
+  void tell(DeviceIndex device, void* at, std::size_t bytes) {
+    if (watched_) {
       const std::lock_guard lock{mutex_};
-      for (const std::size_t which : {everything, large}) {
-        c.stats.allocation[which].increase(1);
-        c.stats.allocated_bytes[which].increase(rounded(bytes));
-        c.stats.requested_bytes[which].increase(bytes);
-      }
-      if (watched_) {
-        note_stretches(device);
+      note_stretches(device);
+      if (const auto found = book_.find(at); found != book_.end()) {
+        const held_block& held = found->second;
         record(TraceEntry::ALLOC, device, reinterpret_cast<std::size_t>(at), bytes, held.stream, held.pool,
                when_ >= RecordContext::ALLOC ? held.context : nullptr);
       }
-      book_.insert_or_assign(at, std::move(held));
     }
     if (const c10::impl::PyInterpreter* const traced = c10::impl::GPUTrace::get_trace();
         C10_UNLIKELY(traced != nullptr)) {
@@ -694,9 +794,13 @@ class torch_allocator final : public native::CUDAAllocator {
     context_ptr context = watched_ ? context_for(RecordContext::ALL) : nullptr;
     held_block held;
     {
-      const std::lock_guard lock{mutex_};
+      std::unique_lock lock{mutex_};
       const auto found = book_.find(at);
-      TORCH_CHECK(found != book_.end(), "invalid device pointer: ", at);
+      if (found == book_.end()) {
+        lock.unlock();
+        TORCH_CHECK(give_uncached(at), "invalid device pointer: ", at);
+        return;
+      }
       held = std::move(found->second);
       book_.erase(found);
       card& c = cards_[static_cast<std::size_t>(held.device)];
@@ -710,20 +814,18 @@ class torch_allocator final : public native::CUDAAllocator {
           record(each, held.device, reinterpret_cast<std::size_t>(at), held.requested, held.stream, held.pool, context);
         }
       }
-      if (held.own) {
-        if (const auto pool = c.pools.find(held.pool); pool != c.pools.end() && pool->second.own == held.own) {
-          pool->second.spare[{held.stream, rounded(held.requested)}].push_back(at);
-          return;
-        }
+      if (held.own && held.used_on.empty()) {
+        held.own->give(at);
+      } else if (held.own) {
+        const c10::cuda::CUDAGuard guard{held.device};
+        held.own->give_behind(at, held.used_on);
       }
     }
-    if (held.own) {  // its pool is gone
-      const c10::cuda::CUDAGuard guard{held.device};
-      C10_CUDA_CHECK(cudaDeviceSynchronize());
-      held.own->raw_delete(at);
-      return;
+    if (!held.own) {
+      memory().deallocate(at);
+    } else if (held.own->pool_gone) {
+      return_idle(card_of(held.device), held.device, *held.own);
     }
-    memory().deallocate(at);
     if (c10::memoryProfilingEnabled()) {
       tell_profiler(at, held.device, -static_cast<std::int64_t>(rounded(held.requested)));
     }
@@ -740,24 +842,60 @@ class torch_allocator final : public native::CUDAAllocator {
     c10::reportMemoryUsageToProfiler(at, bytes, allocated, reserved, c10::Device(c10::DeviceType::CUDA, device));
   }
 
-  std::shared_ptr<native::CUDAAllocator> own_allocator(card& c, const MempoolId_t& pool) {
+  std::shared_ptr<own_memory> own_allocator(card& c, const MempoolId_t& pool) {
     const std::lock_guard lock{mutex_};
     return c.pools[pool].own;
   }
-  void* take_from_own(card& c, const held_block& held) {
+  void* take_from_own(DeviceIndex device, card& c, const held_block& held) {
+    const std::size_t bytes = rounded(held.requested);
+    const std::size_t segment = own_memory::segment_bytes(bytes);
+    for (const bool trimmed : {false, true}) {
+      const gpumem::statistics now = figures(c);
+      const std::lock_guard lock{mutex_};
+      if (void* const at = held.own->take(bytes, held.stream); at != nullptr) return at;
+      if (now.reserved_bytes + own_bytes(c) + segment <= c.limit) break;
+      if (trimmed) return nullptr;
+      static_cast<void>(memory().trim(c.logical));
+    }
+    void* const taken = held.own->take_segment(segment, held.stream);
+    if (taken == nullptr) return nullptr;
+    const c10::cuda::CUDAGuard guard{device};
+    const std::lock_guard lock{mutex_};
+    held.own->add(taken, segment, held.stream);
+    c.own_taken += segment;
+    static_cast<void>(share_limit(c));
+    return held.own->take(bytes, held.stream);
+  }
+  void return_own(DeviceIndex device, const MempoolId_t& pool) {
+    card& c = cards_[static_cast<std::size_t>(device)];
+    std::shared_ptr<own_memory> own;
     {
       const std::lock_guard lock{mutex_};
-      std::vector<void*>& spare = c.pools[held.pool].spare[{held.stream, rounded(held.requested)}];
-      if (!spare.empty()) {
-        void* const at = spare.back();
-        spare.pop_back();
-        return at;
-      }
+      const auto found = c.pools.find(pool);
+      if (found != c.pools.end()) own = found->second.own;
     }
-    void* const at = held.own->raw_alloc_with_stream(rounded(held.requested), held.stream);
-    TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr, "CUDA out of memory. Tried to allocate ",
-                     in_words(held.requested), ". The MemPool's own allocator gave none.");
-    return at;
+    if (own) return_idle(c, device, *own);
+  }
+  void return_idle(card& c, DeviceIndex device, own_memory& own) {
+    const c10::cuda::CUDAGuard guard{device};
+    C10_CUDA_CHECK(cudaDeviceSynchronize());
+    std::vector<void*> idle;
+    {
+      const std::lock_guard lock{mutex_};
+      const std::size_t before = own.bytes();
+      idle = own.take_idle();
+      c.own_returned += before - own.bytes();
+    }
+    for (void* const each : idle) own.give_segment(each);
+    const std::lock_guard lock{mutex_};
+    static_cast<void>(share_limit(c));
+  }
+  static std::uint64_t own_bytes(const card& c) { return c.own_taken - c.own_returned; }
+  /// gpumem's limit is what the memory of such MemPools leaves of it.
+  static gpumem::status share_limit(const card& c) {
+    const std::uint64_t left = c.limit - std::min(c.limit, own_bytes(c));
+    const auto now = memory().set_limit(c.logical, std::max<std::uint64_t>(1, left));
+    return now ? gpumem::status{} : now.why();
   }
   std::uint64_t region_of(card& c, const MempoolId_t& pool, cudaStream_t stream) {
     const std::lock_guard lock{mutex_};
@@ -797,13 +935,15 @@ class torch_allocator final : public native::CUDAAllocator {
   // --- the history ----------------------------------------------------------------------------------------------
   template <typename Entry>
   void annotate(const void* at, const std::string& metadata) {
+    if (!watched_) return;
+    context_ptr context = context_for(RecordContext::ALLOC);
     const std::lock_guard lock{mutex_};
     const auto found = book_.find(const_cast<void*>(at));
     TORCH_CHECK(found != book_.end(), "gpumem: ", at, " is not the beginning of a block that the program holds");
     const held_block& held = found->second;
     if constexpr (requires { Entry::ANNOTATE; }) {
       record(Entry::ANNOTATE, held.device, reinterpret_cast<std::size_t>(at), held.requested, held.stream, held.pool,
-             nullptr, &metadata);
+             std::move(context), &metadata);
     }
   }
 
@@ -871,7 +1011,39 @@ class torch_allocator final : public native::CUDAAllocator {
     c.stretches_known = true;
   }
 
-  /// gpumem's segments as PyTorch shows them: cut where no memory is behind them, and where a private pool's begin.
+  std::vector<caching::SegmentInfo> all_segments(const card& c, DeviceIndex device,
+                                                 const std::vector<gpumem::segment_view>& of_gpumem) const {
+    std::vector<caching::SegmentInfo> out = cut(c, device, of_gpumem);
+    for (const auto& [id, pool] : c.pools) {
+      if (!pool.own) continue;
+      for (const auto& [begin, segment] : pool.own->segments()) {
+        caching::SegmentInfo& piece = out.emplace_back();
+        piece.device = device;
+        piece.address = reinterpret_cast<std::size_t>(begin);
+        piece.stream = segment.stream;
+        piece.is_large = true;
+        piece.owner_private_pool_id = id;
+        piece.total_size = segment.bytes;
+        for (const auto& [at, part] : segment.pieces) {
+          caching::BlockInfo& block = piece.blocks.emplace_back();
+          block.size = part.bytes;
+          block.active = !part.free;
+          if (part.free) continue;
+          piece.active_size += part.bytes;
+          const auto held = book_.find(begin + at);
+          if (held == book_.end()) continue;  // freed, and another stream still uses it
+          block.allocated = true;
+          block.requested_size = held->second.requested;
+          block.context_when_allocated = held->second.context;
+          piece.allocated_size += part.bytes;
+          piece.requested_size += held->second.requested;
+        }
+      }
+    }
+    return out;
+  }
+
+  /// gpumem's segments as PyTorch shows them: of one region each, and cut where no memory is behind them.
   std::vector<caching::SegmentInfo> cut(const card& c, DeviceIndex device,
                                         const std::vector<gpumem::segment_view>& segments) const {
     std::map<std::uint64_t, MempoolId_t> pool_of_region{{0, no_pool}};
@@ -881,6 +1053,7 @@ class torch_allocator final : public native::CUDAAllocator {
     std::vector<caching::SegmentInfo> out;
     for (const gpumem::segment_view& s : segments) {
       bool open = false;
+      std::uint64_t region = 0;
       for (const block_view& b : s.blocks) {
         if (b.is == block_view::state::unbacked) {
           open = false;
@@ -888,8 +1061,9 @@ class torch_allocator final : public native::CUDAAllocator {
         }
         const auto known = pool_of_region.find(b.region);
         const MempoolId_t pool = known != pool_of_region.end() ? known->second : no_pool;
-        if (!open || out.back().owner_private_pool_id != pool) {
+        if (!open || region != b.region) {
           open = true;
+          region = b.region;
           caching::SegmentInfo& piece = out.emplace_back();
           piece.device = device;
           piece.address = b.begin;
@@ -920,6 +1094,8 @@ class torch_allocator final : public native::CUDAAllocator {
   std::mutex mutex_;
   std::atomic<bool> ready_{false};
   std::atomic<int> routes_{0};
+  std::atomic<bool> caches_{true};
+  std::map<void*, DeviceIndex> uncached_;  // taken while it was switched off
   std::vector<card> cards_;
   ska::flat_hash_map<void*, held_block> book_;
   std::atomic<bool> recording_{false};
@@ -952,7 +1128,13 @@ void delete_block(void* at) {
 extern "C" __attribute__((visibility("default"))) const char* gpumem_torch_install() {
   static std::string why;
   try {
-    memory();  // a bad GPUMEM_* is told now
+    // A bad GPUMEM_* is told now. No GPU is touched before PyTorch does so: a process may still fork, and choose GPUs
+    // by CUDA_VISIBLE_DEVICES.
+    gpumem::settings with;
+    if (const gpumem::status ok = with.apply(gpumem::process_environment()); !ok) return (why = ok.message()).c_str();
+    if (const auto known = gpumem::find_policy(with.policy); !known) {
+      return (why = "GPUMEM_POLICY=" + with.policy + ": " + known.why().message()).c_str();
+    }
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
         std::shared_ptr<native::CUDAAllocator>{&only(), [](native::CUDAAllocator*) {}});
     return nullptr;

@@ -1,0 +1,94 @@
+#include "with_framework.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "child.hpp"
+#include "text.hpp"
+
+#ifndef GPUMEM_BENCH_SOURCE_CLAIMS
+#error "bench/CMakeLists.txt defines GPUMEM_BENCH_SOURCE_CLAIMS and GPUMEM_BENCH_PROGRAM_FOLDER"
+#endif
+
+namespace gpumem::bench {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::minutes longest{90};
+
+/// The first of the two that exists: as installed, or as built.
+std::string first_of(const fs::path& installed, const fs::path& built) {
+  std::error_code none;
+  return fs::exists(installed, none) ? installed.string() : fs::exists(built, none) ? built.string() : "";
+}
+
+fs::path own_folder() {
+  std::error_code none;
+  return fs::read_symlink("/proc/self/exe", none).parent_path();
+}
+
+/// Rows without a word of their own (null) are not the framework's own doing.
+verdict verdict_of_rows(const figures_json& rows) {
+  std::size_t agreeing = 0;
+  std::size_t count = 0;
+  for (const figures_json& row : rows) {
+    if (!row.at("agrees").is_boolean()) continue;
+    ++count;
+    agreeing += row["agrees"].get<bool>() ? 1U : 0U;
+  }
+  return verdict_of(agreeing, count);
+}
+
+std::string command_of(const std::string& id, const std::string& framework, const options& with) {
+  return fmt::format("gpumem_bench claims --only {} --with {} --python {}", id, framework, with.python);
+}
+
+}  // namespace
+
+result<std::vector<framework_findings>> measure_with(const std::string& framework, const options& with) {
+  const fs::path here = own_folder();
+  const std::string script = first_of(here.parent_path() / "share/gpumem/framework_claims.py",
+                                      GPUMEM_BENCH_SOURCE_CLAIMS "/framework_claims.py");
+  const std::string gpumem = first_of(here / "gpumem", GPUMEM_BENCH_PROGRAM_FOLDER "/gpumem");
+  const auto refused = [&](const std::string& why) {
+    return status{errc::unsupported, fmt::format("--with {}: {}", framework, why)};
+  };
+  if (gpumem.empty()) return refused(fmt::format("no program gpumem in {}, which simulates the cards", here.string()));
+  if (script.empty()) return refused("framework_claims.py is not in share/gpumem");
+  std::vector<std::string> words{with.python, script, framework, gpumem, std::to_string(with.jobs)};
+  words.insert(words.end(), with.only.begin(), with.only.end());
+  const auto ran = sweep::run_child("/usr/bin/env", words, "", longest);
+  if (!ran) return ran.why();
+  if (ran->timed_out) return refused(fmt::format("not done within {} minutes", longest.count()));
+  const figures_json told = figures_json::parse(ran->out, nullptr, false);
+  if (ran->exit_status != 0 || !told.is_object()) {
+    const std::string why = ran->err.substr(0, ran->err.find_last_not_of('\n') + 1);
+    return refused(why.empty() ? fmt::format("{} ended with status {}", with.python, ran->exit_status)
+                               : printable(why.substr(why.rfind('\n') + 1), 2000));
+  }
+  std::vector<framework_findings> out;
+  for (const figures_json& each : told.at("claims")) {
+    const std::string id = each.at("id");
+    out.push_back(
+        {.id = id,
+         .name = fmt::format("{} {}", framework == "jax" ? "JAX" : "TensorFlow", told.at("version").get<std::string>()),
+         .experiment = each.at("experiment"),
+         .command = command_of(id, framework, with),
+         .found = {.figures = each.at("figures"),
+                   .measured = each.at("measured"),
+                   .outcome = verdict_of_rows(each.at("figures"))}});
+  }
+  return out;
+}
+
+figures_json json_of(const framework_findings& of) {
+  return {{"framework", of.name},          {"verdict", to_string(of.found.outcome)},
+          {"measured", of.found.measured}, {"experiment", of.experiment},
+          {"device", "simulated"},         {"command", of.command},
+          {"figures", of.found.figures}};
+}
+
+}  // namespace gpumem::bench

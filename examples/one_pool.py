@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""PyTorch, CuPy and Numba in one process, on one pool: what one of them frees, the next one gets. Those that are installed
+take part; at least two.
+
+    GPUMEM_POLICY=growth python3 examples/one_pool.py
+"""
+import gc
+import importlib.util
+import sys
+
+import gpumem._native
+
+MIB = 1 << 20
+
+
+# Each: an array of so many bytes, and the wait for the GPU.
+def torch_array(bytes_):
+    import torch
+
+    return torch.empty(bytes_, dtype=torch.uint8, device="cuda"), torch.cuda.synchronize
+
+
+def cupy_array(bytes_):
+    import cupy
+
+    return cupy.empty(bytes_, dtype=cupy.uint8), cupy.cuda.Device().synchronize
+
+
+def numba_array(bytes_):
+    import numpy
+    from numba import cuda
+
+    return cuda.device_array(bytes_, numpy.uint8), cuda.synchronize
+
+
+def main(names):
+    makers = {"torch": torch_array, "cupy": cupy_array, "numba": numba_array}
+    makers = {name: make for name, make in makers.items() if importlib.util.find_spec(name) and name in (names or makers)}
+    if len(makers) < 2:
+        print(f"one_pool.py: {', '.join(makers) or 'none'} of torch, cupy, numba here; expected two at least", file=sys.stderr)
+        return 77
+    for name in makers:  # before the first use of the GPU
+        importlib.import_module(f"gpumem.{name}").enable()
+    pool = gpumem._native.Allocator()
+    peaks = []
+    for name, make in makers.items():
+        held, synchronize = make(256 * MIB)
+        live, reserved, _ = pool.usage(0)
+        peaks.append(reserved)
+        print(f"{name}: {live // MIB} MiB live, {reserved // MIB} MiB reserved")
+        del held
+        gc.collect()
+        synchronize()  # what was freed is another framework's once the work before is seen to be done
+    together = [make(64 * MIB) for make in makers.values()]
+    live, reserved, _ = pool.usage(0)
+    print(f"together: {live // MIB} MiB live, {reserved // MIB} MiB reserved")
+    return 0 if peaks[-1] == peaks[0] and reserved == peaks[0] and live >= len(together) * 64 * MIB else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
