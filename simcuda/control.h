@@ -33,6 +33,11 @@ int simcuda_discharge_library(uint64_t at);
 uint64_t simcuda_undefined_uses(void);
 /* The n-th call of the function from now on returns `error`, and its context does so for good. */
 void simcuda_break_at(const char* function, unsigned nth, int error);
+/* The n-th call of the function ("*": of any) from now on returns `error`, once. */
+void simcuda_fail(const char* function, unsigned nth, int error);
+/* Meanwhile no call fails by plan, or counts. */
+void simcuda_pause_failures(int yes);
+int simcuda_failure_planned(void);
 /* Calls of the function (a base name: cuMemAlloc) so far; of all functions where it is null. */
 uint64_t simcuda_calls(const char* function);
 /* Runs the destructors of user objects that nothing refers to; else they run some driver calls later. */

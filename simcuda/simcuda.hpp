@@ -45,8 +45,12 @@ void configure(const world_config& config);
 /// The device behind an ordinal; a reset of its context makes a new one.
 sim_device& device(int ordinal);
 
-/// The n-th call of the function (a base name: cuMemAlloc) from now on returns `error`, once.
+/// The n-th call of the function (a base name: cuMemAlloc; "*": of any) from now on returns `error`, once.
 void fail(std::string_view function, unsigned nth, CUresult error);
+/// Meanwhile no call fails by plan, or counts: the program's own calls between those of what is tested.
+void pause_failures(bool yes);
+/// False once all that were planned have happened.
+bool failure_planned();
 /// The same, and the context of the call returns it for good, as after a kernel that touched what it must not.
 void break_at(std::string_view function, unsigned nth, CUresult error);
 /// What the program did though the documentation leaves it undefined, each with how often: "cuStreamGetId: a stream

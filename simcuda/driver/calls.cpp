@@ -20,6 +20,14 @@ void fail(std::string_view function, unsigned nth, CUresult error) {
   w.any_failure = true;
 }
 
+void pause_failures(bool yes) {
+  world& w = the_world();
+  const std::lock_guard lock{w.mutex};
+  w.failures_paused = yes;
+}
+
+bool failure_planned() { return the_world().any_failure; }
+
 void break_at(std::string_view function, unsigned nth, CUresult error) {
   world& w = the_world();
   const std::lock_guard lock{w.mutex};
@@ -68,8 +76,9 @@ function_record& record_of(std::string_view function) {
 CUresult due_failure(std::string_view function) {
   world& w = the_world();
   const std::lock_guard lock{w.mutex};
+  if (w.failures_paused) return CUDA_SUCCESS;
   for (auto it = w.failures.begin(); it != w.failures.end(); ++it) {
-    if (it->function != function || --it->calls_left != 0) continue;
+    if ((it->function != function && it->function != "*") || --it->calls_left != 0) continue;
     const CUresult error = it->error;
     if (CUcontext here = current_context(); it->sticky && here != nullptr) here->broken = error;
     w.failures.erase(it);

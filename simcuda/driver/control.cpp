@@ -44,6 +44,9 @@ void simcuda_advance_by(std::uint64_t ns) { device(0).advance_by(ns); }
 void simcuda_advance_to(std::uint64_t ns) { device(0).advance_to(ns); }
 std::uint64_t simcuda_used_bytes() { return the_world().gpus.empty() ? 0 : device(0).used_bytes(); }
 std::uint64_t simcuda_peak_used_bytes() { return device(0).peak_used_bytes(); }
+void simcuda_fail(const char* function, unsigned nth, int error) { fail(function, nth, static_cast<CUresult>(error)); }
+void simcuda_pause_failures(int yes) { pause_failures(yes != 0); }
+int simcuda_failure_planned() { return failure_planned() ? 1 : 0; }
 std::uint64_t simcuda_hazards() { return device(0).hazard_count(); }
 std::uint64_t simcuda_in_calls_ns() { return device(0).in_calls_ns(); }
 

@@ -205,6 +205,7 @@ struct world {
   std::uint64_t spinning_waits = 0;
   std::map<std::string, std::uint64_t> undefined;  ///< uses that a card does not define, by what they were
   std::atomic<bool> any_failure = false;           ///< `failures` has one
+  bool failures_paused = false;                    ///< no call fails, or counts against one
   std::atomic<std::uint64_t> generation = 0;       ///< of the world: thread-local state of an older one is void
 };
 extern std::atomic<world*> made_world;

@@ -158,22 +158,23 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
     const std::vector<mapped_run> going = in_.pages.take_longest_idle(bytes - returned, keep);
     if (going.empty()) break;
     const std::uint64_t size = going.back().begin + going.back().bytes - going.front().begin;
-    status taken;
+    returned_runs done;
     {
       const blocking_call waits{in_.calls.waits, lock};
-      taken = return_runs(in_.on, going);
-      if (!taken) {
+      done = return_runs(in_.on, going);
+      if (!done.why) {
         log_if_possible([&] {
-          return fmt::format("pool {}: {} leaked, the driver did not take pages back: {}", in_.config.name,
-                             format_bytes(size), taken.message());
+          return fmt::format("pool {}: {} of {} that were to go are {}, the driver did not take them back: {}",
+                             in_.config.name, format_bytes(size - done.destroyed), format_bytes(size),
+                             done.unmapped ? "leaked" : "kept", done.why.message());
         });
       }
     }
-    if (!taken) break;
-    in_.pages.returned(size);
-    in_.cap.give_back(size);
-    returned += size;
-    in_.counts.returned_pages += size / in_.pages.page_bytes();
+    in_.pages.finish(going, done);
+    in_.cap.give_back(done.destroyed);
+    returned += done.destroyed;
+    in_.counts.returned_pages += done.destroyed / in_.pages.page_bytes();
+    if (!done.why) break;
   }
   return returned;
 }

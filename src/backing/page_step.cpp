@@ -58,7 +58,8 @@ status execute(device& on, page_step& step) {
     const mapped_run& last = step.runs[end - 1].what;
     const address begin = step.runs[k].what.begin;
     const status unmapped = on.unmap(begin, last.begin + last.bytes - begin);
-    for (; k < end; ++k) step.runs[k].is = unmapped ? outcome::destroyed : outcome::lost;  // until it is mapped again
+    // Until it is mapped again; what the driver did not unmap is where it was.
+    for (; k < end; ++k) step.runs[k].is = unmapped ? outcome::destroyed : outcome::untouched;
     if (!unmapped) {
       undo(on, step, 0);
       return unmapped;
@@ -81,15 +82,19 @@ status execute(device& on, page_step& step) {
   return {};
 }
 
-status return_runs(device& on, std::span<const mapped_run> runs) {
-  if (runs.empty()) return {};
+returned_runs return_runs(device& on, std::span<const mapped_run> runs) {
+  returned_runs out;
+  if (runs.empty()) return out;
   const mapped_run& last = runs.back();
-  if (status ok = on.unmap(runs.front().begin, last.begin + last.bytes - runs.front().begin); !ok) return ok;
-  status first;
+  out.why = on.unmap(runs.front().begin, last.begin + last.bytes - runs.front().begin);
+  out.unmapped = out.why.ok();
+  if (!out.unmapped) return out;
   for (const mapped_run& run : runs) {
-    if (status ok = on.destroy(run.pages); !ok && first.ok()) first = ok;
+    status gone = on.destroy(run.pages);
+    if (gone) out.destroyed += run.bytes;
+    if (!gone && out.why.ok()) out.why = std::move(gone);
   }
-  return first;
+  return out;
 }
 
 }  // namespace gpumem

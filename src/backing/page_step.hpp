@@ -37,7 +37,13 @@ struct page_step {
 /// `out_of_memory` where the device had too little: then nothing has changed. Every run says what it has become.
 status execute(device& on, page_step& step);
 
-/// Unmaps and destroys runs that lie side by side; the bytes that the device did not take are lost.
-status return_runs(device& on, std::span<const mapped_run> runs);
+/// What became of runs that were to go.
+struct returned_runs {
+  status why;                   ///< of the first call that failed
+  bool unmapped = true;         ///< else nothing has changed
+  std::uint64_t destroyed = 0;  ///< bytes that the device has again
+};
+/// Unmaps and destroys runs that lie side by side.
+returned_runs return_runs(device& on, std::span<const mapped_run> runs);
 
 }  // namespace gpumem

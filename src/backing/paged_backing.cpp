@@ -193,8 +193,23 @@ std::vector<mapped_run> paged_backing::take_longest_idle(std::uint64_t bytes, pa
   address begin = end;
   for (auto it = map_.runs().lower_bound(end); begin != longest->begin && end - begin < bytes;) begin = (--it)->first;
   std::vector<mapped_run> going = map_.within(begin, end - begin);
+  map_.make_room(going.size());  // runs that the driver does not unmap are put back
+  heap_.make_room_for_blocks(4);
   take(begin, end - begin);
+  heap_.set_blocks_aside(2);
   return going;
+}
+
+void paged_backing::finish(std::span<const mapped_run> going, const returned_runs& done) {
+  heap_.set_blocks_aside(0);
+  const address begin = going.front().begin;
+  const std::uint64_t bytes = going.back().begin + going.back().bytes - begin;
+  lost_bytes_ -= done.unmapped ? done.destroyed : bytes;
+  if (!done.unmapped) {
+    for (const mapped_run& run : going) map_.insert(run);
+    heap_.back(hollow_at(begin), begin, bytes);
+  }
+  map_.make_room(0);
 }
 
 // An unmap does not wait for what is still in flight, as a free does.
@@ -222,8 +237,8 @@ void paged_backing::return_everything() {
 }
 
 void paged_backing::give(std::span<const mapped_run> runs) const {
-  if (const status ok = return_runs(device_, runs); !ok) {
-    log_if_possible([&] { return fmt::format("pool {}: pages stay with the driver: {}", name_, ok.message()); });
+  if (const status why = return_runs(device_, runs).why; !why) {
+    log_if_possible([&] { return fmt::format("pool {}: pages stay with the driver: {}", name_, why.message()); });
   }
 }
 

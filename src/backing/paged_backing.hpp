@@ -6,6 +6,7 @@
 // it.
 #pragma once
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,9 +62,11 @@ class paged_backing {
   [[nodiscard]] block_index carve(const page_place& at, std::uint64_t bytes, owner_id o, address within);
 
   /// Takes idle runs from the upper end of the longest stretch of them: `bytes` or more, where it is that long. Not the
-  /// pages of `keep`. They are lost until they are `returned`. Empty where none is idle.
+  /// pages of `keep`. They are lost until `finish` says what `return_runs` did with them. Empty where none is idle.
+  /// Throws std::bad_alloc with nothing changed.
   [[nodiscard]] std::vector<mapped_run> take_longest_idle(std::uint64_t bytes, page_span keep);
-  void returned(std::uint64_t bytes) noexcept { lost_bytes_ -= bytes; }
+  /// After it: runs that the driver did not unmap are idle again.
+  void finish(std::span<const mapped_run> going, const returned_runs& done);
   /// At the end: every page goes back to the device once its work is done. Makes driver calls.
   void return_everything();
 

@@ -100,7 +100,7 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
   }
 
   auto made = std::make_unique<cuda_device>(driver, handle, std::move(info));
-  made->read_page_properties();
+  if (status ok = made->read_page_properties(); !ok) return ok;
   for (const int peer : config.peers) {
     CUdevice other{};
     int can = 0;
@@ -144,9 +144,20 @@ int cuda_device::attribute(CUdevice_attribute which) const {
   return driver_.device_get_attribute(&value, which, handle_) == CUDA_SUCCESS ? value : 0;
 }
 
-// Makes mapped pages exportable to other processes and accessible to network cards, if the device supports it.
-void cuda_device::read_page_properties() {
-  if (attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) == 0) return;
+// Makes mapped pages exportable to other processes and accessible to network cards, if the device supports it. Only an
+// answer says that it cannot map any; a call that fails says nothing.
+status cuda_device::read_page_properties() {
+  const auto no_answer = [](CUresult e) {
+    return e != CUDA_SUCCESS && e != CUDA_ERROR_NOT_SUPPORTED && e != CUDA_ERROR_INVALID_VALUE;
+  };
+  const auto failed = [this](const auto& function, CUresult e) {
+    return driver_status(driver_, function.name, e, fmt::format("of device {}", info_.ordinal));
+  };
+  int maps = 0;
+  const CUresult asked =
+      driver_.device_get_attribute(&maps, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, handle_);
+  if (no_answer(asked)) return failed(driver_.device_get_attribute, asked);
+  if (asked != CUDA_SUCCESS || maps == 0) return {};
   pages_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   pages_.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = handle_};
   if (attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0) {
@@ -156,12 +167,13 @@ void cuda_device::read_page_properties() {
     pages_.allocFlags.gpuDirectRDMACapable = 1;
   }
   std::size_t page = 0;
-  if (driver_.mem_granularity(&page, &pages_, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS) {
-    info_.page_bytes = page;
-  }
+  const CUresult sized = driver_.mem_granularity(&page, &pages_, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  if (no_answer(sized)) return failed(driver_.mem_granularity, sized);
+  if (sized == CUDA_SUCCESS) info_.page_bytes = page;
   const mutex_lock lock{access_mutex_};
   access_.push_back(
       {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = handle_}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  return {};
 }
 
 // Checks the primary context's id: a changed id means that the program reset the device.
@@ -361,9 +373,13 @@ status cuda_device::add_peer(int ordinal) {
   access_.push_back(peer);
   if (accessible_.empty()) return {};
   const entered here{*this};
-  if (!here.ok()) return here.why();
+  if (!here.ok()) {
+    access_.pop_back();
+    return here.why();
+  }
   for (const auto& [at, bytes] : accessible_) {
     if (const CUresult e = driver_.mem_set_access(at, bytes, &peer, 1); e != CUDA_SUCCESS) {
+      access_.pop_back();  // it is no peer yet, and may be added again
       return driver_status(driver_, driver_.mem_set_access.name, e,
                            fmt::format("of {} at {:#x} for device {}", format_bytes(bytes), at, ordinal));
     }

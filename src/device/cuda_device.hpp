@@ -63,7 +63,7 @@ class cuda_device final : public device {
   status do_watch_graph(stream_ref capturing, std::function<void()> gone) override;
   status do_synchronize() override;
 
-  void read_page_properties();
+  status read_page_properties();
   [[nodiscard]] int attribute(CUdevice_attribute which) const;
   [[nodiscard]] bool deferred_done(fence f) const noexcept;
   status context(CUcontext* out);

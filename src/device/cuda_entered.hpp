@@ -26,7 +26,11 @@ class cuda_device::entered {
       }
       undo_.pop = true;
     }
-    undo_.restore = driver_.exchange_capture_mode(&undo_.mode) == CUDA_SUCCESS;
+    if (const CUresult e = driver_.exchange_capture_mode(&undo_.mode); e != CUDA_SUCCESS) {
+      why_ = driver_status(driver_, driver_.exchange_capture_mode.name, e);  // else a capture would be spoilt
+      return;
+    }
+    undo_.restore = true;
     if (!in_row) return;
     row.undo = std::exchange(undo_, {});
     row.ready = true;

@@ -72,7 +72,9 @@ TEST_P(Faults, ASegmentThatTheDriverDoesNotTakeBackIsCounted) {
   const trim_result trimmed = *allocator_->trim(0);
   EXPECT_EQ(stats().reserved_bytes, reserved - trimmed.returned_bytes);
   EXPECT_EQ(stats().reserved_bytes, sim().used_bytes());
-  EXPECT_GT(stats().leaked_bytes, 0U);
+  // Pages that the driver does not unmap are where they were; what it does not free, who knows.
+  const bool pages = returning_call() == device_call::unmap;
+  EXPECT_EQ(stats().leaked_bytes != 0, !pages) << stats().leaked_bytes;
 }
 
 TEST_P(Faults, ARequestWhoseStreamCannotBeIdentifiedIsRefusedAndNothingElse) {

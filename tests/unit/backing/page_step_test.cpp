@@ -95,16 +95,19 @@ INSTANTIATE_TEST_SUITE_P(calls, failing_step,
 
 TEST(page_step, runs_go_back_to_the_device_and_the_first_error_is_told) {
   two_runs x;
-  EXPECT_TRUE(return_runs(x.device, {}).ok());
-  EXPECT_TRUE(return_runs(x.device, x.runs).ok());
+  EXPECT_TRUE(return_runs(x.device, {}).why.ok());
+  EXPECT_TRUE(return_runs(x.device, x.runs).why.ok());
   EXPECT_EQ(x.device.used_bytes(), 0U);
   two_runs y;
   y.device.fail_nth(device_call::destroy, 1);
-  EXPECT_FALSE(return_runs(y.device, y.runs).ok());
-  EXPECT_EQ(y.device.used_bytes(), page) << "the second one went";
+  const returned_runs half = return_runs(y.device, y.runs);
+  EXPECT_FALSE(half.why.ok());
+  EXPECT_TRUE(half.unmapped);
+  EXPECT_EQ(half.destroyed, page) << "the second one went";
+  EXPECT_EQ(y.device.used_bytes(), page);
   two_runs z;
   z.device.fail_nth(device_call::unmap, 1);
-  EXPECT_FALSE(return_runs(z.device, z.runs).ok());
+  EXPECT_FALSE(return_runs(z.device, z.runs).unmapped);
   EXPECT_EQ(z.device.used_bytes(), 2 * page);
 }
 
