@@ -122,7 +122,8 @@ class allocator {
   virtual status capture_begin(stream_ref s) = 0;
   virtual result<graph_ref> capture_end(stream_ref s) = 0;
   /// For captures that gpumem noticed by itself: states that one on this physical device has ended. Asks each capturing
-  /// stream of the device, which must still exist, and ends the captures that are over.
+  /// stream of the device, which must still exist, and ends the captures that are over. `wrong_device` if no pool is on
+  /// that device.
   virtual status captures_ended(int /*physical_device*/) { return {}; }
   /// States that the graph will not run again. Its blocks become free for others behind a fence.
   virtual status graph_release(graph_ref g) = 0;

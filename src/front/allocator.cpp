@@ -168,14 +168,18 @@ class pooled_allocator final : public allocator {
   }
   status captures_ended(int physical_device) override {
     return without_exceptions([&]() -> status {
-      for (std::size_t i = 0; i < pools_.size(); ++i) {
-        device& on = *pools_[i].on;
-        if (on.info().ordinal != physical_device || !asks_for_captures(pools_[i].it->config(), on)) continue;
+      bool known = false;
+      for (const pool_slot& p : pools_) {
+        device& on = *p.on;
+        if (on.info().ordinal != physical_device) continue;
+        known = true;
+        if (!asks_for_captures(p.it->config(), on)) continue;
         if (status ok = usable(on); !ok) return ok;
         captures_.ended_on(on);
         break;
       }
-      return {};
+      if (known) return {};
+      return {errc::wrong_device, fmt::format("no pool of this allocator is on device {}", physical_device)};
     });
   }
   status graph_release(graph_ref g) override {

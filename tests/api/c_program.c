@@ -73,6 +73,7 @@ static void captures(void) {
   EXPECT(gpumem_free(memory, block) == GPUMEM_OK);
   EXPECT(gpumem_capture_end(memory, stream, &graph) == GPUMEM_OK && graph != 0);
   EXPECT(gpumem_captures_ended(memory, 0) == GPUMEM_OK);
+  EXPECT_REFUSED(gpumem_captures_ended(memory, 7), GPUMEM_WRONG_DEVICE, "device 7");
   EXPECT(gpumem_graph_release(memory, graph) == GPUMEM_OK);
   EXPECT_REFUSED(gpumem_graph_release(memory, graph), GPUMEM_INVALID_ARGUMENT, "released already");
   EXPECT(gpumem_close(memory) == GPUMEM_OK);

@@ -147,9 +147,19 @@ TEST(paged_backing, gives_back_from_the_upper_end_of_the_longest_stretch_and_kee
   ASSERT_EQ(going.size(), 2U);
   EXPECT_EQ(going.front().begin, x.base + 4 * page);
   EXPECT_EQ(x.tested.lost_bytes(), 2 * page);
-  EXPECT_TRUE(return_runs(x.device, going).ok());
-  x.tested.returned(2 * page);
+  const std::uint64_t used = x.device.used_bytes();
+  x.device.fail_nth(device_call::unmap, 1);
+  const returned_runs kept = return_runs(x.device, going);
+  EXPECT_FALSE(kept.unmapped);
+  x.tested.finish(going, kept);
+  EXPECT_EQ(x.tested.lost_bytes(), 0U) << "what the driver did not unmap is idle again";
+  EXPECT_TRUE(x.tested.check().ok());
+  going = x.tested.take_longest_idle(2 * page, {x.base + 6 * page, x.base + 7 * page});
+  ASSERT_EQ(going.size(), 2U);
+  EXPECT_EQ(going.front().begin, x.base + 4 * page);
+  x.tested.finish(going, return_runs(x.device, going));
   EXPECT_EQ(x.tested.lost_bytes(), 0U);
+  EXPECT_EQ(x.device.used_bytes(), used - 2 * page);
   EXPECT_TRUE(x.tested.take_longest_idle(page, {x.base, x.base + 16 * page}).empty());
   x.give(wall);
 }
