@@ -90,13 +90,19 @@ class page : public testing::Test {
         .map((e) => e.tagName + "." + e.className + " " + e.textContent.slice(0, 40)))");
   }
 
-  /// Texts within charts, controls and facts that cover each other.
+  /// Texts within charts, controls and facts that cover each other. Of a text in a box that scrolls only the part within
+  /// that box is seen.
   json overlapping() {
     return value(R"((() => {
+      const seen = (e) => {
+        const own = e.getBoundingClientRect(), frame = e.closest(".scroll")?.getBoundingClientRect() ?? own;
+        return {left: Math.max(own.left, frame.left), right: Math.min(own.right, frame.right),
+                top: Math.max(own.top, frame.top), bottom: Math.min(own.bottom, frame.bottom)};
+      };
       const boxes = [...document.querySelectorAll("h1, h2, h3, button, select, label, dt, dd, figcaption, output, .legend li, th, " +
           ".dygraph-axis-label, .dygraph-label")]
         .filter((e) => e.textContent.trim() && e.getClientRects().length > 0)
-        .map((e) => [e, e.getBoundingClientRect()]);
+        .map((e) => [e, seen(e)]);
       const out = [];
       for (let i = 0; i < boxes.length; ++i) for (let j = i + 1; j < boxes.length; ++j) {
         const [a, p] = boxes[i], [b, q] = boxes[j];
