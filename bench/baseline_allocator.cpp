@@ -23,7 +23,8 @@ class baseline_allocator final : public allocator {
   }
   ~baseline_allocator() override {
     on_.reserved_by({});
-    for (const auto& [p, b] : live_) api_.release(under_, p, b.stream.handle);  // of a replay that ended early
+    for (const auto& [p, b] : live_)
+      api_.release(under_, p, b.stream.handle);  // left over by a replay that ended early
     api_.close(under_);
   }
   baseline_allocator(const baseline_allocator&) = delete;

@@ -1,5 +1,5 @@
-/// A header of 64 bytes, then one zstd frame with columns; a column is its width in bytes and one plane for each byte
-/// of its values, lowest first. Little-endian machines only, as all that CUDA runs on are.
+/// Layout: a header of 64 bytes, then one zstd frame that holds columns. A column is the width of its values in bytes,
+/// then one plane for each byte, lowest byte first. Only little-endian machines are supported, as by CUDA.
 #include "binary_trace.hpp"
 
 #include <fmt/format.h>
@@ -43,8 +43,8 @@ struct header {
   std::uint64_t skipped_rows = 0;
   std::uint64_t allocations = 0;
   std::uint64_t payload_bytes = 0;     ///< uncompressed
-  std::uint64_t payload_checksum = 0;  ///< XXH3 of it
-  std::uint64_t checksum = 0;          ///< XXH3 of all of the above
+  std::uint64_t payload_checksum = 0;  ///< XXH3 of the payload
+  std::uint64_t checksum = 0;          ///< XXH3 of the fields above
 };
 static_assert(sizeof(header) == 64);
 
@@ -52,7 +52,7 @@ std::uint64_t checksum_of(const header& of) { return XXH3_64bits(&of, sizeof of 
 
 status bad(std::string why) { return {errc::corrupt, std::move(why)}; }
 
-/// Bytes of a value that is at most `most`.
+/// Bytes needed for any value up to `most`.
 unsigned width_of(std::uint64_t most) { return std::max(1U, (static_cast<unsigned>(std::bit_width(most)) + 7) / 8); }
 
 template <typename number>
@@ -65,12 +65,12 @@ void put_column(std::string& out, const std::vector<number>& values) {
   }
 }
 
-/// Takes columns off the front of a payload.
+/// Reads columns from the front of a payload.
 class column_reader {
  public:
   explicit column_reader(std::string_view payload) : rest_{payload} {}
 
-  /// Nothing where the payload is too short, or a value does not fit.
+  /// Empty if the payload is too short, or if a value does not fit.
   template <typename number>
   std::optional<std::vector<number>> take(std::uint64_t count) {
     const auto width = rest_.empty() ? 0U : static_cast<unsigned>(static_cast<unsigned char>(rest_.front()));
@@ -93,16 +93,16 @@ class column_reader {
   std::string_view rest_;
 };
 
-/// The columns of a trace, one entry an operation, an allocation, a free or a size.
+/// The columns of a trace. Each has one entry an operation, an allocation, a free or a size.
 struct columns {
   std::vector<std::uint64_t> streams;
-  std::vector<std::uint64_t> unit;       ///< one: of the times, in nanoseconds
-  std::vector<std::uint64_t> times;      ///< by operation: since the last one
-  std::vector<std::uint8_t> kinds;       ///< bits by operation: 1 is a free
+  std::vector<std::uint64_t> unit;       ///< one entry: the unit of the times, in nanoseconds
+  std::vector<std::uint64_t> times;      ///< by operation: units since the previous one
+  std::vector<std::uint8_t> kinds;       ///< one bit an operation: 1 is a free
   std::vector<std::uint64_t> sizes;      ///< in order of first appearance
   std::vector<std::uint32_t> size_of;    ///< by allocation: index into `sizes`
-  std::vector<std::uint32_t> back;       ///< by free: of the last so many allocations the earliest one
-  std::vector<std::uint16_t> stream_of;  ///< by operation; empty where there is one stream
+  std::vector<std::uint32_t> back;       ///< by free: how many allocations back its block was allocated
+  std::vector<std::uint16_t> stream_of;  ///< by operation; empty if the trace has one stream
 };
 
 columns columns_of(const trace& of) {
@@ -135,7 +135,7 @@ columns columns_of(const trace& of) {
   return out;
 }
 
-/// The order is the format's.
+/// The order of the columns is part of the format.
 std::string payload_of(const columns& of) {
   std::string out;
   const std::vector<std::uint64_t> size_count{of.sizes.size()};
@@ -170,7 +170,7 @@ result<columns> read_columns(std::string_view payload, const header& head) {
   return out;
 }
 
-/// Makes operations of columns; slots are handed out as the CSV's reader does.
+/// Turns columns into operations. Assigns slots in the same order as the CSV reader.
 class op_builder {
  public:
   op_builder(const columns& from, const header& head, trace& into) : from_{from}, head_{head}, into_{into} {
@@ -219,7 +219,7 @@ class op_builder {
     if (back == 0 || back > allocated_) return false;
     const std::uint64_t which = allocated_ - back;
     op.slot = slot_of_[which];
-    if (allocation_in_[op.slot] != which + 1) return false;  // it is not live any more
+    if (allocation_in_[op.slot] != which + 1) return false;  // already freed
     allocation_in_[op.slot] = 0;
     op.kind = op_kind::free;
     op.bytes = from_.sizes[from_.size_of[which]];
@@ -232,7 +232,7 @@ class op_builder {
   const header& head_;
   trace& into_;
   std::vector<std::uint32_t> slot_of_;        ///< by allocation
-  std::vector<std::uint64_t> allocation_in_;  ///< by slot: its number and 1; 0 while it is free
+  std::vector<std::uint64_t> allocation_in_;  ///< by slot: number of its allocation plus 1; 0 if free
   std::vector<std::uint32_t> free_slots_;
   std::uint64_t allocated_ = 0;
   std::uint64_t freed_ = 0;

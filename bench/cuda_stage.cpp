@@ -38,7 +38,7 @@ constexpr const char* driver_name = "libcuda.so.1";
 constexpr const char* simulated_plug_in = "libgpumem_baselines_simulated.so";
 constexpr const char* gpu_plug_in = "libgpumem_baselines.so";
 
-/// Beside the program, where it is installed, where it was built.
+/// Looks next to the program, in the installation, and in the build tree.
 std::string find_library(const std::string& name) {
   std::error_code why;
   const auto here = std::filesystem::read_symlink("/proc/self/exe", why).parent_path();
@@ -68,7 +68,7 @@ bool find(void* library, Pointer& into, const char* name) {
   return into != nullptr;
 }
 
-/// Of the driver that the process has loaded as libcuda.so.1.
+/// The libcuda.so.1 that the process has loaded.
 result<const simcuda_functions*> simulated_driver() {
   static const result<const simcuda_functions*> loaded = []() -> result<const simcuda_functions*> {
     const char* const named = std::getenv("GPUMEM_CUDA_DRIVER");
@@ -150,7 +150,7 @@ cuda_stage::~cuda_stage() {
   if (api_ == nullptr) return;
   api_->synchronize();
   for (void* s : streams_) api_->stream_destroy(s);
-  if (sim_ != nullptr) api_->reset();  // the runtime forgets the context of a world that is about to end
+  if (sim_ != nullptr) api_->reset();  // makes the runtime forget its context before the double is reset
 }
 
 stream_ref cuda_stage::create_stream() {

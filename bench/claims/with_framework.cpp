@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::minutes longest{90};
 
-/// The first of the two that exists: as installed, or as built.
+/// The installed file if it exists, else the one of the build.
 std::string first_of(const fs::path& installed, const fs::path& built) {
   std::error_code none;
   return fs::exists(installed, none) ? installed.string() : fs::exists(built, none) ? built.string() : "";
@@ -30,7 +30,7 @@ fs::path own_folder() {
   return fs::read_symlink("/proc/self/exe", none).parent_path();
 }
 
-/// Rows without a word of their own (null) are not the framework's own doing.
+/// Rows whose `agrees` is null do not count: they do not show the framework's own behaviour.
 verdict verdict_of_rows(const figures_json& rows) {
   std::size_t agreeing = 0;
   std::size_t count = 0;
