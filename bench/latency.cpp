@@ -1,4 +1,4 @@
-/// Opens what is to be measured, gives every case to Google Benchmark and gathers what it says.
+/// Opens the allocators, registers every case with Google Benchmark and collects the results.
 #include "latency.hpp"
 
 #include <benchmark/benchmark.h>
@@ -101,26 +101,27 @@ std::vector<latency_row> run_benchmarks(const case_list& cases) {
   return collected.rows();
 }
 
-/// From turns of a benchmark to what the row's name promises.
+/// Converts times of an iteration to times of a pair or of an operation, as the row's kind says.
 void scale(latency_row& row, const std::vector<replay_loop>& loops, const std::vector<std::string>& traces) {
-  double turns = 1;
+  double iterations = 1;
   for (std::size_t i = 0; i < traces.size(); ++i) {
     if (row.name != "replay_" + traces[i] && row.name != "replay_loop_" + traces[i]) continue;
-    turns = static_cast<double>(loops[i].ops.size());
-    row.pairs_per_turn = static_cast<double>(loops[i].frees) / turns;
-    row.turn = turn_kind::operation;
+    iterations = static_cast<double>(loops[i].ops.size());
+    row.pairs_per_iteration = static_cast<double>(loops[i].frees) / iterations;
+    row.iteration = iteration_kind::operation;
   }
-  if (row.name == "handoff" || row.name == "handoff_ring") turns = handoff_batch;
-  if (row.name == "worst" || (row.allocator == "floor" && row.turn == turn_kind::pair)) row.turn = turn_kind::other;
-  row.median_ns /= turns;
-  row.least_ns /= turns;
-  row.most_ns /= turns;
+  if (row.name == "handoff" || row.name == "handoff_ring") iterations = handoff_batch;
+  if (row.name == "worst" || (row.allocator == "floor" && row.iteration == iteration_kind::pair))
+    row.iteration = iteration_kind::other;
+  row.median_ns /= iterations;
+  row.least_ns /= iterations;
+  row.most_ns /= iterations;
   for (auto& round : row.rounds) {
-    if (round) round->ns /= turns;
+    if (round) round->ns /= iterations;
   }
 }
 
-/// Of one thread only: what several wait for each other in the device is no part of any one.
+/// Rows of one thread only: on several threads, waiting for each other inside the device is nobody's own share.
 void add_double_shares(std::vector<latency_row>& all) {
   for (latency_row& row : all) {
     if (row.name == "driver_part" || row.name == "worst" || row.threads != 1 || row.oom) continue;
@@ -128,10 +129,11 @@ void add_double_shares(std::vector<latency_row>& all) {
       return other.allocator == row.allocator && other.name == "driver_part";
     });
     if (part == all.end()) continue;
-    row.double_share_ns = part->median_ns * row.pairs_per_turn;
-    row.least_share_ns = part->least_ns * row.pairs_per_turn;
+    row.double_share_ns = part->median_ns * row.pairs_per_iteration;
+    row.least_share_ns = part->least_ns * row.pairs_per_iteration;
     for (std::size_t i = 0; i < std::min(row.rounds.size(), part->rounds.size()); ++i) {
-      if (row.rounds[i] && part->rounds[i]) row.rounds[i]->double_share_ns = part->rounds[i]->ns * row.pairs_per_turn;
+      if (row.rounds[i] && part->rounds[i])
+        row.rounds[i]->double_share_ns = part->rounds[i]->ns * row.pairs_per_iteration;
     }
   }
 }

@@ -1,4 +1,4 @@
-/// The checked and the timed passes of a row. fit.cpp holds the search for a capacity.
+/// The checked and the timed passes of a row. fit.cpp searches for a capacity.
 #include "measure.hpp"
 
 #include <algorithm>
@@ -32,8 +32,8 @@ namespace {
 /// An allocator on CUDA streams: gpumem over the driver, or a baseline over the runtime.
 struct cuda_rig {
   std::unique_ptr<cuda_stage> stage;
-  std::unique_ptr<device> on;             ///< null under a baseline
-  std::unique_ptr<logged_device> logged;  ///< between the two, where there is a log
+  std::unique_ptr<device> on;             ///< null for a baseline
+  std::unique_ptr<logged_device> logged;  ///< between `on` and the allocator if there is a log
   std::unique_ptr<allocator> over;
 };
 
@@ -82,7 +82,7 @@ replay_plan cuda_plan_for(const trace& t, const policy_row& row, const replay_se
   return plan;
 }
 
-/// What the pools say: on a GPU nobody else counts.
+/// Sums the pools' statistics: on a GPU only the allocator counts its memory.
 page_figures pages_of(const allocator& over) {
   page_figures sum;
   for (const logical_device& each : over.devices()) {

@@ -11,7 +11,7 @@ namespace gpumem::bench {
 namespace {
 
 constexpr std::size_t least_passes = 12;
-constexpr std::size_t least_ops = 2'000'000;  ///< short traces have more passes
+constexpr std::size_t least_ops = 2'000'000;  ///< timed at least; short traces run more passes
 constexpr int timed_pairs = 20'000;
 
 double now_ns() {
@@ -42,7 +42,7 @@ struct baseline_calls {
   void release(void* p, stream_ref own) const { api.release(under, p, own.handle); }
 };
 
-/// False where an allocation failed: the rest is left out.
+/// Stops at the first failed allocation and returns false.
 template <typename calls>
 bool pass(const calls& of, const replay_loop& loop, std::vector<void*>& blocks,
           const std::vector<stream_ref>& streams) {
@@ -60,7 +60,7 @@ bool pass(const calls& of, const replay_loop& loop, std::vector<void*>& blocks,
   return true;
 }
 
-/// Of the fastest pass.
+/// The time of the fastest pass.
 template <typename calls>
 std::optional<double> pass_ns(const calls& of, const replay_loop& loop, const std::vector<stream_ref>& streams) {
   std::vector<void*> blocks(loop.slots);
@@ -86,7 +86,7 @@ std::vector<stream_ref> streams_of(const trace& t, ground& on) {
   return out;
 }
 
-/// The double's share of a pair.
+/// The time of the double's calls in one pair.
 double runtime_ns_of_a_pair(const gpumem_baseline_api& api, gpumem_baseline* under, stream_ref s) {
   double best = 0;
   for (int k = 0; k < 3; ++k) {

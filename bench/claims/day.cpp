@@ -89,7 +89,7 @@ status place_by_auto(const std::vector<job>& all, double now, job& into) {
 }
 
 /// Simulates one day. Choices are made in order of time, and each rule gets the same random numbers.
-status play_day(rule by, std::uint64_t seed, tally& into) {
+status simulate_day(rule by, std::uint64_t seed, tally& into) {
   struct look {
     double at_s;
     double to_start;
@@ -136,7 +136,8 @@ result<findings> four_users(const claim_setup& setup) {
   std::array<tally, rules.size()> counted{};
   for (std::size_t i = 0; i < rules.size(); ++i) {
     for (std::uint64_t day = 0; day < days; ++day) {
-      if (status played = play_day(rules[i].first, setup.replay.seed * 1000 + day, counted[i]); !played) return played;
+      if (status simulated = simulate_day(rules[i].first, setup.replay.seed * 1000 + day, counted[i]); !simulated)
+        return simulated;
     }
     out.figures.push_back(
         {{"rule", rules[i].second}, {"days", days}, {"jobs", counted[i].jobs}, {"collisions", counted[i].collisions}});

@@ -124,8 +124,8 @@ result<findings> one_nth_each(const claim_setup& setup) {
 
 /// Allocates `bytes` from the driver, as libraries do, outside the allocator. Charges an active account first, as the
 /// preload library does for such calls. 0 if the account or the card refuses.
-result<std::uint64_t> take_beside(process& of, preload::ledger& account, std::uint64_t bytes,
-                                  std::vector<address>& segments) {
+result<std::uint64_t> allocate_outside(process& of, preload::ledger& account, std::uint64_t bytes,
+                                       std::vector<address>& segments) {
   if (account.active() && !account.charge(bytes)) return std::uint64_t{0};
   const result<address> got = of.card.on->alloc(bytes);
   if (!got && got.code() != errc::out_of_memory) return got.why();
@@ -149,11 +149,11 @@ status with_a_share(const claim_setup& setup, unsigned percent, std::string_view
     if (status open = account.open(*one->memory, limit, headroom_bytes, *context, nullptr); !open) return open;
   }
   std::vector<address> segments;
-  const auto before = take_beside(*one, account, sized_for(one->card, libraries_bytes), segments);
+  const auto before = allocate_outside(*one, account, sized_for(one->card, libraries_bytes), segments);
   if (!before) return before.why();
   while (one->memory->try_allocate({.bytes = 16 * mib}).ok()) {
   }
-  const auto later = take_beside(*one, account, 256 * mib, segments);
+  const auto later = allocate_outside(*one, account, 256 * mib, segments);
   const auto taken = one->card.taken_bytes();
   const auto stats = one->memory->stats(0);
   for (const address each : segments) static_cast<void>(one->card.on->free(each));

@@ -33,13 +33,13 @@ latency_row with_share(latency_row of, double ns) {
 
 latency_row replay(std::string allocator, double ns) {
   latency_row out = row(std::move(allocator), "replay_lstm", ns);
-  out.turn = turn_kind::operation;
+  out.iteration = iteration_kind::operation;
   return out;
 }
 
 latency_row worst(std::string allocator, double p99_999_us) {
   latency_row out = row(std::move(allocator), "worst", 80);
-  out.turn = turn_kind::other;
+  out.iteration = iteration_kind::other;
   out.tail = tail_times{.p50_us = 0.1,
                         .p99_us = 0.2,
                         .p99_9_us = 0.3,
