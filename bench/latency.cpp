@@ -180,7 +180,7 @@ result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& 
     if (!added) return added;
   }
   if (const std::string* const unknown = cases.unknown()) {
-    return status{errc::bad_setting, fmt::format("--case {}: expected the begin of a case's name, such as pair, "
+    return status{errc::bad_setting, fmt::format("--case {}: expected the beginning of a case's name, such as pair, "
                                                  "live_1e4, handoff, replay or worst",
                                                  printable(*unknown))};
   }

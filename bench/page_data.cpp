@@ -1,4 +1,4 @@
-/// The figures of `compare` as the page reads them: the JSON's rows, and each row's history in compact arrays.
+/// The figures of `compare` for the page: the rows of the JSON, and each row's history in compact arrays.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-/// Live and reserved are multiples of 512 on the simulated device, and written in these.
+/// Live and reserved are multiples of 512 on the simulated device; the page gets them in this unit.
 json history_data(const history& of) {
   json op = json::array();
   json live = json::array();

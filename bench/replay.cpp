@@ -1,4 +1,4 @@
-/// One loop for both kinds of replay; what only the checked one does is compiled out of the other.
+/// One loop for both kinds of replay; the checks are compiled out of the timed one.
 #include "replay.hpp"
 
 #include <fmt/format.h>
@@ -27,10 +27,10 @@ struct tenant {
   int device = 0;
   std::vector<stream_ref> streams;
   std::vector<live_block> blocks;  ///< by slot
-  std::size_t next_use = 0;        ///< of `replay_plan::second_uses`
+  std::size_t next_use = 0;        ///< index into `replay_plan::second_uses`
 };
 
-/// Of this thread where nothing really waits, so that a busy machine does not make an allocator look slow.
+/// CPU time of this thread if nothing really waits, so that load on the machine does not make an allocator look slow.
 std::uint64_t time_ns(clockid_t clock) {
   std::timespec now{};
   (void)clock_gettime(clock, &now);
@@ -100,7 +100,7 @@ class replay_run {
     return went;
   }
 
-  /// `host_ns_` never exceeds the device's clock, which device calls advance, too.
+  /// Invariant: `host_ns_` does not exceed the device's clock, which device calls advance as well.
   void pass_time(std::uint64_t trace_ns) {
     on_.advance_by(host_ns_per_op);
     host_ns_ += host_ns_per_op;
@@ -150,7 +150,7 @@ class replay_run {
     return {};
   }
 
-  /// Work on a stream that the allocator has to be told of.
+  /// Enqueues work on another stream and records that use with the allocator.
   status use_on(tenant& of, void* block, std::uint64_t bytes, std::uint16_t stream) {
     on_.enqueue_use(of.streams[stream], plan_.lag_ns, at(block), bytes);
     return over_.record_use(block, of.streams[stream]);

@@ -187,7 +187,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   } catch (const CLI::CallForVersion&) {
     return std::optional<std::string>{"gpumem " GPUMEM_VERSION_TEXT "\n"};
   } catch (const CLI::Error& wrong) {
-    return status{errc::bad_setting, fmt::format("{} (--help lists what there is)", first_line(wrong.what()))};
+    return status{errc::bad_setting, fmt::format("{} (--help lists the options)", first_line(wrong.what()))};
   }
   if (!line.pages.empty()) {
     if (status written = write_pages(line.app, GPUMEM_VERSION_TEXT, line.pages); !written) return written;

@@ -116,16 +116,16 @@ void add_generate_options(CLI::App& app, generate_options& with) {
   app.add_flag("--quiet", with.quiet, "no progress bar");
 }
 
-int generate_main(std::vector<std::string> words) {
+int generate_main(std::vector<std::string> arguments) {
   generate_options with;
   with.jobs = std::max(1U, std::thread::hardware_concurrency());
   CLI::App app{"Traces from a seed: steps of networks of many shapes, variations of recorded programs, serving.",
                "gpumem_bench generate"};
   add_generate_options(app, with);
-  std::reverse(words.begin(), words.end());
+  std::reverse(arguments.begin(), arguments.end());
   status made;
   try {
-    app.parse(words);
+    app.parse(arguments);
     if (!with.ending.starts_with('.')) with.ending.insert(0, ".");
     made = generate(with);
   } catch (const CLI::CallForHelp&) {

@@ -38,6 +38,6 @@ status generate(const generate_options& with);
 void add_generate_options(CLI::App& app, generate_options& into);
 
 /// Runs `gpumem_bench generate`: exit status 0, or 2.
-int generate_main(std::vector<std::string> words);
+int generate_main(std::vector<std::string> arguments);
 
 }  // namespace gpumem::bench

@@ -33,7 +33,7 @@ status bad(std::string_view what, const std::string& why) {
   return {errc::bad_setting, what.empty() ? why : fmt::format("{}: {}", what, why)};
 }
 
-/// A list of texts, or one text; absent: empty.
+/// Reads a list of texts, or one text; empty if absent.
 status read_texts(const json& from, const char* key, std::vector<std::string>& into) {
   if (!from.contains(key)) return {};
   const json& value = from[key];
@@ -83,7 +83,7 @@ result<capacity> read_capacity(const std::string& text) {
   return out;
 }
 
-/// The files of a glob or of a folder, sorted.
+/// The files of a glob or a folder, sorted.
 result<std::vector<std::string>> files_of(const std::string& pattern, const fs::path& folder) {
   const std::string full = fs::path{pattern}.is_absolute() ? pattern : (folder / pattern).string();
   std::error_code ignored;
@@ -115,7 +115,7 @@ status find_traces(const std::vector<std::string>& patterns, const fs::path& fol
   return {};
 }
 
-/// Opened once with room to spare, so that a row that can never start is found here.
+/// Opens each row once with ample memory, to find rows that can never start.
 status try_policy(const manifest& of, const std::string& text) {
   const settings none;
   const auto row = parse_policy_row(text, none, "");
@@ -132,7 +132,7 @@ status try_policy(const manifest& of, const std::string& text) {
       auto limited = parse_policy_row(text, none, each.limit_for(setup->device.capacity_bytes / 4));
       if (limited && of.mode == sweep_mode::fit) limited = fit_row(*limited);
       if (!limited) return limited.why();
-      if (needs_plan) continue;  // its plan is made when it runs
+      if (needs_plan) continue;  // its plan is made when the unit runs
       if (auto opened = open_rig(setup->device, limited->with); !opened) {
         return bad(fmt::format("policies: '{}'", printable(text)), opened.why().message());
       }

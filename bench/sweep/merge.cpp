@@ -27,7 +27,7 @@ using file_pointer = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-/// The rows of a folder, read again one at a time.
+/// Reads the rows of a folder again, one at a time.
 class row_reader {
  public:
   explicit row_reader(const found_results& from) {
@@ -75,7 +75,7 @@ result<merged> gather(const merge_options& with) {
   return out;
 }
 
-/// Calls `each(row)` in the order of the plan, with the trace's name put in after the key.
+/// Calls `each(row)` in the order of the plan, with the trace's name inserted after the key.
 status for_each_row(const merged& of, const std::function<bool(std::string_view)>& each) {
   row_reader reader{of.found};
   std::string row;
@@ -177,7 +177,7 @@ status write_page(const std::string& path, const merged& of, json summary) {
                      [&](std::FILE* file) { return std::fwrite(page.data(), 1, page.size(), file) == page.size(); });
 }
 
-/// Beside an installed program's traces, else in the source tree.
+/// Installed with the program, else in the source tree.
 std::string parquet_script() {
   const fs::path installed = fs::path{bundled_traces_folder()}.parent_path() / "sweep_to_parquet.py";
   std::error_code ignored;

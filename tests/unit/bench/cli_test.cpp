@@ -135,8 +135,8 @@ TEST_F(cli, refuses_what_means_nothing_to_claims_and_pages_of_what_has_none) {
   }
   expect_refused("claims --only nonsense", "--only nonsense: expected one of grab-all-takes-every-device");
   expect_refused("fit --html " + folder_.path("x.html") + " --trace " + good_trace(),
-                 "--html is of compare and of claims");
-  expect_refused("fit --over-time --trace " + good_trace(), "--over-time is of compare");
+                 "--html is supported by compare and claims only");
+  expect_refused("fit --over-time --trace " + good_trace(), "--over-time is supported by compare only");
   expect_refused("--workload nonsense", "workload 'nonsense': expected one of random");
   expect_refused("--html - --json - --trace " + good_trace(), "standard output");
   EXPECT_FALSE(std::filesystem::exists(folder_.path("x.html")));
@@ -265,7 +265,7 @@ TEST_F(cli, latency_measures_the_cases_that_are_asked_for) {
   std::vector<std::string> ratios;
   for (const json& ratio : all["ratios"]) ratios.push_back(ratio["name"]);
   EXPECT_THAT(ratios, testing::ElementsAre("pair_4KiB cub/gpumem", "handoff / pair_4KiB", "replay_good cub/gpumem"));
-  expect_refused("latency --case nonsense", "--case nonsense: expected the begin of a case's name");
+  expect_refused("latency --case nonsense", "--case nonsense: expected the beginning of a case's name");
 }
 
 TEST_F(cli, latency_compares_with_cub_where_nothing_is_asked_for) {

@@ -116,7 +116,7 @@ TEST_F(peer, of_another_version_says_so) {
                   {"version", "PyTorch 2.15.0"},
                   {"installed", folder_.path("torch-2.15.0.dist-info")}});
   EXPECT_THAT(reason_of("torch"), testing::AllOf(HasSubstr("built against version PyTorch 2.15.0"),
-                                                 HasSubstr("torch-2.15.0.dist-info is gone")));
+                                                 HasSubstr("torch-2.15.0.dist-info no longer exists")));
 }
 
 TEST_F(peer, with_a_bad_file_says_so) {
