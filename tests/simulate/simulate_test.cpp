@@ -140,7 +140,7 @@ TEST_F(Simulate, TracesWhatAPolicyServed) {
   EXPECT_THAT(content("t.csv"), HasSubstr("allocate"));
   const outcome none = program("take=3", "--trace none.csv");
   EXPECT_EQ(none.exit_status, 1);
-  EXPECT_THAT(none.err, HasSubstr("PyTorch is not in the program; with --policy gpumem serves it and records"));
+  EXPECT_THAT(none.err, HasSubstr("the program does not use PyTorch; --policy makes gpumem serve and record it"));
 }
 
 TEST_F(Simulate, SharesACardBetweenPrograms) {
@@ -195,7 +195,7 @@ TEST_F(Simulate, SaysThatAProgramHasNoCuda) {
 TEST_F(Simulate, SaysThatNvidiasOwnRuntimeDoesNotRunOnIt) {
   const outcome got = simulate("-- " GPUMEM_TEST_STATIC_PROGRAM " take=10");
   EXPECT_EQ(got.exit_status, 9);
-  EXPECT_THAT(got.err, HasSubstr("static_program: a CUDA runtime of NVIDIA's own is in it"));
+  EXPECT_THAT(got.err, HasSubstr("static_program: contains NVIDIA's own CUDA runtime"));
   EXPECT_THAT(got.err, HasSubstr("nvcc -cudart shared"));
 }
 #endif
