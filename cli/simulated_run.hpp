@@ -20,10 +20,10 @@ struct simulated_setup {
   std::uint64_t context_bytes = 0;
   std::uint64_t module_bytes = 0;
   std::uint64_t library_bytes = 0;
-  std::map<std::string, std::string> variables;  ///< further ones: GPUMEM_* of a policy
-  std::string preload;                           ///< path of libgpumem_preload.so, if a policy serves the program
-  std::string history;                           ///< file for PyTorch's record; empty: none
-  bool output_to_stderr = false;  ///< sends the program's output to stderr, because standard output is for the result
+  std::map<std::string, std::string> variables;  ///< further ones, GPUMEM_* of a policy
+  std::string preload;                           ///< libgpumem_preload.so, where a policy serves the program
+  std::string history;                           ///< where PyTorch's record goes; empty: none
+  bool output_to_stderr = false;                 ///< the program's, where standard output is for the result
   std::vector<std::string> command;
 };
 

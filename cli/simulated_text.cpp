@@ -74,7 +74,7 @@ json refusals_of(const simulated_process& of, bool several) {
   return out;
 }
 
-/// Why nothing was simulated, or what was left out.
+/// Why nothing was simulated, or what was not.
 void explain(const simulated_outcome& of, json& warnings) {
   for (const simulated_process& each : of.processes) {
     if (each.record.foreign_runtime == 0) continue;
