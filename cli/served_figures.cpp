@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::chrono::milliseconds answer_timeout{200};  // for an answer: the process may be stopped
-constexpr std::chrono::seconds longest_trim{5};     // frees in the driver may take long
+constexpr std::chrono::seconds longest_trim{5};           // frees in the driver may take long
 
 std::vector<std::string> folders() {
   settings here;  // only the folder is used, so that a bad limit does not prevent a query
@@ -50,7 +50,8 @@ json row_of(const served_process& one) {
            {"answered", false},
            {"group", ""},
            {"devices", json::array()}};
-  if (!answer.is_object() || answer.value("schema", 0) != 1 || !answer.contains("devices") || !answer["devices"].is_array()) {
+  if (!answer.is_object() || answer.value("schema", 0) != 1 || !answer.contains("devices") ||
+      !answer["devices"].is_array()) {
     return row;
   }
   const json& rows = answer["devices"];
