@@ -1,4 +1,4 @@
-/// The same over the ranks of an MPI job, more of them than there are cores.
+/// The sweep over the ranks of an MPI job, with more ranks than cores.
 #include <signal.h>
 
 #include <thread>
@@ -12,8 +12,7 @@ namespace {
 
 class Ranks : public Sweep {
  protected:
-  /// Without the search for leaks, where this is built with it: Open MPI has some, in plugins that are unloaded by
-  /// then.
+  /// Disables the leak check of sanitized builds: Open MPI leaks in plugins that are unloaded by then.
   std::string ranks(int count, const std::string& words, const std::string& more = "") {
     return "env -i PATH=\"$PATH\" HOME=\"$HOME\" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
            "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0 "
@@ -24,7 +23,7 @@ class Ranks : public Sweep {
   std::string sweep_arguments(const std::string& out) {
     return "sweep '" + path("manifest.json") + "' -o '" + path(out) + "'";
   }
-  /// The process of a rank; 0 where there is none within a minute.
+  /// The process of a rank; 0 if it does not appear within a minute.
   static pid_t rank_of(pid_t mpirun, const std::string& rank) {
     pid_t found = 0;
     (void)eventually([&] {
@@ -75,8 +74,8 @@ TEST_F(Ranks, go_on_after_one_was_killed) {
   EXPECT_EQ(merged(path("out")), merged(path("alone")));
 }
 
-/// Rank 0 has the counter. Its unit is stopped; all others are drawn by rank 1 meanwhile. Over TCP, where a call at
-/// rank 0 makes no progress but by rank 0 itself.
+/// Rank 0 holds the counter. Its unit is stopped, and rank 1 draws all others meanwhile. Over TCP, where calls to rank
+/// 0 make progress only if rank 0 itself enters MPI.
 TEST_F(Ranks, draw_on_while_rank_0_is_in_a_long_unit) {
   small_manifest();
   background run{ranks(2, sweep_arguments("out"), "--mca btl tcp,self --mca osc ^sm"), folder_};
