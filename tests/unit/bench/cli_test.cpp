@@ -1,5 +1,5 @@
-/// The built program: bad input is one line on stderr, nothing on stdout and exit status 2; good input is the same
-/// every time.
+/// The built program: bad input gives one line on stderr, nothing on stdout and exit status 2; good input gives the
+/// same output every time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ struct outcome {
 
 class cli : public testing::Test {
  protected:
-  /// `arguments` are for the shell; `environment` is put in front. No GPUMEM_* comes from outside.
+  /// `arguments` are for the shell; `environment` is put in front. GPUMEM_* of this process are removed.
   outcome run(const std::string& arguments, const std::string& environment = "") {
     const std::string command = "env -i PATH=\"$PATH\" " + environment + " '" GPUMEM_BENCH_PROGRAM "' " + arguments +
                                 " >'" + folder_.path("out") + "' 2>'" + folder_.path("err") + "' </dev/null";
@@ -194,7 +194,7 @@ TEST_F(cli, compares_with_every_baseline_over_the_double) {
       << "CUB caches, cudaMalloc does not";
 }
 
-// The same traces through cuda_device give what the simulated device gives: the same calls, memory and virtual time.
+// The same traces through cuda_device give the same calls, memory and virtual time as the simulated device.
 TEST_F(cli, replays_through_the_driver_as_through_the_simulated_device) {
   const std::string words =
       "--policy growth,stream_reuse=device --policy caching,stream_reuse=device --policy grab_all,stream_reuse=device "
