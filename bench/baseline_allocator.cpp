@@ -94,7 +94,7 @@ class baseline_allocator final : public allocator {
     std::vector<stream_ref> users;
   };
 
-  [[nodiscard]] static status absent() { return {errc::unsupported, "a baseline has none of this"}; }
+  [[nodiscard]] static status absent() { return {errc::unsupported, "not supported by a baseline"}; }
   [[nodiscard]] status failed(std::string_view what, int code) const {
     return {errc::device_error, fmt::format("{}: {} failed: {}", devices_[0].name, what, api_.error_text(code))};
   }

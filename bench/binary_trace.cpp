@@ -166,7 +166,7 @@ result<columns> read_columns(std::string_view payload, const header& head) {
                      take(out.sizes, size_count.front()) && take(out.size_of, head.allocations) &&
                      take(out.back, head.ops - head.allocations) &&
                      (head.streams < 2 || take(out.stream_of, head.ops)) && from.at_end();
-  if (!whole) return bad("damaged: a column has another length than the header says");
+  if (!whole) return bad("damaged: a column's length differs from the header's");
   return out;
 }
 
@@ -188,7 +188,7 @@ class op_builder {
       if (!from_.stream_of.empty()) op.stream = from_.stream_of[i];
       const bool is_free = (static_cast<unsigned>(from_.kinds[i / 8]) >> (i % 8) & 1U) != 0;
       const bool good = op.stream < head_.streams && (is_free ? free_one(op) : allocate_one(op));
-      if (!good) return bad(fmt::format("damaged: operation {} cannot be", i + 1));
+      if (!good) return bad(fmt::format("damaged: operation {} is impossible", i + 1));
     }
     return allocated_ == head_.allocations && slots_ == head_.slots ? status{} : bad("damaged: operations are missing");
   }
@@ -265,7 +265,7 @@ status check_header(const header& head) {
   if (head.checksum != checksum_of(head)) return bad("damaged: the checksum of the header does not match");
   const bool possible = head.ops > 0 && head.ops <= most_ops && head.allocations <= head.ops &&
                         head.slots <= head.allocations && head.streams >= 1 && head.streams <= 65536;
-  return possible ? status{} : bad("damaged: the header counts what cannot be");
+  return possible ? status{} : bad("damaged: the header has impossible counts");
 }
 
 }  // namespace
@@ -294,7 +294,7 @@ result<trace> read_binary_trace(const std::string& path) {
   if (status good = check_header(head); !good) return good;
   const std::string_view frame = std::string_view{*file}.substr(sizeof head);
   if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != head.payload_bytes) {
-    return bad("damaged: the length of the compressed data is not the header's");
+    return bad("damaged: the length of the compressed data differs from the header's");
   }
   std::string payload(head.payload_bytes, '\0');
   const std::size_t got = ZSTD_decompress(payload.data(), payload.size(), frame.data(), frame.size());
@@ -339,23 +339,23 @@ status write_binary_trace(const std::string& path, const trace& of) {
   std::string frame(ZSTD_compressBound(payload.size()), '\0');
   const std::size_t bytes = ZSTD_compress(frame.data(), frame.size(), payload.data(), payload.size(), level);
   if (ZSTD_isError(bytes) != 0) return {errc::bad_setting, fmt::format("{}: {}", path, ZSTD_getErrorName(bytes))};
-  const std::string beside = path + ".new";
-  std::FILE* const file = std::fopen(beside.c_str(), "wbe");
+  const std::string temporary = path + ".new";
+  std::FILE* const file = std::fopen(temporary.c_str(), "wbe");
   if (file == nullptr) return not_written(path, errno);
   const bool written = std::fwrite(&head, 1, sizeof head, file) == sizeof head &&
                        std::fwrite(frame.data(), 1, bytes, file) == bytes && std::fflush(file) == 0;
   const int error = written ? 0 : errno;
   const bool closed = std::fclose(file) == 0;
-  if (written && closed && std::rename(beside.c_str(), path.c_str()) == 0) return {};
+  if (written && closed && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
   const int last = written ? errno : error;
-  (void)std::remove(beside.c_str());
+  (void)std::remove(temporary.c_str());
   return not_written(path, last);
 }
 
 status write_csv_trace(const std::string& path, const trace& of) {
   constexpr std::uint64_t first_pointer = 0x7f0000000000;
-  const std::string beside = path + ".new";
-  const gzFile file = gzopen(beside.c_str(), path.ends_with(".gz") ? "wb" : "wbT");
+  const std::string temporary = path + ".new";
+  const gzFile file = gzopen(temporary.c_str(), path.ends_with(".gz") ? "wb" : "wbT");
   if (file == nullptr) return not_written(path, errno);
   bool good = gzputs(file, "Thread,Time,Action,Pointer,Size,Stream\n") > 0;
   for (const trace_op& op : of.ops) {
@@ -368,9 +368,9 @@ status write_csv_trace(const std::string& path, const trace& of) {
   }
   const int error = good ? 0 : errno;
   good = gzclose(file) == Z_OK && good;
-  if (good && std::rename(beside.c_str(), path.c_str()) == 0) return {};
+  if (good && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
   const int last = error != 0 ? error : errno;
-  (void)std::remove(beside.c_str());
+  (void)std::remove(temporary.c_str());
   return not_written(path, last);
 }
 

@@ -52,10 +52,11 @@ std::string find_library(const std::string& name) {
 result<void*> load(const std::string& name) {
   const std::string path = name.find('/') == std::string::npos ? find_library(name) : name;
   if (path.empty()) {
-    return status{errc::unsupported,
-                  fmt::format("{} is not here; expected it beside gpumem_bench, in ../lib/gpumem or in {} (it is built "
-                              "where a CUDA Toolkit is installed)",
-                              name, GPUMEM_BENCH_SIMCUDA_FOLDER)};
+    return status{
+        errc::unsupported,
+        fmt::format("{} not found; expected it in gpumem_bench's folder, in ../lib/gpumem or in {} (it is built "
+                    "if a CUDA Toolkit is installed)",
+                    name, GPUMEM_BENCH_SIMCUDA_FOLDER)};
   }
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return status{errc::unsupported, fmt::format("{}: {}", path, dlerror())};
@@ -89,7 +90,7 @@ result<const simcuda_functions*> simulated_driver() {
         find(library, f.used_bytes, "simcuda_used_bytes") &&
         find(library, f.peak_used_bytes, "simcuda_peak_used_bytes") && find(library, f.hazards, "simcuda_hazards") &&
         find(library, f.in_calls_ns, "simcuda_in_calls_ns") && find(library, f.device_calls, "simcuda_device_calls");
-    if (!all) return status{errc::unsupported, "the driver that is loaded is not the double that was built with this"};
+    if (!all) return status{errc::unsupported, "the loaded driver is not the double of this build"};
     return static_cast<const simcuda_functions*>(&f);
   }();
   return loaded;

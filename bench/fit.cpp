@@ -31,8 +31,8 @@ result<policy_row> fit_row(const policy_row& row) {
   bool in_bytes = row.with.limit.unit == byte_limit::kind::bytes;
   for (const pool_spec& pool : row.with.pools) in_bytes |= pool.limit.unit == byte_limit::kind::bytes;
   if (in_bytes) {
-    return status{errc::bad_setting, fmt::format("policy '{}': fit looks for the capacity, so limit and pools can "
-                                                 "only be shares, such as 50%",
+    return status{errc::bad_setting, fmt::format("policy '{}': fit varies the capacity, so limit and pools must "
+                                                 "be shares, such as 50%",
                                                  row.text)};
   }
   policy_row out = row;

@@ -54,8 +54,9 @@ std::string subtitle(const replay_setup& setup) {
                   device.compute_major, device.compute_minor);
   const bool measured = setup.cuda && !setup.cuda->info.simulated;
   return fmt::format(
-             "{}: {}. Work ends {:g} ms behind the host, {:g} % of the blocks are used on a second stream, seed {}.",
-             measured ? "Figures measured on" : "All simulated, but for host time, on", figures,
+             "{}: {}. Work ends {:g} ms after the host enqueues it, {:g} % of the blocks are used on a second stream, "
+             "seed {}.",
+             measured ? "Figures measured on" : "All simulated, except host time, on", figures,
              static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed) +
          (measured ? " Charts and maps are of a simulated replay." : "");
 }

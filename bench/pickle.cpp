@@ -57,7 +57,7 @@ std::string name_of(unsigned char code) {
       return "BUILD, which fills an object";
     case 'P':
     case 'Q':
-      return "a persistent id, which somebody else resolves";
+      return "a persistent id, which refers to an outside object";
     case 0x82:
     case 0x83:
     case 0x84:
@@ -283,7 +283,7 @@ class pickle_machine {
 
 result<pickle_data> pickle_data::read(std::string_view bytes) {
   constexpr std::size_t most_bytes = std::size_t{1} << 31;  // 32 bits can then index every value
-  if (bytes.size() > most_bytes) return status{errc::corrupt, "more than 2 GiB, which no snapshot has"};
+  if (bytes.size() > most_bytes) return status{errc::corrupt, "more than 2 GiB; expected a smaller snapshot"};
   return pickle_machine{bytes}.run();
 }
 

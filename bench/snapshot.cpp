@@ -238,7 +238,8 @@ result<trace> trace_of_snapshot(std::string_view bytes, int device) {
   const auto segments = data->find(data->root(), "segments");
   const auto traces = data->find(data->root(), "device_traces");
   if (!segments || !traces) {
-    return bad(fmt::format("a pickle, but no memory snapshot of PyTorch (segments, device_traces); {}", how_to_record));
+    return bad(
+        fmt::format("a pickle, but not a memory snapshot of PyTorch (segments, device_traces); {}", how_to_record));
   }
   const std::span<const index> all = data->items(*traces);
   const auto chosen = choose_device(*data, all, device);

@@ -108,11 +108,11 @@ std::string baseline_line(const std::vector<compare_result>& results, const repl
     out += "cuda_malloc_async is a model of the driver's pool; ";
   }
   if (!simulated && has("cuda_malloc")) {
-    out += fmt::format("cuda_malloc does the first {} operations of a trace; ", raw_prefix_ops);
+    out += fmt::format("cuda_malloc replays the first {} operations of a trace; ", raw_prefix_ops);
   }
   if (simulated &&
       std::any_of(results.begin(), results.end(), [](const auto& e) { return !e.row->baseline.empty(); })) {
-    out += "baselines run over a double of the CUDA driver, simulated, too; ";
+    out += "baselines are simulated as well, over a double of the CUDA driver; ";
   }
   if (out.empty()) return out;
   out.replace(out.size() - 2, 2, ".\n");
@@ -156,7 +156,7 @@ std::string share_line(const std::vector<compare_result>& results) {
 template <typename row_result>
 std::string plan_line(const std::vector<row_result>& results) {
   const bool some = std::any_of(results.begin(), results.end(), [](const auto& each) { return each.row->own_plan; });
-  return some ? "planned follows a plan that was made from the same trace (GPUMEM_PLAN names another).\n" : "";
+  return some ? "planned follows a plan made from the same trace (GPUMEM_PLAN names another).\n" : "";
 }
 
 std::string device_line(const replay_setup& setup) {
@@ -225,10 +225,10 @@ std::string fit_table(const std::vector<fit_result>& results, const replay_setup
                fixed(figures.utilization(), 3)});
   }
   return fmt::format(
-      "{}\nSimulated, each capacity on a device of its own, nothing set aside. Lag {:g} ms, {:g}% shared "
+      "{}\nSimulated, each capacity on a new device without a reserve. Lag {:g} ms, {:g}% shared "
       "use, seed {}.\n{}{}",
       table.text(), static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed,
-      some_do_not_fit ? "Where no capacity is given, even 1.5 times the peak was not enough.\n" : "",
+      some_do_not_fit ? "Rows without a capacity do not fit even 1.5 times the peak.\n" : "",
       plan_line(results) + tenants_line(results) + peer_line(results));
 }
 

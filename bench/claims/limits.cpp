@@ -188,8 +188,8 @@ result<findings> fraction_is_exceeded(const claim_setup& setup) {
   out.measured = fmt::format(
       "TensorFlow's way, which GPUMEM_LIMIT_SCOPE=pool is, the process exceeded its share in {} of {} cases, with {} "
       "of "
-      "a limit of {} in the last. Under GPUMEM_LIMIT_SCOPE=process it stayed within in {} of {}: what libraries take "
-      "beside the pool is refused where it would not fit.",
+      "a limit of {} in the last. Under GPUMEM_LIMIT_SCOPE=process it stayed within in {} of {}: library allocations "
+      "outside the pool are refused if they do not fit.",
       exceeded, shares.size(), format_bytes(last["process_bytes"].get<std::uint64_t>()),
       format_bytes(last["limit_bytes"].get<std::uint64_t>()), within, shares.size());
   out.outcome = verdict_of(exceeded, shares.size());

@@ -121,7 +121,7 @@ status try_policy(const manifest& of, const std::string& text) {
   const auto row = parse_policy_row(text, none, "");
   if (!row) return row.why();
   if (!row->with.plan_path.empty()) {
-    return bad("policies", fmt::format("'{}': plan= has no meaning in a sweep, where each trace has a plan of its own",
+    return bad("policies", fmt::format("'{}': plan= has no meaning in a sweep, where each trace gets its own plan",
                                        printable(text)));
   }
   const bool needs_plan = needs_own_plan(*row);
@@ -194,7 +194,7 @@ status read_lists(const json& all, const fs::path& folder, manifest& into, std::
     if (const auto setup = setup_for(into, device, 1); !setup) return setup.why();
   }
   if (into.mode == sweep_mode::fit && !capacities.empty()) {
-    return bad("capacities", "mode fit looks for the capacity; expected none");
+    return bad("capacities", "mode fit varies the capacity; expected none");
   }
   for (const std::string& text : capacities) {
     const auto read = read_capacity(text);

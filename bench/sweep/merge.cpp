@@ -70,7 +70,7 @@ result<merged> gather(const merge_options& with) {
                     printable(with.folder, 4096), out.missing, out.plan.units.size())};
   }
   if (out.missing == out.plan.units.size()) {
-    return status{errc::bad_setting, printable(with.folder, 4096) + ": no result at all"};
+    return status{errc::bad_setting, printable(with.folder, 4096) + ": no results; expected at least one"};
   }
   return out;
 }
@@ -186,11 +186,12 @@ std::string parquet_script() {
 }
 
 status write_parquet(const std::string& path, const merged& of, json summary) {
-  const std::string beside = path + ".json.new";
-  if (status written = write_json(beside, of, std::move(summary)); !written) return written;
-  const auto ran = run_child("/usr/bin/env", {"python3", parquet_script(), beside, path}, "", std::chrono::hours{24});
+  const std::string temporary = path + ".json.new";
+  if (status written = write_json(temporary, of, std::move(summary)); !written) return written;
+  const auto ran =
+      run_child("/usr/bin/env", {"python3", parquet_script(), temporary, path}, "", std::chrono::hours{24});
   std::error_code ignored;
-  fs::remove(beside, ignored);
+  fs::remove(temporary, ignored);
   if (!ran) return ran.why();
   if (ran->exit_status == 0 && ran->signal == 0) return {};
   const std::size_t end = ran->err.find_last_not_of("\n ");

@@ -212,8 +212,8 @@ result<sweep_plan> plan_sweep(const sweep_arguments& with, const std::string& pr
 std::string unit_program() {
   std::error_code ignored;
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  const std::filesystem::path beside = own.parent_path() / "gpumem_bench";
-  return std::filesystem::exists(beside, ignored) ? beside.string() : own.string();
+  const std::filesystem::path bench_program = own.parent_path() / "gpumem_bench";
+  return std::filesystem::exists(bench_program, ignored) ? bench_program.string() : own.string();
 }
 
 bool is_sweep_command(std::string_view word) noexcept { return word == "sweep" || word == "merge" || word == "unit"; }

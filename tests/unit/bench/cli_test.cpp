@@ -123,7 +123,7 @@ TEST_F(cli, refuses_outputs_that_cannot_be_written) {
 }
 
 TEST_F(cli, refuses_fit_rows_in_bytes) {
-  expect_refused("fit --policy growth,limit=4GiB --trace " + good_trace(), "fit looks for the capacity");
+  expect_refused("fit --policy growth,limit=4GiB --trace " + good_trace(), "fit varies the capacity");
 }
 
 TEST_F(cli, refuses_what_means_nothing_to_claims_and_pages_of_what_has_none) {
