@@ -14,7 +14,7 @@ constexpr int cuda_out_of_memory = 2;
 
 class baseline_allocator final : public allocator {
  public:
-  baseline_allocator(cuda_stage& on, gpumem_baseline* under, const std::string& kind)
+  baseline_allocator(cuda_replay_device& on, gpumem_baseline* under, const std::string& kind)
       : on_{on},
         api_{on.api()},
         under_{under},
@@ -99,7 +99,7 @@ class baseline_allocator final : public allocator {
     return {errc::device_error, fmt::format("{}: {} failed: {}", devices_[0].name, what, api_.error_text(code))};
   }
 
-  cuda_stage& on_;
+  cuda_replay_device& on_;
   const gpumem_baseline_api& api_;
   gpumem_baseline* under_;
   std::vector<logical_device> devices_;
@@ -109,7 +109,7 @@ class baseline_allocator final : public allocator {
 
 }  // namespace
 
-result<std::unique_ptr<allocator>> open_baseline(cuda_stage& on, const std::string& kind) {
+result<std::unique_ptr<allocator>> open_baseline(cuda_replay_device& on, const std::string& kind) {
   gpumem_baseline* const under = on.api().open(kind.c_str(), on.ordinal());
   if (under == nullptr) {
     return status{errc::device_error, fmt::format("baseline {} cannot be opened on device {}", kind, on.ordinal())};

@@ -7,12 +7,12 @@
 
 #include <memory>
 
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 #include "gpumem/allocator.hpp"
 
 namespace gpumem::bench {
 
-/// `kind` is a name from baseline.h. Requires that the stage outlives the allocator.
-result<std::unique_ptr<allocator>> open_baseline(cuda_stage& on, const std::string& kind);
+/// `kind` is a name from baseline.h. Requires that the device outlives the allocator.
+result<std::unique_ptr<allocator>> open_baseline(cuda_replay_device& on, const std::string& kind);
 
 }  // namespace gpumem::bench

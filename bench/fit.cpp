@@ -3,7 +3,7 @@
 
 #include "baseline_allocator.hpp"
 #include "bits.hpp"
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 #include "measure.hpp"
 
 namespace gpumem::bench {
@@ -74,12 +74,12 @@ result<fit_figures> measure_fit(const trace& t, const policy_row& row, const rep
 
 result<std::optional<std::uint64_t>> try_baseline_in(const trace& t, const policy_row& row, const replay_setup& setup,
                                                      std::uint64_t capacity_bytes) {
-  auto stage = cuda_stage::open(
+  auto replay_device = cuda_replay_device::open(
       {.bytes = capacity_bytes, .referee = false, .granularity_bytes = block_granularity, .plug_in = row.plug_in});
-  if (!stage) return stage.why();
-  auto over = open_baseline(**stage, row.baseline);
+  if (!replay_device) return replay_device.why();
+  auto over = open_baseline(**replay_device, row.baseline);
   if (!over) return std::optional<std::uint64_t>{0};
-  const auto outcome = replay_timed(plan_for(t, row, setup), **over, **stage);
+  const auto outcome = replay_timed(plan_for(t, row, setup), **over, **replay_device);
   if (!outcome) return outcome.why();
   return outcome->oom ? std::optional{outcome->ops} : std::nullopt;
 }

@@ -77,13 +77,13 @@ class collector final : public benchmark::BenchmarkReporter {
   std::set<key> failed_;
 };
 
-result<std::unique_ptr<cuda_stage>> open_stage(const options& with) {
+result<std::unique_ptr<cuda_replay_device>> open_replay_device(const options& with) {
   const auto& cuda = with.setup.cuda;
-  return cuda_stage::open({.simulated = !cuda || cuda->info.simulated,
-                           .ordinal = cuda ? cuda->info.ordinal : 0,
-                           .bytes = cuda ? cuda->info.total_bytes : with.setup.device.capacity_bytes,
-                           .referee = false,
-                           .works = false});
+  return cuda_replay_device::open({.simulated = !cuda || cuda->info.simulated,
+                                   .ordinal = cuda ? cuda->info.ordinal : 0,
+                                   .bytes = cuda ? cuda->info.total_bytes : with.setup.device.capacity_bytes,
+                                   .referee = false,
+                                   .works = false});
 }
 
 std::vector<latency_row> run_benchmarks(const case_list& cases) {
@@ -142,11 +142,11 @@ void add_double_shares(std::vector<latency_row>& all) {
 
 result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& rows, const std::vector<trace>& traces,
                                                  const options& with) {
-  std::unique_ptr<cuda_stage> stage;
+  std::unique_ptr<cuda_replay_device> replay_device;
   if (with.setup.cuda || std::any_of(rows.begin(), rows.end(), [](const auto& r) { return !r.baseline.empty(); })) {
-    auto opened = open_stage(with);
+    auto opened = open_replay_device(with);
     if (!opened) return opened.why();
-    stage = *std::move(opened);
+    replay_device = *std::move(opened);
   }
   std::vector<unsigned> threads = with.threads;
   if (threads.empty()) threads = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -165,7 +165,7 @@ result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& 
     const row_context in{.row = &row,
                          .name = row.baseline.empty() ? "gpumem/" + row.text : row.baseline,
                          .with = &with,
-                         .stage = stage.get(),
+                         .replay_device = replay_device.get(),
                          .threads = &threads,
                          .loops = &loops,
                          .traces = &names};

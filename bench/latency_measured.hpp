@@ -40,7 +40,7 @@ struct row_context {
   const policy_row* row;
   std::string name;
   const options* with;
-  cuda_stage* stage;
+  cuda_replay_device* replay_device;
   const std::vector<unsigned>* threads;
   const std::vector<replay_loop>* loops;
   const std::vector<std::string>* traces;
@@ -64,7 +64,7 @@ class measured_subject final : public measured_row {
 
  private:
   result<subject*> open(const row_context& in, std::size_t streams) {
-    auto opened = subject::open(*in.row, in.with->setup, in.stage, streams);
+    auto opened = subject::open(*in.row, in.with->setup, in.replay_device, streams);
     if (!opened) return opened.why();
     subjects_.push_back(*std::move(opened));
     return subjects_.back().get();
@@ -144,8 +144,8 @@ class measured_subject final : public measured_row {
 
   status add_worst(case_list& cases, const row_context& in) {
     if (!cases.wants("worst")) return {};
-    worst_ = std::make_unique<worst_case<subject>>([in] { return subject::open(*in.row, in.with->setup, in.stage, 1); },
-                                                   latency_long_repetitions);
+    worst_ = std::make_unique<worst_case<subject>>(
+        [in] { return subject::open(*in.row, in.with->setup, in.replay_device, 1); }, latency_long_repetitions);
     cases.add(
         in.name, "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); },
         latency_long_repetitions);

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 #include "gpumem/allocator.hpp"
 #include "latency.hpp"
 #include "measure.hpp"
@@ -23,7 +23,7 @@ namespace gpumem::bench {
 class gpumem_subject {
  public:
   static result<std::unique_ptr<gpumem_subject>> open(const policy_row& row, const replay_setup& setup,
-                                                      cuda_stage* stage, std::size_t streams);
+                                                      cuda_replay_device* replay_device, std::size_t streams);
 
   /// Uses the calls that programs use. Null on failure.
   void* allocate(std::size_t bytes, stream_ref s) {
@@ -69,8 +69,8 @@ class gpumem_subject {
 class baseline_subject {
  public:
   static result<std::unique_ptr<baseline_subject>> open(const policy_row& row, const replay_setup& setup,
-                                                        cuda_stage* stage, std::size_t streams);
-  baseline_subject(cuda_stage& stage, gpumem_baseline* under, std::string kind, std::size_t streams);
+                                                        cuda_replay_device* replay_device, std::size_t streams);
+  baseline_subject(cuda_replay_device& replay_device, gpumem_baseline* under, std::string kind, std::size_t streams);
   ~baseline_subject() { api_.close(under_); }
   baseline_subject(const baseline_subject&) = delete;
   baseline_subject& operator=(const baseline_subject&) = delete;

@@ -4,7 +4,7 @@
 #include <ctime>
 #include <exception>
 
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 #include "replay_loop.hpp"
 
 namespace gpumem::bench {
@@ -99,14 +99,14 @@ double runtime_ns_of_a_pair(const gpumem_baseline_api& api, gpumem_baseline* und
 }
 
 result<std::optional<double>> baseline_loop(const trace& t, const policy_row& row, const replay_setup& setup) {
-  auto stage = cuda_stage::open(
+  auto replay_device = cuda_replay_device::open(
       {.bytes = setup.device.capacity_bytes, .referee = false, .plug_in = row.plug_in, .works = false});
-  if (!stage) return stage.why();
-  const gpumem_baseline_api& api = (*stage)->api();
-  gpumem_baseline* const under = api.open(row.baseline.c_str(), (*stage)->ordinal());
+  if (!replay_device) return replay_device.why();
+  const gpumem_baseline_api& api = (*replay_device)->api();
+  gpumem_baseline* const under = api.open(row.baseline.c_str(), (*replay_device)->ordinal());
   if (under == nullptr) return status{errc::device_error, "baseline " + row.baseline + " cannot be opened"};
   const replay_loop loop = loop_of(t);
-  const std::vector<stream_ref> streams = streams_of(t, **stage);
+  const std::vector<stream_ref> streams = streams_of(t, **replay_device);
   std::optional<double> ns;
   if (api.runtime_calls_of_a_pair(under, streams.front().handle) == 0) {
     ns = pass_ns(baseline_calls{api, under}, loop, streams);

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "bits.hpp"
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 
 namespace gpumem::bench {
 namespace {
@@ -39,10 +39,10 @@ std::uint64_t time_ns(clockid_t clock) {
 
 address at(const void* p) { return reinterpret_cast<address>(p); }
 
-template <bool checked, typename ground>
+template <bool checked, typename device_type>
 class replay_run {
  public:
-  replay_run(const replay_plan& plan, allocator& over, ground& on) : plan_{plan}, over_{over}, on_{on} {
+  replay_run(const replay_plan& plan, allocator& over, device_type& on) : plan_{plan}, over_{over}, on_{on} {
     const trace& t = *plan.recorded;
     for (unsigned k = 0; k < plan.tenants; ++k) {
       tenant& each = tenants_.emplace_back();
@@ -59,7 +59,7 @@ class replay_run {
 
   result<replay_outcome> run() {
     clockid_t clock = CLOCK_THREAD_CPUTIME_ID;
-    if constexpr (std::is_same_v<ground, cuda_stage>) {
+    if constexpr (std::is_same_v<device_type, cuda_replay_device>) {
       if (!on_.simulated()) clock = CLOCK_MONOTONIC;
     }
     const std::size_t ops = std::min(plan_.recorded->ops.size(), plan_.most_ops);
@@ -205,7 +205,7 @@ class replay_run {
 
   const replay_plan& plan_;
   allocator& over_;
-  ground& on_;
+  device_type& on_;
   std::vector<tenant> tenants_;
   std::uint64_t host_ns_ = 0;
   std::uint64_t live_bytes_ = 0;
@@ -225,12 +225,12 @@ result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, si
   return replay_run<false, sim_device>{plan, over, on}.run();
 }
 
-result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, cuda_stage& on) {
-  return replay_run<true, cuda_stage>{plan, over, on}.run();
+result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, cuda_replay_device& on) {
+  return replay_run<true, cuda_replay_device>{plan, over, on}.run();
 }
 
-result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, cuda_stage& on) {
-  return replay_run<false, cuda_stage>{plan, over, on}.run();
+result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, cuda_replay_device& on) {
+  return replay_run<false, cuda_replay_device>{plan, over, on}.run();
 }
 
 }  // namespace gpumem::bench

@@ -1,4 +1,4 @@
-/// Replays a trace through an allocator over the simulated device, or over CUDA streams (cuda_stage.hpp).
+/// Replays a trace through an allocator over the simulated device, or over CUDA streams (cuda_replay_device.hpp).
 ///
 /// Each operation takes the host 5 us of virtual time, or until the trace's own time. An allocation enqueues work on
 /// its block, and so does a free just before it. The device lags behind the host, so a freed block is still in use for
@@ -19,7 +19,7 @@
 
 namespace gpumem::bench {
 
-class cuda_stage;
+class cuda_replay_device;
 
 /// The input of a replay. Tenant k starts k * ops / 2 operations after the first, with its own streams. It allocates
 /// from logical device k, or from the only one.
@@ -57,7 +57,7 @@ result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, 
 result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, sim_device& on);
 
 /// On CUDA streams. Times on a GPU are wall-clock, because driver calls may really wait.
-result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, cuda_stage& on);
-result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, cuda_stage& on);
+result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, cuda_replay_device& on);
+result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, cuda_replay_device& on);
 
 }  // namespace gpumem::bench

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <iostream>
 
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 #include "measure_loop.hpp"
 #include "peer.hpp"
 #include "protocol.hpp"

@@ -1,8 +1,8 @@
 /// CUDA streams and memory for a replay: on a GPU, or on the driver double with its clock and referee.
 ///
 /// Has the functions of sim_device that a replay calls, under the same names, so that one loop serves both. The plug-in
-/// with the baselines creates the streams and the work through the CUDA runtime. A process has one driver, so one stage
-/// is open at a time: opening a second one waits for the first. One thread at a time.
+/// with the baselines creates the streams and the work through the CUDA runtime. A process has one driver, so one such
+/// device is open at a time: opening a second one waits for the first. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace gpumem::bench {
 
 struct simcuda_functions;
 
-struct stage_config {
+struct cuda_replay_config {
   bool simulated = true;  ///< the driver double; else a GPU
   int ordinal = 0;
   std::uint64_t bytes = 0;  ///< of the double's device
@@ -31,13 +31,13 @@ struct stage_config {
   bool works = true;  ///< false: streams get no work, so that only the allocator's calls take time
 };
 
-class cuda_stage {
+class cuda_replay_device {
  public:
   /// `unsupported` if this build or installation lacks the plug-in or the double.
-  static result<std::unique_ptr<cuda_stage>> open(const stage_config& with);
-  ~cuda_stage();
-  cuda_stage(const cuda_stage&) = delete;
-  cuda_stage& operator=(const cuda_stage&) = delete;
+  static result<std::unique_ptr<cuda_replay_device>> open(const cuda_replay_config& with);
+  ~cuda_replay_device();
+  cuda_replay_device(const cuda_replay_device&) = delete;
+  cuda_replay_device& operator=(const cuda_replay_device&) = delete;
 
   // --- the functions of sim_device that a replay calls ----------------------------------------------------
   stream_ref create_stream();
@@ -49,7 +49,7 @@ class cuda_stage {
   /// Bytes taken from the device: counted by the double, or by `reserved_by` on a GPU.
   [[nodiscard]] std::uint64_t used_bytes();
 
-  // --- functions of a stage only --------------------------------------------------------------------------
+  // --- further functions ----------------------------------------------------------------------------------
   [[nodiscard]] const gpumem_baseline_api& api() const noexcept { return *api_; }
   [[nodiscard]] int ordinal() const noexcept { return with_.ordinal; }
   [[nodiscard]] bool simulated() const noexcept { return with_.simulated; }
@@ -61,9 +61,9 @@ class cuda_stage {
   [[nodiscard]] std::optional<std::uint64_t> in_calls_ns();  ///< virtual; none on a GPU
 
  private:
-  explicit cuda_stage(const stage_config& with) : with_{with} {}
+  explicit cuda_replay_device(const cuda_replay_config& with) : with_{with} {}
 
-  stage_config with_;
+  cuda_replay_config with_;
   std::unique_lock<std::mutex> only_;
   const gpumem_baseline_api* api_ = nullptr;
   const simcuda_functions* sim_ = nullptr;  ///< null on a GPU
