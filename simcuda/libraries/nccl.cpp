@@ -1,5 +1,5 @@
-// NCCL as seen by one rank: communicators of any size are created without contacting the other ranks, and collectives
-// move nothing. So one process can stand for any rank of a larger job; data of other ranks is missing.
+// NCCL as one rank sees it: communicators of any number of ranks are made without asking the others, and collectives
+// move nothing. So one process stands for any rank of a larger job; what another rank would have sent is not there.
 //
 // Written without NCCL's header, which the Toolkit does not bring.
 #include <dlfcn.h>
@@ -77,7 +77,7 @@ int ncclCommInitAll(void** made, int devices, const int*) {
   }
   return success;
 }
-/// The other ranks' colours are unknown, so the new group counts as large as its parent.
+/// The ranks of one colour are not known here: the group is taken for as large as its parent.
 int ncclCommSplit(void* parent, int color, int, void** made, void*) {
   if (parent == nullptr) return invalid_argument;
   if (color < 0) return *made = nullptr, success;
