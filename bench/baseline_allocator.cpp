@@ -14,7 +14,7 @@ constexpr int cuda_out_of_memory = 2;
 
 class baseline_allocator final : public allocator {
  public:
-  baseline_allocator(cuda_stage& on, gpumem_baseline* under, const std::string& kind)
+  baseline_allocator(cuda_replay_device& on, gpumem_baseline* under, const std::string& kind)
       : on_{on},
         api_{on.api()},
         under_{under},
@@ -23,7 +23,8 @@ class baseline_allocator final : public allocator {
   }
   ~baseline_allocator() override {
     on_.reserved_by({});
-    for (const auto& [p, b] : live_) api_.release(under_, p, b.stream.handle);  // of a replay that ended early
+    for (const auto& [p, b] : live_)
+      api_.release(under_, p, b.stream.handle);  // left over by a replay that ended early
     api_.close(under_);
   }
   baseline_allocator(const baseline_allocator&) = delete;
@@ -93,12 +94,12 @@ class baseline_allocator final : public allocator {
     std::vector<stream_ref> users;
   };
 
-  [[nodiscard]] static status absent() { return {errc::unsupported, "a baseline has none of this"}; }
+  [[nodiscard]] static status absent() { return {errc::unsupported, "not supported by a baseline"}; }
   [[nodiscard]] status failed(std::string_view what, int code) const {
     return {errc::device_error, fmt::format("{}: {} failed: {}", devices_[0].name, what, api_.error_text(code))};
   }
 
-  cuda_stage& on_;
+  cuda_replay_device& on_;
   const gpumem_baseline_api& api_;
   gpumem_baseline* under_;
   std::vector<logical_device> devices_;
@@ -108,7 +109,7 @@ class baseline_allocator final : public allocator {
 
 }  // namespace
 
-result<std::unique_ptr<allocator>> open_baseline(cuda_stage& on, const std::string& kind) {
+result<std::unique_ptr<allocator>> open_baseline(cuda_replay_device& on, const std::string& kind) {
   gpumem_baseline* const under = on.api().open(kind.c_str(), on.ordinal());
   if (under == nullptr) {
     return status{errc::device_error, fmt::format("baseline {} cannot be opened on device {}", kind, on.ordinal())};

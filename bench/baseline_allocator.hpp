@@ -1,17 +1,18 @@
-/// Presents a baseline as an allocator, so that the replay treats it like gpumem.
+/// Adapts a baseline to the allocator interface, so that one replay loop serves both.
 ///
-/// Does what programs must do by hand with these allocators: it frees a block that a second stream used after that
-/// stream's work. Statistics have only live and reserved bytes; no pools, limits, captures or checks. One thread.
+/// As programs must do by hand with these allocators, a free first orders the block's stream after every other stream
+/// that used the block. Statistics hold only live and reserved bytes; pools, limits, captures and checks are not
+/// supported. One thread.
 #pragma once
 
 #include <memory>
 
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 #include "gpumem/allocator.hpp"
 
 namespace gpumem::bench {
 
-/// `kind` as baseline.h names it; the stage must outlive it.
-result<std::unique_ptr<allocator>> open_baseline(cuda_stage& on, const std::string& kind);
+/// `kind` is a name from baseline.h. Requires that the device outlives the allocator.
+result<std::unique_ptr<allocator>> open_baseline(cuda_replay_device& on, const std::string& kind);
 
 }  // namespace gpumem::bench

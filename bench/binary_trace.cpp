@@ -1,5 +1,5 @@
-/// A header of 64 bytes, then one zstd frame with columns; a column is its width in bytes and one plane for each byte
-/// of its values, lowest first. Little-endian machines only, as all that CUDA runs on are.
+/// Layout: a header of 64 bytes, then one zstd frame that holds columns. A column is the width of its values in bytes,
+/// then one plane for each byte, lowest byte first. Only little-endian machines are supported, as by CUDA.
 #include "binary_trace.hpp"
 
 #include <fmt/format.h>
@@ -43,8 +43,8 @@ struct header {
   std::uint64_t skipped_rows = 0;
   std::uint64_t allocations = 0;
   std::uint64_t payload_bytes = 0;     ///< uncompressed
-  std::uint64_t payload_checksum = 0;  ///< XXH3 of it
-  std::uint64_t checksum = 0;          ///< XXH3 of all of the above
+  std::uint64_t payload_checksum = 0;  ///< XXH3 of the payload
+  std::uint64_t checksum = 0;          ///< XXH3 of the fields above
 };
 static_assert(sizeof(header) == 64);
 
@@ -52,7 +52,7 @@ std::uint64_t checksum_of(const header& of) { return XXH3_64bits(&of, sizeof of 
 
 status bad(std::string why) { return {errc::corrupt, std::move(why)}; }
 
-/// Bytes of a value that is at most `most`.
+/// Bytes needed for any value up to `most`.
 unsigned width_of(std::uint64_t most) { return std::max(1U, (static_cast<unsigned>(std::bit_width(most)) + 7) / 8); }
 
 template <typename number>
@@ -65,12 +65,12 @@ void put_column(std::string& out, const std::vector<number>& values) {
   }
 }
 
-/// Takes columns off the front of a payload.
+/// Reads columns from the front of a payload.
 class column_reader {
  public:
   explicit column_reader(std::string_view payload) : rest_{payload} {}
 
-  /// Nothing where the payload is too short, or a value does not fit.
+  /// Empty if the payload is too short, or if a value does not fit.
   template <typename number>
   std::optional<std::vector<number>> take(std::uint64_t count) {
     const auto width = rest_.empty() ? 0U : static_cast<unsigned>(static_cast<unsigned char>(rest_.front()));
@@ -93,16 +93,16 @@ class column_reader {
   std::string_view rest_;
 };
 
-/// The columns of a trace, one entry an operation, an allocation, a free or a size.
+/// The columns of a trace. Each has one entry an operation, an allocation, a free or a size.
 struct columns {
   std::vector<std::uint64_t> streams;
-  std::vector<std::uint64_t> unit;       ///< one: of the times, in nanoseconds
-  std::vector<std::uint64_t> times;      ///< by operation: since the last one
-  std::vector<std::uint8_t> kinds;       ///< bits by operation: 1 is a free
+  std::vector<std::uint64_t> unit;       ///< one entry: the unit of the times, in nanoseconds
+  std::vector<std::uint64_t> times;      ///< by operation: units since the previous one
+  std::vector<std::uint8_t> kinds;       ///< one bit an operation: 1 is a free
   std::vector<std::uint64_t> sizes;      ///< in order of first appearance
   std::vector<std::uint32_t> size_of;    ///< by allocation: index into `sizes`
-  std::vector<std::uint32_t> back;       ///< by free: of the last so many allocations the earliest one
-  std::vector<std::uint16_t> stream_of;  ///< by operation; empty where there is one stream
+  std::vector<std::uint32_t> back;       ///< by free: how many allocations back its block was allocated
+  std::vector<std::uint16_t> stream_of;  ///< by operation; empty if the trace has one stream
 };
 
 columns columns_of(const trace& of) {
@@ -135,7 +135,7 @@ columns columns_of(const trace& of) {
   return out;
 }
 
-/// The order is the format's.
+/// The order of the columns is part of the format.
 std::string payload_of(const columns& of) {
   std::string out;
   const std::vector<std::uint64_t> size_count{of.sizes.size()};
@@ -166,11 +166,11 @@ result<columns> read_columns(std::string_view payload, const header& head) {
                      take(out.sizes, size_count.front()) && take(out.size_of, head.allocations) &&
                      take(out.back, head.ops - head.allocations) &&
                      (head.streams < 2 || take(out.stream_of, head.ops)) && from.at_end();
-  if (!whole) return bad("damaged: a column has another length than the header says");
+  if (!whole) return bad("damaged: a column's length differs from the header's");
   return out;
 }
 
-/// Makes operations of columns; slots are handed out as the CSV's reader does.
+/// Turns columns into operations. Assigns slots in the same order as the CSV reader.
 class op_builder {
  public:
   op_builder(const columns& from, const header& head, trace& into) : from_{from}, head_{head}, into_{into} {
@@ -188,7 +188,7 @@ class op_builder {
       if (!from_.stream_of.empty()) op.stream = from_.stream_of[i];
       const bool is_free = (static_cast<unsigned>(from_.kinds[i / 8]) >> (i % 8) & 1U) != 0;
       const bool good = op.stream < head_.streams && (is_free ? free_one(op) : allocate_one(op));
-      if (!good) return bad(fmt::format("damaged: operation {} cannot be", i + 1));
+      if (!good) return bad(fmt::format("damaged: operation {} is impossible", i + 1));
     }
     return allocated_ == head_.allocations && slots_ == head_.slots ? status{} : bad("damaged: operations are missing");
   }
@@ -219,7 +219,7 @@ class op_builder {
     if (back == 0 || back > allocated_) return false;
     const std::uint64_t which = allocated_ - back;
     op.slot = slot_of_[which];
-    if (allocation_in_[op.slot] != which + 1) return false;  // it is not live any more
+    if (allocation_in_[op.slot] != which + 1) return false;  // already freed
     allocation_in_[op.slot] = 0;
     op.kind = op_kind::free;
     op.bytes = from_.sizes[from_.size_of[which]];
@@ -232,7 +232,7 @@ class op_builder {
   const header& head_;
   trace& into_;
   std::vector<std::uint32_t> slot_of_;        ///< by allocation
-  std::vector<std::uint64_t> allocation_in_;  ///< by slot: its number and 1; 0 while it is free
+  std::vector<std::uint64_t> allocation_in_;  ///< by slot: number of its allocation plus 1; 0 if free
   std::vector<std::uint32_t> free_slots_;
   std::uint64_t allocated_ = 0;
   std::uint64_t freed_ = 0;
@@ -265,7 +265,7 @@ status check_header(const header& head) {
   if (head.checksum != checksum_of(head)) return bad("damaged: the checksum of the header does not match");
   const bool possible = head.ops > 0 && head.ops <= most_ops && head.allocations <= head.ops &&
                         head.slots <= head.allocations && head.streams >= 1 && head.streams <= 65536;
-  return possible ? status{} : bad("damaged: the header counts what cannot be");
+  return possible ? status{} : bad("damaged: the header has impossible counts");
 }
 
 }  // namespace
@@ -294,7 +294,7 @@ result<trace> read_binary_trace(const std::string& path) {
   if (status good = check_header(head); !good) return good;
   const std::string_view frame = std::string_view{*file}.substr(sizeof head);
   if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != head.payload_bytes) {
-    return bad("damaged: the length of the compressed data is not the header's");
+    return bad("damaged: the length of the compressed data differs from the header's");
   }
   std::string payload(head.payload_bytes, '\0');
   const std::size_t got = ZSTD_decompress(payload.data(), payload.size(), frame.data(), frame.size());
@@ -339,23 +339,23 @@ status write_binary_trace(const std::string& path, const trace& of) {
   std::string frame(ZSTD_compressBound(payload.size()), '\0');
   const std::size_t bytes = ZSTD_compress(frame.data(), frame.size(), payload.data(), payload.size(), level);
   if (ZSTD_isError(bytes) != 0) return {errc::bad_setting, fmt::format("{}: {}", path, ZSTD_getErrorName(bytes))};
-  const std::string beside = path + ".new";
-  std::FILE* const file = std::fopen(beside.c_str(), "wbe");
+  const std::string temporary = path + ".new";
+  std::FILE* const file = std::fopen(temporary.c_str(), "wbe");
   if (file == nullptr) return not_written(path, errno);
   const bool written = std::fwrite(&head, 1, sizeof head, file) == sizeof head &&
                        std::fwrite(frame.data(), 1, bytes, file) == bytes && std::fflush(file) == 0;
   const int error = written ? 0 : errno;
   const bool closed = std::fclose(file) == 0;
-  if (written && closed && std::rename(beside.c_str(), path.c_str()) == 0) return {};
+  if (written && closed && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
   const int last = written ? errno : error;
-  (void)std::remove(beside.c_str());
+  (void)std::remove(temporary.c_str());
   return not_written(path, last);
 }
 
 status write_csv_trace(const std::string& path, const trace& of) {
   constexpr std::uint64_t first_pointer = 0x7f0000000000;
-  const std::string beside = path + ".new";
-  const gzFile file = gzopen(beside.c_str(), path.ends_with(".gz") ? "wb" : "wbT");
+  const std::string temporary = path + ".new";
+  const gzFile file = gzopen(temporary.c_str(), path.ends_with(".gz") ? "wb" : "wbT");
   if (file == nullptr) return not_written(path, errno);
   bool good = gzputs(file, "Thread,Time,Action,Pointer,Size,Stream\n") > 0;
   for (const trace_op& op : of.ops) {
@@ -368,9 +368,9 @@ status write_csv_trace(const std::string& path, const trace& of) {
   }
   const int error = good ? 0 : errno;
   good = gzclose(file) == Z_OK && good;
-  if (good && std::rename(beside.c_str(), path.c_str()) == 0) return {};
+  if (good && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
   const int last = error != 0 ? error : errno;
-  (void)std::remove(beside.c_str());
+  (void)std::remove(temporary.c_str());
   return not_written(path, last);
 }
 

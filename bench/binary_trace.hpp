@@ -1,8 +1,7 @@
-/// Traces as compact files (`.gmtrace`), for sweeps over thousands of them: a tenth of CSV.gz, and read without
-/// parsing.
+/// Traces as compact files (`.gmtrace`): a tenth of the size of CSV.gz, and loaded without parsing.
 ///
-/// docs/traces.md describes the format. It keeps exactly what a replay needs: operations, sizes, times, streams, and
-/// which free belongs to which allocation. It drops pointers and threads.
+/// docs/traces.md describes the format. It keeps what a replay needs: operations, sizes, times, streams, and which
+/// allocation each free belongs to. It drops pointers and threads.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +16,23 @@ namespace gpumem::bench {
 
 inline constexpr std::string_view binary_trace_magic{"GMTRACE\x01", 8};
 
-/// Whether a file begins like a compact trace of any version.
+/// Whether a file begins with the magic bytes of a compact trace of any version.
 bool is_binary_trace(const std::string& path);
 
 /// The number of operations in its header; empty if it is not a compact trace.
 std::optional<std::uint64_t> ops_of_binary_trace(const std::string& path);
 
-/// The loaded trace, without name and path. `corrupt` says what is damaged, without the path: a checksum, a length, an
-/// operation that cannot be.
+/// The loaded trace, without name and path. `corrupt` names the damage (a checksum, a length, an impossible operation)
+/// without the path.
 result<trace> read_binary_trace(const std::string& path);
 
 /// Writes the file completely or not at all; `bad_setting` names path and reason.
 status write_binary_trace(const std::string& path, const trace& of);
 
-/// RMM's CSV, compressed where the name ends in `.gz`. Pointers are made up from the slots.
+/// Writes RMM's CSV, compressed if the name ends in `.gz`. Pointers are derived from the slots.
 status write_csv_trace(const std::string& path, const trace& of);
 
-/// By the ending: `.gmtrace`, `.csv` or `.csv.gz`; `bad_setting` for any other.
+/// Chooses the format by the ending: `.gmtrace`, `.csv` or `.csv.gz`; `bad_setting` for any other.
 status write_trace(const std::string& path, const trace& of);
 
 }  // namespace gpumem::bench

@@ -1,4 +1,4 @@
-/// Plain files are handed through; gzip goes through zlib's inflate, which checks each member's length and CRC-32.
+/// Plain files are passed through. Gzip is inflated with zlib, which checks each member's length and CRC-32.
 #include "byte_source.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace gpumem::bench {
 namespace {
 
 constexpr std::size_t piece_bytes = std::size_t{1} << 17;
-constexpr int gzip_only_window = 15 + 16;  // zlib: the largest window, and a gzip header is required
+constexpr int gzip_only_window = 15 + 16;  // zlib: the largest window; requires a gzip header
 
 bool is_gzip(const unsigned char* bytes, std::size_t count) {
   return count >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
@@ -40,7 +40,7 @@ result<std::unique_ptr<byte_source>> byte_source::open(const std::string& path) 
   return source;
 }
 
-/// Reads the next piece of the file behind what is left of the last; the buffer always has room for it.
+/// Appends the next piece of the file to the unread rest of the buffer, which always has room for it.
 status byte_source::fill() {
   std::memmove(raw_.data(), raw_.data() + begin_, end_ - begin_);
   end_ -= begin_;
@@ -67,7 +67,7 @@ result<std::size_t> byte_source::read(std::span<char> into) {
   return count;
 }
 
-/// Requires that at least two bytes are buffered, or that the file ends.
+/// Requires two buffered bytes, or the end of the file.
 status byte_source::start_gzip() {
   if (!is_gzip(raw_.data() + begin_, end_ - begin_)) {
     return {errc::corrupt, "damaged gzip: other bytes follow the end of the compressed data"};
@@ -79,7 +79,7 @@ status byte_source::start_gzip() {
   return {};
 }
 
-/// One step of decompression; `produced` grows by what it made.
+/// One step of decompression; adds the number of bytes it produced to `produced`.
 status byte_source::inflate_some(std::span<char> into, std::size_t& produced) {
   stream_.next_in = raw_.data() + begin_;
   stream_.avail_in = static_cast<uInt>(end_ - begin_);
@@ -90,7 +90,7 @@ status byte_source::inflate_some(std::span<char> into, std::size_t& produced) {
   produced = into.size() - stream_.avail_out;
   if (code == Z_STREAM_END) {
     in_member_ = false;
-  } else if (code == Z_BUF_ERROR) {  // no progress: there is room, so the input is used up
+  } else if (code == Z_BUF_ERROR) {  // no progress although there is room: all input is used up
     if (at_end_) return {errc::corrupt, "cut short: the gzip data ends early"};
   } else if (code != Z_OK) {
     return {errc::corrupt, fmt::format("damaged gzip: {}", stream_.msg != nullptr ? stream_.msg : zError(code))};

@@ -1,7 +1,7 @@
-/// The bytes of a file, plain or gzip, decided by its content and never by its name.
+/// The bytes of a file, plain or gzip, told apart by content, not by name.
 ///
-/// Reads forwards in pieces. Concatenated gzip members are one stream; one that ends early, whose checksum does not
-/// match or that is followed by other bytes is an error. Not synchronised.
+/// Reads forwards in pieces. Concatenated gzip members are one stream. A truncated member, a wrong checksum or trailing
+/// bytes that are no gzip member are errors. Not synchronised.
 #pragma once
 
 #include <zlib.h>
@@ -19,13 +19,14 @@ namespace gpumem::bench {
 
 class byte_source {
  public:
-  /// `invalid_argument` without a place in front: `no such file`, `a directory, not a file`.
+  /// `invalid_argument` gives only the reason: `no such file`, `a directory, not a file`.
   static result<std::unique_ptr<byte_source>> open(const std::string& path);
   ~byte_source();
   byte_source(const byte_source&) = delete;
   byte_source& operator=(const byte_source&) = delete;
 
-  /// Fills `into` as far as there are bytes; 0 is the end. `corrupt` says what is wrong with the compression.
+  /// Fills as much of `into` as the file has bytes for; 0 at the end. `corrupt` describes the damage to the
+  /// compression.
   result<std::size_t> read(std::span<char> into);
 
  private:
@@ -42,12 +43,12 @@ class byte_source {
   std::vector<unsigned char> raw_;  ///< as in the file; `begin_` to `end_` is not yet consumed
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
-  bool at_end_ = false;  ///< of the file
+  bool at_end_ = false;  ///< no more input in the file
   bool gzip_ = false;
   bool inflating_ = false;  ///< `stream_` is set up
   bool in_member_ = false;  ///< the current gzip member is not yet complete
   z_stream stream_{};
-  status failed_;  ///< told once everything before the damage has been handed out
+  status failed_;  ///< reported after all bytes before the damage
 };
 
 }  // namespace gpumem::bench

@@ -1,4 +1,4 @@
-/// `gpumem_bench claims`: what documents say of memory policies, each as an experiment with a figure and a verdict.
+/// `gpumem_bench claims`: statements of documents about memory policies, each tested by an experiment.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace gpumem::bench {
 struct claims_report {
   std::string table;
   std::string json;
-  std::string page_data;  ///< as page.js reads it
+  std::string page_data;  ///< input of page.js
 };
 
-/// Runs all claims, or those that `with.only` names: simulated, and then the same seed gives the same text; or on the
-/// card of `with.setup` those that can be.
+/// Runs all claims, or those that `with.only` names. Simulated, the same seed gives the same text. On the card of
+/// `with.setup`, runs the claims that need one card.
 result<claims_report> run_claims(const options& with);
 
 }  // namespace gpumem::bench

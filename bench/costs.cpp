@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t page = 2 * mib;
 constexpr unsigned rounds = 20;         // of a call with a size
-constexpr unsigned rounds_small = 200;  // of one without
+constexpr unsigned rounds_small = 200;  // of a call without
 constexpr std::uint64_t most_pinned = 64 * mib;
 
 /// Collects the times of one call at one size.
@@ -22,7 +22,7 @@ class stopwatch {
  public:
   explicit stopwatch(const std::function<std::uint64_t()>& now_ns) : now_ns_{now_ns} {}
 
-  /// The call's own outcome; its time counts only where it succeeded.
+  /// The call's own status; its time counts only on success.
   template <typename Call>
   auto time(device_call call, std::uint64_t bytes, Call&& make) {
     const std::uint64_t begin = now_ns_();
@@ -130,7 +130,7 @@ fitted_cost fit_of(device_call call, const std::vector<call_time>& times) {
 
 result<cost_figures> measure_costs(device& on, const std::function<std::uint64_t()>& now_ns) {
   stopwatch watch{now_ns};
-  // The first call of all makes the context, which is no part of any other's cost.
+  // The first call creates the context; its time must not count for any call.
   if (status ready = on.synchronize(); !ready) return ready;
   const std::uint64_t most = on.info().total_bytes / 4;
   for (std::uint64_t bytes = page; bytes <= gib && bytes <= most; bytes *= 2) {

@@ -1,7 +1,7 @@
-/// The host's cost of each device call by size: measured on a GPU, read from the clock of the simulated device.
+/// The host's cost of each device call by size: measured on a GPU, or read from the clock of the simulated device.
 ///
-/// The table has the form of sim_device's (src/device/README.md), so that figures of a real GPU can replace it. One
-/// thread, an idle device; in a program, waiting calls take longer.
+/// The table has the form of sim_device's (src/device/README.md), so that figures of a GPU can replace it. One thread
+/// and an idle device; in a program, calls that wait take longer.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct call_time {
   unsigned times = 0;
 };
 
-/// `fixed + per_page * further 2 MiB`, by least squares over a call's medians.
+/// `fixed + per_page * further 2 MiB`, fitted by least squares to a call's medians.
 struct fitted_cost {
   device_call call = device_call::alloc;
   double fixed_ns = 0;
@@ -36,10 +36,10 @@ struct cost_figures {
   std::vector<fitted_cost> fitted;
 };
 
-/// `now_ns` is the clock of the device: the host's, or the simulated one's.
+/// `now_ns` reads the host's clock or the simulated device's.
 result<cost_figures> measure_costs(device& on, const std::function<std::uint64_t()>& now_ns);
 
-/// On the device of the setup.
+/// Measures the device of the setup.
 result<cost_figures> measure_costs_of(const replay_setup& setup);
 
 std::string costs_table(const cost_figures& figures, const replay_setup& setup);

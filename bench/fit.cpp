@@ -1,9 +1,9 @@
-/// `fit`: the smallest device that is enough. Capacities are tried from the largest down to the first that fails.
+/// `fit`: the smallest sufficient device. Tries capacities from the largest down to the first failure.
 #include <fmt/format.h>
 
 #include "baseline_allocator.hpp"
 #include "bits.hpp"
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 #include "measure.hpp"
 
 namespace gpumem::bench {
@@ -13,7 +13,7 @@ std::optional<double> fit_figures::utilization() const noexcept {
   return static_cast<double>(peak_live_bytes) / static_cast<double>(*min_capacity_bytes);
 }
 
-/// In whole numbers: 0.0025 is one in 400.
+/// Integer arithmetic: 0.0025 is 1/400.
 std::uint64_t fit_capacity(std::uint64_t peak_live_bytes, unsigned k) noexcept {
   return round_down(peak_live_bytes + peak_live_bytes / 400 * k + peak_live_bytes % 400 * k / 400, block_granularity);
 }
@@ -31,8 +31,8 @@ result<policy_row> fit_row(const policy_row& row) {
   bool in_bytes = row.with.limit.unit == byte_limit::kind::bytes;
   for (const pool_spec& pool : row.with.pools) in_bytes |= pool.limit.unit == byte_limit::kind::bytes;
   if (in_bytes) {
-    return status{errc::bad_setting, fmt::format("policy '{}': fit looks for the capacity, so limit and pools can "
-                                                 "only be shares, such as 50%",
+    return status{errc::bad_setting, fmt::format("policy '{}': fit varies the capacity, so limit and pools must "
+                                                 "be shares, such as 50%",
                                                  row.text)};
   }
   policy_row out = row;
@@ -61,24 +61,25 @@ result<fit_figures> search_fit(std::uint64_t peak_live_bytes, const first_failur
 
 result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup) {
   const replay_plan plan = plan_for(t, row, setup);
-  return search_fit(peak_live_of(t, row.tenants),
-                    [&](std::uint64_t capacity_bytes) -> result<std::optional<std::uint64_t>> {
-                      auto under_test = open_rig(fit_device(setup, capacity_bytes), row.with);
-                      if (!under_test) return std::optional<std::uint64_t>{0};  // what it needs was checked before
-                      const auto outcome = replay_timed(plan, *under_test->over, *under_test->on);
-                      if (!outcome) return outcome.why();
-                      return outcome->oom ? std::optional{outcome->ops} : std::nullopt;
-                    });
+  return search_fit(
+      peak_live_of(t, row.tenants), [&](std::uint64_t capacity_bytes) -> result<std::optional<std::uint64_t>> {
+        auto under_test = open_rig(fit_device(setup, capacity_bytes), row.with);
+        if (!under_test)
+          return std::optional<std::uint64_t>{0};  // the row's text was checked before, so it lacks memory to start
+        const auto outcome = replay_timed(plan, *under_test->over, *under_test->on);
+        if (!outcome) return outcome.why();
+        return outcome->oom ? std::optional{outcome->ops} : std::nullopt;
+      });
 }
 
 result<std::optional<std::uint64_t>> try_baseline_in(const trace& t, const policy_row& row, const replay_setup& setup,
                                                      std::uint64_t capacity_bytes) {
-  auto stage = cuda_stage::open(
+  auto replay_device = cuda_replay_device::open(
       {.bytes = capacity_bytes, .referee = false, .granularity_bytes = block_granularity, .plug_in = row.plug_in});
-  if (!stage) return stage.why();
-  auto over = open_baseline(**stage, row.baseline);
+  if (!replay_device) return replay_device.why();
+  auto over = open_baseline(**replay_device, row.baseline);
   if (!over) return std::optional<std::uint64_t>{0};
-  const auto outcome = replay_timed(plan_for(t, row, setup), **over, **stage);
+  const auto outcome = replay_timed(plan_for(t, row, setup), **over, **replay_device);
   if (!outcome) return outcome.why();
   return outcome->oom ? std::optional{outcome->ops} : std::nullopt;
 }

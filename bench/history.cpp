@@ -1,4 +1,4 @@
-// The log is gone through twice: once for the extremes and for what was ever used, once for the maps.
+// Reads the log twice: first for the extremes and the ranges ever used, then for the maps.
 #include "history.hpp"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ double share(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// Ranges that do not overlap, by their begin; mapped ones join their neighbours.
+/// Disjoint ranges in order of address. Mapped ranges join their neighbours.
 class address_ranges {
  public:
   using ranges = std::map<address, address>;  ///< begin to end
@@ -54,7 +54,7 @@ class address_ranges {
   [[nodiscard]] const ranges& all() const noexcept { return ranges_; }
 
  private:
-  /// What lies within `grown` goes.
+  /// Merges the ranges that `grown` covers or touches into it.
   void swallow(ranges::iterator grown) {
     for (auto next = std::next(grown); next != ranges_.end() && next->first < grown->second;) {
       grown->second = std::max(grown->second, next->second);
@@ -64,7 +64,7 @@ class address_ranges {
   ranges ranges_;
 };
 
-/// What there is at one moment.
+/// The state at one moment.
 struct moment {
   std::map<address, std::uint64_t> blocks;
   address_ranges reserved;
@@ -96,7 +96,7 @@ struct moment {
   }
 };
 
-/// Of every bucket the points with the least and the most of each, and its last.
+/// In every bucket, keeps the points with the extremes of live and of reserved, and the last point.
 class extremes {
  public:
   explicit extremes(std::uint64_t ops_a_bucket) : width_{ops_a_bucket} {}
@@ -130,7 +130,7 @@ class extremes {
   std::vector<history_point> points_;
 };
 
-/// A contiguous piece of address space that was reserved at some time, and where its cells begin.
+/// A contiguous range of address space that was reserved at some time, and its cells.
 struct piece {
   address begin = 0;
   address end = 0;
@@ -150,7 +150,7 @@ std::vector<piece> pieces_of(const memory_log& log, history& into, std::uint64_t
     if (e.what != memory_change::allocated) continue;
     const auto behind =
         std::upper_bound(out.begin(), out.end(), e.at, [](address at, const piece& p) { return at < p.begin; });
-    if (behind == out.begin()) continue;  // a block where nothing is reserved: the replay's own check tells of it
+    if (behind == out.begin()) continue;  // a block outside reserved memory; the replay's own check reports it
     std::prev(behind)->shown_end = std::max(std::prev(behind)->shown_end, e.at + e.bytes);
   }
   std::uint64_t shown = 0;
@@ -171,7 +171,7 @@ std::vector<piece> pieces_of(const memory_log& log, history& into, std::uint64_t
   return out;
 }
 
-/// Adds the bytes of `[begin, end)` to the cells that they lie in.
+/// Adds the bytes of `[begin, end)` to the cells that contain them.
 void spread(const piece& p, address begin, address end, std::uint64_t cell_bytes, std::vector<std::uint64_t>& cells) {
   begin = std::max(begin, p.begin);
   end = std::min(end, p.shown_end);
@@ -230,7 +230,7 @@ map_frame frame_of(const moment& now, const std::vector<piece>& pieces, std::uin
   return out;
 }
 
-/// Evenly over the replay, first and last among them, and the one after which most is live.
+/// Evenly spaced operations, including the first, the last, and the one with the peak of live.
 std::vector<std::uint64_t> ops_of_frames(const memory_log& log, std::uint64_t ops, std::uint64_t frames) {
   std::uint64_t live = 0;
   std::uint64_t peak = 0;
@@ -271,7 +271,7 @@ history make_history(const memory_log& log, std::uint64_t ops, const history_sha
     now.sums.op = op;
     for (; next != log.events.end() && next->op == op; ++next) {
       now.apply(*next);
-      kept.add(now.sums);  // within an operation, too: what is taken before the block is handed out
+      kept.add(now.sums);  // also within an operation: memory may be taken before the block is handed out
     }
     kept.add(now.sums);
     if (out.frames.size() < frame_ops.size() && op == frame_ops[out.frames.size()]) {

@@ -1,4 +1,4 @@
-/// Traces in the order in which they were named, rows likewise.
+/// Traces and rows keep the order in which they were named.
 #include "inputs.hpp"
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ status load_traces(const options& from, std::vector<trace>& into) {
   return {};
 }
 
-/// CUB has two rows: caching every size, as a program that cares would set it, and with its defaults.
+/// CUB has two rows: configured to cache every size, and with its defaults.
 void add_baseline(const std::string& name, std::vector<policy_row>& rows) {
   for (const std::string& kind : name == "cub" ? std::vector<std::string>{"cub", "cub_default"} : std::vector{name}) {
     policy_row& row = rows.emplace_back();
@@ -63,9 +63,9 @@ void add_baseline(const std::string& name, std::vector<policy_row>& rows) {
   }
 }
 
-/// Those that were asked for. Where `latency` was asked for nothing, CUB, which its bounds are about; but not where
-/// driver calls cost what they cost (on a GPU, or over the double as if it were one): there it takes minutes, as the
-/// others, with a driver call in each operation, do anywhere.
+/// Adds the baselines asked for. `latency` without any uses CUB, which its bounds refer to, unless driver calls take
+/// real or modelled time (on a GPU, or on the double as a GPU): a run of CUB then takes minutes, and so do the other
+/// baselines anywhere, which call the driver in each operation.
 void add_baselines(const options& from, std::vector<policy_row>& rows) {
   for (const std::string& each : from.baselines) {
     if (peers::is_peer(from.peers, each)) {
@@ -84,10 +84,10 @@ void add_baselines(const options& from, std::vector<policy_row>& rows) {
   rows.insert(rows.end(), unasked.begin(), unasked.end());
 }
 
-/// `compare` opens each row on the one device there is, `fit` with room to spare: there a capacity in which a policy
-/// cannot start is an answer, not a mistake.
+/// `compare` opens each row on the device given. `fit` opens it with ample memory, because for `fit` a capacity in
+/// which a policy cannot start is a result, not an error.
 status try_to_open(const trace& of, const policy_row& row, const options& from) {
-  if (!row.peer.empty()) return {};  // its row says what is wrong with it
+  if (!row.peer.empty()) return {};  // its row reports its errors
   if (from.setup.cuda || !row.baseline.empty()) return try_on_cuda(row, from.setup);
   sim_config on = from.setup.device;
   if (from.what == command::fit) {
@@ -99,7 +99,7 @@ status try_to_open(const trace& of, const policy_row& row, const options& from) 
   return {};
 }
 
-/// Plans where a row needs one, and the rows of each trace with them.
+/// Makes a plan for each trace that needs one, and the trace's rows with it.
 status make_plans(const options& from, inputs& all) {
   const bool replays = from.what == command::compare || from.what == command::fit;
   all.rows_of.assign(all.traces.size(), all.rows);
@@ -118,9 +118,9 @@ status make_plans(const options& from, inputs& all) {
   });
 }
 
-/// A plan that was made for other requests may be followed all the same, to see how far; but not unsaid. One that
-/// cannot be read is refused when its row is opened.
-void tell_of_foreign_plans(const inputs& all) {
+/// Warns of a plan made for other requests; the row follows it all the same. A plan that cannot be read is refused when
+/// its row is opened.
+void warn_of_foreign_plans(const inputs& all) {
   for (const policy_row& row : all.rows) {
     if (row.with.plan_path.empty() || !only_follows_plan(row.with.policy)) continue;
     const auto named = plan::read_plan(row.with.plan_path);
@@ -144,14 +144,15 @@ std::string bundled_traces_folder() {
 
 result<inputs> gather_inputs(const options& from) {
   inputs all;
-  if (from.what == command::costs || from.what == command::claims) return all;  // which need neither
+  if (from.what == command::costs || from.what == command::claims) return all;  // these need neither
   const auto defaults = settings_from(process_environment());
   if (!defaults) return defaults.why();
-  // A share of the device is a limit for compare; for fit, which looks for the device, it would be a handicap.
+  // `compare` runs such rows within a share of the device. `fit` searches for the device, so a share would handicap
+  // them.
   const std::string_view share = from.what == command::compare ? "50%" : "100%";
   std::vector<std::string> texts = from.policies;
   if (texts.empty()) {
-    // What a pair costs hardly depends on the policy, but on who tells that a stream has ended.
+    // The cost of a pair depends little on the policy, but on how the end of a stream is detected.
     texts = from.what == command::latency ? std::vector<std::string>{"growth,stream_ids=notify", "growth"}
                                           : default_rows(*defaults, from.limit, share);
   }
@@ -164,11 +165,11 @@ result<inputs> gather_inputs(const options& from) {
   add_baselines(from, all.rows);
   if (status loaded = load_traces(from, all.traces); !loaded) return loaded;
   if (status made = make_plans(from, all); !made) return made;
-  tell_of_foreign_plans(all);
+  warn_of_foreign_plans(all);
   for (std::size_t t = 0; t < all.traces.size(); ++t) {
     for (std::size_t r = 0; r < all.rows.size(); ++r) {
       policy_row& row = all.rows_of[t][r];
-      if (t > 0) row.with.verbose = false;  // said once
+      if (t > 0) row.with.verbose = false;  // verbose settings are printed once
       if (t == 0 || from.what == command::fit || row.own_plan) {
         if (status opened = try_to_open(all.traces[t], row, from); !opened) return opened;
       }

@@ -1,4 +1,4 @@
-/// The input of a run, all read before the first replay, so that bad input never leaves half a table.
+/// The input of a run, all of it read before the first replay, so that bad input never leaves half a table.
 #pragma once
 
 #include <string>
@@ -13,21 +13,20 @@
 namespace gpumem::bench {
 
 struct inputs {
-  std::vector<trace> traces;  ///< no two with the same name: those that share one are named by their path
+  std::vector<trace> traces;  ///< names are unique: traces with equal names are named by their paths
   std::vector<policy_row> rows;
-  /// What is replayed on each trace, in the order of `traces`: the rows, those of `planned` with the trace's own plan.
+  /// Rows by trace, in the order of `traces`; rows of `planned` carry the trace's own plan.
   std::vector<std::vector<policy_row>> rows_of;
-  std::vector<own_plan> plans;  ///< of those
+  std::vector<own_plan> plans;  ///< the plans that these rows refer to
 };
 
 /// The time limit for each trace's own plan.
 inline constexpr std::chrono::milliseconds own_plan_time{5000};
 
-/// Loads every trace, reads every row, makes plans for rows that need one, and opens an allocator for each row as the
-/// replays will.
+/// Loads every trace, reads every row, makes the plans, and opens an allocator for each row as the replays will.
 result<inputs> gather_inputs(const options& from);
 
-/// The folder of the bundled traces: beside an installed program, else in the source tree.
+/// The folder of the bundled traces: installed with the program, else in the source tree.
 std::string bundled_traces_folder();
 
 }  // namespace gpumem::bench

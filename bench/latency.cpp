@@ -1,4 +1,4 @@
-/// Opens what is to be measured, gives every case to Google Benchmark and gathers what it says.
+/// Opens the allocators, registers every case with Google Benchmark and collects the results.
 #include "latency.hpp"
 
 #include <benchmark/benchmark.h>
@@ -77,13 +77,13 @@ class collector final : public benchmark::BenchmarkReporter {
   std::set<key> failed_;
 };
 
-result<std::unique_ptr<cuda_stage>> open_stage(const options& with) {
+result<std::unique_ptr<cuda_replay_device>> open_replay_device(const options& with) {
   const auto& cuda = with.setup.cuda;
-  return cuda_stage::open({.simulated = !cuda || cuda->info.simulated,
-                           .ordinal = cuda ? cuda->info.ordinal : 0,
-                           .bytes = cuda ? cuda->info.total_bytes : with.setup.device.capacity_bytes,
-                           .referee = false,
-                           .works = false});
+  return cuda_replay_device::open({.simulated = !cuda || cuda->info.simulated,
+                                   .ordinal = cuda ? cuda->info.ordinal : 0,
+                                   .bytes = cuda ? cuda->info.total_bytes : with.setup.device.capacity_bytes,
+                                   .referee = false,
+                                   .works = false});
 }
 
 std::vector<latency_row> run_benchmarks(const case_list& cases) {
@@ -101,26 +101,27 @@ std::vector<latency_row> run_benchmarks(const case_list& cases) {
   return collected.rows();
 }
 
-/// From turns of a benchmark to what the row's name promises.
+/// Converts times of an iteration to times of a pair or of an operation, as the row's kind says.
 void scale(latency_row& row, const std::vector<replay_loop>& loops, const std::vector<std::string>& traces) {
-  double turns = 1;
+  double iterations = 1;
   for (std::size_t i = 0; i < traces.size(); ++i) {
     if (row.name != "replay_" + traces[i] && row.name != "replay_loop_" + traces[i]) continue;
-    turns = static_cast<double>(loops[i].ops.size());
-    row.pairs_per_turn = static_cast<double>(loops[i].frees) / turns;
-    row.turn = turn_kind::operation;
+    iterations = static_cast<double>(loops[i].ops.size());
+    row.pairs_per_iteration = static_cast<double>(loops[i].frees) / iterations;
+    row.iteration = iteration_kind::operation;
   }
-  if (row.name == "handoff" || row.name == "handoff_ring") turns = handoff_batch;
-  if (row.name == "worst" || (row.allocator == "floor" && row.turn == turn_kind::pair)) row.turn = turn_kind::other;
-  row.median_ns /= turns;
-  row.least_ns /= turns;
-  row.most_ns /= turns;
+  if (row.name == "handoff" || row.name == "handoff_ring") iterations = handoff_batch;
+  if (row.name == "worst" || (row.allocator == "floor" && row.iteration == iteration_kind::pair))
+    row.iteration = iteration_kind::other;
+  row.median_ns /= iterations;
+  row.least_ns /= iterations;
+  row.most_ns /= iterations;
   for (auto& round : row.rounds) {
-    if (round) round->ns /= turns;
+    if (round) round->ns /= iterations;
   }
 }
 
-/// Of one thread only: what several wait for each other in the device is no part of any one.
+/// Rows of one thread only: on several threads, waiting for each other inside the device is nobody's own share.
 void add_double_shares(std::vector<latency_row>& all) {
   for (latency_row& row : all) {
     if (row.name == "driver_part" || row.name == "worst" || row.threads != 1 || row.oom) continue;
@@ -128,10 +129,11 @@ void add_double_shares(std::vector<latency_row>& all) {
       return other.allocator == row.allocator && other.name == "driver_part";
     });
     if (part == all.end()) continue;
-    row.double_share_ns = part->median_ns * row.pairs_per_turn;
-    row.least_share_ns = part->least_ns * row.pairs_per_turn;
+    row.double_share_ns = part->median_ns * row.pairs_per_iteration;
+    row.least_share_ns = part->least_ns * row.pairs_per_iteration;
     for (std::size_t i = 0; i < std::min(row.rounds.size(), part->rounds.size()); ++i) {
-      if (row.rounds[i] && part->rounds[i]) row.rounds[i]->double_share_ns = part->rounds[i]->ns * row.pairs_per_turn;
+      if (row.rounds[i] && part->rounds[i])
+        row.rounds[i]->double_share_ns = part->rounds[i]->ns * row.pairs_per_iteration;
     }
   }
 }
@@ -140,11 +142,11 @@ void add_double_shares(std::vector<latency_row>& all) {
 
 result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& rows, const std::vector<trace>& traces,
                                                  const options& with) {
-  std::unique_ptr<cuda_stage> stage;
+  std::unique_ptr<cuda_replay_device> replay_device;
   if (with.setup.cuda || std::any_of(rows.begin(), rows.end(), [](const auto& r) { return !r.baseline.empty(); })) {
-    auto opened = open_stage(with);
+    auto opened = open_replay_device(with);
     if (!opened) return opened.why();
-    stage = *std::move(opened);
+    replay_device = *std::move(opened);
   }
   std::vector<unsigned> threads = with.threads;
   if (threads.empty()) threads = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -163,7 +165,7 @@ result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& 
     const row_context in{.row = &row,
                          .name = row.baseline.empty() ? "gpumem/" + row.text : row.baseline,
                          .with = &with,
-                         .stage = stage.get(),
+                         .replay_device = replay_device.get(),
                          .threads = &threads,
                          .loops = &loops,
                          .traces = &names};
@@ -178,7 +180,7 @@ result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& 
     if (!added) return added;
   }
   if (const std::string* const unknown = cases.unknown()) {
-    return status{errc::bad_setting, fmt::format("--case {}: expected the begin of a case's name, such as pair, "
+    return status{errc::bad_setting, fmt::format("--case {}: expected the beginning of a case's name, such as pair, "
                                                  "live_1e4, handoff, replay or worst",
                                                  printable(*unknown))};
   }

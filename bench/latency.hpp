@@ -1,9 +1,8 @@
-/// Measures a cached allocate and free of gpumem, the baselines, and the floor of the machine, in turn in one run.
+/// Measures cached allocate and free of gpumem, the baselines, and the floor of the machine in one run.
 ///
-/// Google Benchmark measures in rounds. Each round has a repetition of every case, in its own order, with the
-/// allocators one after the other, so that a busy moment of the machine affects all alike. Times are of processor and
-/// lock, not of a GPU: nothing is enqueued. The figures, the ratios and their texts are plain values and need no Google
-/// Benchmark.
+/// Google Benchmark runs in rounds. Each round has one repetition of every case in shuffled order, with the allocators
+/// one after the other, so that a busy moment of the machine affects all of them alike. Times are CPU time and locks,
+/// not GPU time: no work is enqueued. The figures, ratios and their texts need no Google Benchmark.
 #pragma once
 
 #include <algorithm>
@@ -19,34 +18,35 @@
 
 namespace gpumem::bench {
 
-/// Many short repetitions, one a round: on a busy machine most of them then fall between two interruptions, and a
-/// median of so many is the same in the next run.
+/// Many short repetitions, one a round: most fall between two interruptions even on a busy machine, which makes the
+/// median reproducible.
 inline constexpr int latency_repetitions = 41;
-/// Of what takes longer than some milliseconds, in each fourth round: replays, `worst`, pairs that no cache serves, and
-/// of a baseline all but its cached pairs on one thread and `driver_part`.
+/// Repetitions of the longer cases, run in each fourth round: replays, `worst`, uncached pairs, and of a baseline every
+/// case except its cached pairs on one thread and `driver_part`.
 inline constexpr int latency_long_repetitions = 11;
 
-/// Of the case `worst`: single operations, clock readings included.
+/// The case `worst`: times of single operations, including the clock readings.
 struct tail_times {
   double p50_us = 0;
   double p99_us = 0;
   double p99_9_us = 0;
   double p99_999_us = 0;
   double max_us = 0;
-  /// Of the median time of each operation over the repetitions, which are the same walk.
+  /// Percentiles of each operation's median over the repetitions, all of which run the same walk.
   double p99_999_of_medians_us = 0;
   double max_of_medians_us = 0;
-  std::uint64_t ops = 0;                    ///< timed and in the figures above
-  std::optional<std::uint64_t> device_ops;  ///< left out of them, since they called the device; none: not known
-  std::uint64_t preemptions = 0;  ///< how often the thread lost its processor meanwhile: each is in the figures
+  std::uint64_t ops = 0;                    ///< number of operations in the figures above
+  std::optional<std::uint64_t> device_ops;  ///< operations left out because they called the device; empty: unknown
+  std::uint64_t preemptions = 0;            ///< involuntary context switches during the walk; the figures include them
 };
 
-/// How long each operation took in each repetition; memory that was written to before, so that no page is missing.
+/// The time of each operation in each repetition. The memory is touched at construction, so that adding causes no page
+/// fault.
 class operation_times {
  public:
   operation_times(std::size_t operations, std::size_t repetitions)
       : operations_{operations}, ns_(operations * repetitions, unknown) {}
-  /// What is added next is the first operation's. What exceeds the repetitions or the operations is not kept.
+  /// The next `add` is the first operation's. Operations or repetitions beyond those announced are dropped.
   void begin_repetition() noexcept { next_ = begun_++ * operations_; }
   void add(std::chrono::nanoseconds took) noexcept {
     const auto ns = std::clamp<std::int64_t>(took.count(), 1, UINT32_MAX);
@@ -55,9 +55,9 @@ class operation_times {
   void add_unknown() noexcept {
     if (next_ < std::min(ns_.size(), begun_ * operations_)) ++next_;
   }
-  /// Of all repetitions, in no order.
+  /// The times of all repetitions, in no order.
   [[nodiscard]] std::vector<std::uint32_t> all() const;
-  /// Of each operation over the repetitions that were begun, where all of them have it.
+  /// Each operation's median over the repetitions begun; operations with a missing time are left out.
   [[nodiscard]] std::vector<std::uint32_t> medians() const;
 
  private:
@@ -68,16 +68,16 @@ class operation_times {
   std::vector<std::uint32_t> ns_;
 };
 
-/// A percentile is the least time that so many of the operations did not exceed.
+/// A percentile is the least time that this share of the operations did not exceed.
 tail_times tail_of(const operation_times& times, std::optional<std::uint64_t> device_ops);
 
-enum class turn_kind : std::uint8_t {
+enum class iteration_kind : std::uint8_t {
   pair,       ///< an allocate and a free
-  operation,  ///< one of them, in the mean over a replay
-  other,      ///< a turn of the floor, or one pair of `worst` with its clock readings
+  operation,  ///< one of them, as the mean over a replay
+  other,      ///< an iteration of the floor, or one pair of `worst` with its clock readings
 };
 
-/// What a turn took in one round, and of that the simulated device or the double of the driver.
+/// The time of an iteration in one round, and the share of the simulated device or the driver double.
 struct round_time {
   double ns = 0;
   double double_share_ns = 0;
@@ -85,37 +85,38 @@ struct round_time {
 
 struct latency_row {
   std::string allocator;  ///< `gpumem/<policy>`, a baseline, or `floor`
-  std::string name;       ///< the case: pair_4KiB, live_1e4, handoff, replay_lstm, worst, or one of the floor's
+  std::string name;       ///< pair_4KiB, live_1e4, handoff, replay_lstm, worst, or one of the floor's cases
   unsigned threads = 1;
-  turn_kind turn = turn_kind::pair;
-  bool oom = false;      ///< memory ran out, and there is no time
-  double median_ns = 0;  ///< a turn
+  iteration_kind iteration = iteration_kind::pair;
+  bool oom = false;      ///< out of memory; the times are 0
+  double median_ns = 0;  ///< of an iteration, as the others
   double least_ns = 0;
   double most_ns = 0;
-  double pairs_per_turn = 1;              ///< of replays the share of the operations that are frees
-  std::optional<double> double_share_ns;  ///< of it, what the simulated device or the double of the driver takes
-  std::optional<double> least_share_ns;   ///< the same of `least_ns`
-  /// Which the ratios are made of. Without a time where a round did not measure it; may be empty, and is not printed.
+  double pairs_per_iteration = 1;  ///< of replays: the share of operations that are frees
+  std::optional<double>
+      double_share_ns;                   ///< the part of `median_ns` spent in the simulated device or the driver double
+  std::optional<double> least_share_ns;  ///< the part of `least_ns`
+  /// Basis of the ratios; not printed. Empty entries are rounds that did not measure the row. May be empty.
   std::vector<std::optional<round_time>> rounds{};
-  std::optional<tail_times> tail;  ///< of `worst`
+  std::optional<tail_times> tail;  ///< only of `worst`
 };
 
-/// A figure that is compared with a bound. Whether it holds is for the reader: the machine may be busy.
+/// A figure with a bound. Not enforced, because the machine may be busy.
 struct latency_ratio {
   std::string name;
   double value = 0;
-  std::string bound;                 ///< such as `>= 10`; empty: none, of a row that asks the device
-  std::string of;                    ///< the allocator
-  std::string from;                  ///< the medians of the figures it is made of
-  std::optional<double> of_least{};  ///< the same of the least times, which a busy machine disturbs less
+  std::string bound;                 ///< such as `>= 10`; empty: none, because the row asks the device
+  std::string of;                    ///< the row's allocator
+  std::string from;                  ///< the medians it is computed from
+  std::optional<double> of_least{};  ///< the same of the least times, which load on the machine affects less
 };
 
-/// `unsupported` where this build has no Google Benchmark. Every trace is a case.
+/// Every trace is a case. `unsupported` if this build has no Google Benchmark.
 result<std::vector<latency_row>> measure_latency(const std::vector<policy_row>& rows, const std::vector<trace>& traces,
                                                  const options& with);
 
-/// For each row of gpumem what there are figures for, in the order of the rows: of two figures that were measured in
-/// the same rounds, the median of their ratios (or differences) in each.
+/// The ratios of each gpumem row, in the order of the rows. A ratio is the median of the ratios (or differences) of two
+/// figures measured in the same rounds.
 std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows);
 
 std::string latency_table(const std::vector<latency_row>& rows, const replay_setup& setup);

@@ -1,7 +1,7 @@
-/// The cases of `latency` as Google Benchmark's functions, for whatever allocates and frees (latency_subjects.hpp).
+/// The cases of `latency` as functions for Google Benchmark, over any subject (latency_subjects.hpp).
 ///
-/// A case is known by `allocator|case|threads`. What it keeps between its repetitions (blocks that live, times of
-/// single operations) belongs to whoever adds it.
+/// A case is identified by `allocator|case|threads`. The caller of `add` owns the state a case keeps between
+/// repetitions (live blocks, times of single operations).
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -24,45 +24,45 @@ namespace gpumem::bench {
 
 inline constexpr std::array live_powers{2, 3, 4, 5, 6};
 
-// Turns of a repetition: about a millisecond each, so that most fall between two interruptions, and what a thread takes
-// to begin is little of it. Those of a pair are the subject's.
-inline constexpr std::size_t short_turns = 200'000;  ///< of a few nanoseconds
-inline constexpr std::size_t spin_turns = 120'000;
-inline constexpr std::size_t driver_part_turns = 8000;
-inline constexpr std::size_t uncached_turns = 128;  ///< with a driver call in each
-inline constexpr std::size_t walk_turns = 4000;
-/// Of a trace, passes of at least so many operations together: a repetition begins with what other cases left in the
-/// processor's caches, which is a tenth of a pass of 50,000.
+// Iterations of a repetition. Each repetition takes about a millisecond: most then fall between two interruptions, and
+// the start of a thread is a small part. Subjects define the number for pairs.
+inline constexpr std::size_t short_iterations = 200'000;  ///< of a few nanoseconds each
+inline constexpr std::size_t spin_iterations = 120'000;
+inline constexpr std::size_t driver_part_iterations = 8000;
+inline constexpr std::size_t uncached_iterations = 128;  ///< with a driver call in each
+inline constexpr std::size_t walk_iterations = 4000;
+/// Operations in a repetition of a trace, at least, in whole passes: refilling the processor's caches after other cases
+/// takes a tenth of a pass of 50,000.
 inline constexpr std::size_t replay_operations = 250'000;
-constexpr std::size_t replay_turns(std::size_t operations) {
+constexpr std::size_t replay_iterations(std::size_t operations) {
   return operations == 0 ? 1 : (replay_operations + operations - 1) / operations;
 }
 
-/// The cases of a run, in order. Google Benchmark has those of one round at a time.
+/// The cases of a run, in order; registered with Google Benchmark one round at a time.
 class case_list {
  public:
-  /// Only cases with a name that begins with one of these; empty: all.
+  /// Restricts `add` to cases whose names begin with one of these; empty: all.
   explicit case_list(std::vector<std::string> wanted) : wanted_{std::move(wanted)} {}
 
   [[nodiscard]] bool wants(std::string_view name) const {
     return wanted_.empty() ||
            std::any_of(wanted_.begin(), wanted_.end(), [name](const auto& w) { return name.starts_with(w); });
   }
-  /// `turns` is how many one repetition has (on each thread). They are fixed, since a trial that is to find them out
-  /// may meet an interruption, and one turn would then look like enough.
+  /// `iterations` is the number in one repetition, on each thread. It is fixed, because a calibration run may be
+  /// interrupted and then take one iteration for enough.
   template <typename Body>
-  void add(const std::string& allocator, const std::string& name, unsigned threads, std::size_t turns, Body body,
+  void add(const std::string& allocator, const std::string& name, unsigned threads, std::size_t iterations, Body body,
            int repetitions = latency_repetitions) {
-    if (wants(name)) add_always(allocator, name, threads, turns, std::move(body), repetitions);
+    if (wants(name)) add_always(allocator, name, threads, iterations, std::move(body), repetitions);
   }
   template <typename Body>
-  void add_always(const std::string& allocator, const std::string& name, unsigned threads, std::size_t turns, Body body,
-                  int repetitions = latency_repetitions) {
-    cases_.push_back({allocator, name, threads, turns, repetitions, std::move(body)});
+  void add_always(const std::string& allocator, const std::string& name, unsigned threads, std::size_t iterations,
+                  Body body, int repetitions = latency_repetitions) {
+    cases_.push_back({allocator, name, threads, iterations, repetitions, std::move(body)});
   }
-  /// Gives Google Benchmark what is measured in that round, and nothing else. The same case of all allocators one after
-  /// the other, so that what is compared meets the same moment of the machine; both in an order that is each round's.
-  /// `random` is one for all rounds. False where nothing is measured.
+  /// Registers exactly the cases of that round. Runs a case of all allocators back to back, so that they meet the same
+  /// load of the machine; shuffles cases and allocators in each round. Pass the same `random` to all rounds. False if
+  /// the round has no case.
   [[nodiscard]] bool register_round(int round, std::minstd_rand& random) const {
     std::vector<std::vector<const one_case*>> alike;
     for (const one_case& c : cases_) {
@@ -79,7 +79,7 @@ class case_list {
       for (const one_case* const c : group) {
         benchmark::RegisterBenchmark(fmt::format("{}|{}|", c->allocator, c->name).c_str(), c->body)
             ->Threads(static_cast<int>(c->threads))
-            ->Iterations(static_cast<benchmark::IterationCount>(c->turns))
+            ->Iterations(static_cast<benchmark::IterationCount>(c->iterations))
             ->UseRealTime();
       }
     }
@@ -91,7 +91,7 @@ class case_list {
                [&](const one_case& c) { return c.allocator == allocator && c.name == name && c.threads == threads; }) -
            cases_.begin();
   }
-  /// Of what was wanted, the first that no case's name begins with; null: there is none.
+  /// The first requested prefix that matches no case; null if all match.
   [[nodiscard]] const std::string* unknown() const {
     const auto found = std::find_if(wanted_.begin(), wanted_.end(), [this](const std::string& w) {
       return std::none_of(cases_.begin(), cases_.end(), [&w](const one_case& c) { return c.name.starts_with(w); });
@@ -104,7 +104,7 @@ class case_list {
     std::string allocator;
     std::string name;
     unsigned threads;
-    std::size_t turns;
+    std::size_t iterations;
     int repetitions;
     std::function<void(benchmark::State&)> body;
   };
@@ -117,13 +117,13 @@ class case_list {
 inline std::string power_name(std::string_view what, int power) { return fmt::format("{}_1e{}", what, power); }
 constexpr std::size_t power_of_ten(int power) { return power == 0 ? 1 : 10 * power_of_ten(power - 1); }
 
-/// One multiplication a number, since it is part of what is timed (Knuth's MMIX generator).
+/// One multiplication a number, because it is part of the timed loop (Knuth's MMIX generator).
 class cheap_random {
  public:
   std::uint64_t next() { return state_ = state_ * 6364136223846793005U + 1442695040888963407U; }
-  /// In [0, end), from the upper half of a number; `end` is below 2^32.
+  /// In [0, end), from the upper half of `number`. Requires `end` below 2^32.
   static std::size_t below(std::uint64_t number, std::size_t end) { return ((number >> 32) * end) >> 32; }
-  /// 512 to 512 * `sizes` bytes, from bits that `below` hardly uses; a power of two of them.
+  /// 512 to 512 * `sizes` bytes, from bits that `below` hardly uses. Requires that `sizes` is a power of two.
   static std::size_t bytes(std::uint64_t number, std::size_t sizes) {
     return 512 * (1 + ((number >> 20) & (sizes - 1)));
   }
@@ -136,8 +136,8 @@ template <typename subject>
 void one_pair(benchmark::State& state, subject& of, std::size_t bytes) {
   if (state.thread_index() != 0) of.enter_thread();
   const stream_ref s = of.stream(static_cast<std::size_t>(state.thread_index()));
-  for (auto turn : state) {
-    static_cast<void>(turn);
+  for (auto iteration : state) {
+    static_cast<void>(iteration);
     void* const p = of.allocate(bytes, s);
     if (p == nullptr) {
       state.SkipWithError("out of memory");
@@ -147,7 +147,8 @@ void one_pair(benchmark::State& state, subject& of, std::size_t bytes) {
   }
 }
 
-/// Blocks that live between the repetitions of a walk, since a million of them take longer than the measurement.
+/// Keeps the live blocks of a walk between its repetitions, since allocating a million takes longer than the
+/// measurement.
 template <typename subject>
 class live_blocks {
  public:
@@ -160,7 +161,7 @@ class live_blocks {
   live_blocks(const live_blocks&) = delete;
   live_blocks& operator=(const live_blocks&) = delete;
 
-  /// As many as `live`, of up to `sizes` sizes; false: memory ran out.
+  /// Fills up to `live` blocks of up to `sizes` different sizes. False if memory ran out.
   bool fill(std::size_t live, std::size_t sizes) {
     blocks_.reserve(live);
     while (blocks_.size() < live) {
@@ -182,7 +183,7 @@ class live_blocks {
 
 inline constexpr std::size_t walk_sizes = 8;  ///< 512 B to 4 KiB
 
-/// Frees a block at random and allocates another, over so many that live.
+/// Frees a random block and allocates another, with `live` blocks in all.
 template <typename subject>
 void random_walk(benchmark::State& state, live_blocks<subject>& over, std::size_t live) {
   if (!over.fill(live, walk_sizes)) {
@@ -193,8 +194,8 @@ void random_walk(benchmark::State& state, live_blocks<subject>& over, std::size_
   const stream_ref s = of.stream(0);
   void** const blocks = over.data();
   cheap_random random = over.random;
-  for (auto turn : state) {
-    static_cast<void>(turn);
+  for (auto iteration : state) {
+    static_cast<void>(iteration);
     const std::uint64_t number = random.next();
     void*& p = blocks[cheap_random::below(number, live)];
     of.release(p, s);

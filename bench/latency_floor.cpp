@@ -15,41 +15,41 @@ namespace {
 
 void call_nothing(benchmark::State& state) {
   void* p = nullptr;
-  for (auto turn : state) {
-    static_cast<void>(turn);
+  for (auto iteration : state) {
+    static_cast<void>(iteration);
     p = empty_call(p);
   }
 }
 
 void lock_and_unlock(benchmark::State& state) {
   std::mutex mutex;
-  for (auto turn : state) {
-    static_cast<void>(turn);
+  for (auto iteration : state) {
+    static_cast<void>(iteration);
     mutex.lock();
     benchmark::ClobberMemory();
     mutex.unlock();
   }
 }
 
-/// Four chains of additions: about as many instructions a cycle as an allocate and a free take. A chain of
-/// multiplications leaves most of a core free, so that nobody else on that core slows it, and what two threads are
-/// given of a busy machine is then not what it scales to.
+/// Four chains of additions, which issue about as many instructions a cycle as an allocate and a free. A chain of
+/// multiplications would leave most of a core idle, so that a sibling thread would not slow it and its scaling would
+/// not show how busy the machine is.
 void spin(benchmark::State& state) {
   std::uint64_t a = 1;
   std::uint64_t b = 2;
   std::uint64_t c = 3;
   std::uint64_t d = 4;
   std::uint64_t step = 5;
-  asm volatile("" : "+r"(step));  // no constant, which some processors add for nothing
-  for (auto turn : state) {
-    static_cast<void>(turn);
+  asm volatile("" : "+r"(step));  // no constant: some processors execute additions of constants for free
+  for (auto iteration : state) {
+    static_cast<void>(iteration);
 #pragma GCC unroll 32
     for (int i = 0; i < 32; ++i) {
       a += step;
       b += step;
       c += step;
       d += step;
-      asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));  // each addition is made, and in a register
+      asm volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d));  // forces each addition, in a register
     }
   }
 }
@@ -59,8 +59,8 @@ void spin(benchmark::State& state) {
 void pointer_chase::run(benchmark::State& state) {
   if (nodes_.empty()) link();
   std::uint32_t at = at_;
-  for (auto turn : state) {
-    static_cast<void>(turn);
+  for (auto iteration : state) {
+    static_cast<void>(iteration);
     at = nodes_[at].next;
     benchmark::DoNotOptimize(at);
   }
@@ -77,21 +77,21 @@ void pointer_chase::link() {
 
 void latency_floor::add(case_list& cases, const std::vector<unsigned>& threads, const std::vector<replay_loop>& loops,
                         const std::vector<std::string>& names) {
-  cases.add("floor", "empty_call", 1, short_turns, call_nothing);
-  cases.add("floor", "mutex", 1, short_turns, lock_and_unlock);
+  cases.add("floor", "empty_call", 1, short_iterations, call_nothing);
+  cases.add("floor", "mutex", 1, short_iterations, lock_and_unlock);
   for (const int power : live_powers) {
     chases_.push_back(std::make_unique<pointer_chase>(power_of_ten(power)));
-    cases.add("floor", power_name("chase", power), 1, walk_turns,
+    cases.add("floor", power_name("chase", power), 1, walk_iterations,
               [of = chases_.back().get()](benchmark::State& state) { of->run(state); });
   }
-  for (const unsigned n : threads) cases.add("floor", "spin", n, spin_turns, spin);
+  for (const unsigned n : threads) cases.add("floor", "spin", n, spin_iterations, spin);
   if (cases.wants("handoff_ring")) ring_.begin();
-  cases.add("floor", "handoff_ring", 1, gpumem_subject::handoff_turns,
+  cases.add("floor", "handoff_ring", 1, gpumem_subject::handoff_iterations,
             [this](benchmark::State& state) { ring_.run(state); });
   for (std::size_t i = 0; i < loops.size(); ++i) {
     replays_.push_back(std::make_unique<replayed<empty_subject>>(empty_, loops[i]));
     cases.add(
-        "floor", "replay_loop_" + names[i], 1, replay_turns(loops[i].ops.size()),
+        "floor", "replay_loop_" + names[i], 1, replay_iterations(loops[i].ops.size()),
         [of = replays_.back().get()](benchmark::State& state) { of->run(state); }, latency_long_repetitions);
   }
   if (!cases.wants("worst")) return;

@@ -1,4 +1,4 @@
-/// The floor of the machine under `latency`: what its cases would take if nothing were allocated.
+/// The floor of the machine for `latency`: the cost of its cases without any allocation.
 #pragma once
 
 #include <string>
@@ -12,16 +12,15 @@
 
 namespace gpumem::bench {
 
-/// From block to block, each on a cache line of its own, in random order. It lives between its repetitions, and each
-/// goes on where the one before ended: as those of a walk over live blocks do, with all that other cases did in
-/// between.
+/// Follows a random ring of blocks, each on its own cache line. Lives between repetitions and continues where the last
+/// one ended, like a walk over live blocks, so that both meet the caches as other cases left them.
 class pointer_chase {
  public:
   explicit pointer_chase(std::size_t blocks) : blocks_{blocks} {}
   void run(benchmark::State& state);
-  /// Makes the ring of blocks, in an order that is random and always the same.
+  /// Links the ring in a random but fixed order.
   void link();
-  /// To the next block. Requires that it is linked.
+  /// Moves to the next block. Requires `link`.
   [[gnu::always_inline]] void* step() {
     node& here = nodes_[at_];
     at_ = here.next;
@@ -38,9 +37,8 @@ class pointer_chase {
   std::uint32_t at_ = 0;
 };
 
-/// What `worst` times where nothing is allocated: a step of a chase. In a row, and with the clock read around it, it
-/// takes about as long as an operation of gpumem. An empty call would take so little of the time that interruptions of
-/// the machine fell between two of them.
+/// The floor of `worst`: a step of a pointer chase, which takes about as long as an operation of gpumem between two
+/// clock readings. An empty call would be too short for interruptions to fall into it.
 class chasing_subject {
  public:
   static constexpr std::size_t blocks = 100'000;
@@ -56,10 +54,10 @@ class chasing_subject {
   pointer_chase chase_{blocks};
 };
 
-/// What the floor's cases keep while they run.
+/// Owns the state of the floor's cases while they run.
 class latency_floor {
  public:
-  /// `loops` and the names of their traces stay where they are.
+  /// Requires that `loops` and `names` outlive this.
   void add(case_list& cases, const std::vector<unsigned>& threads, const std::vector<replay_loop>& loops,
            const std::vector<std::string>& names);
   [[nodiscard]] worst_case<chasing_subject>* worst() { return worst_.get(); }

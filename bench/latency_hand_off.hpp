@@ -15,11 +15,11 @@
 
 namespace gpumem::bench {
 
-inline constexpr std::size_t handoff_batch = 4096;  ///< pairs in one turn
+inline constexpr std::size_t handoff_batch = 4096;  ///< pairs in one iteration
 
-/// Keeps the calling thread where it runs while this lives, and names another processor that the process may use: the
-/// kernel would leave both threads on one, for a while or for good, and nothing would travel. Where there is but one,
-/// nothing is kept.
+/// Pins the calling thread to its processor while this lives, and names another processor for the second thread: the
+/// kernel might run both threads on one, and then no block would move between processors. Does nothing if the process
+/// may use only one.
 class own_processor {
  public:
   static constexpr std::size_t any = CPU_SETSIZE;
@@ -41,7 +41,7 @@ class own_processor {
   own_processor(const own_processor&) = delete;
   own_processor& operator=(const own_processor&) = delete;
   [[nodiscard]] std::size_t other() const { return other_; }
-  /// The calling thread, from here on.
+  /// Pins the calling thread to `processor`.
   static void move_to(std::size_t processor) {
     if (processor == any) return;
     cpu_set_t only;
@@ -55,23 +55,23 @@ class own_processor {
   std::size_t other_ = any;
 };
 
-/// One producer and one consumer: plain stores, published and taken in chunks.
+/// A ring for one producer and one consumer: plain stores, published and consumed in chunks.
 class pointer_ring {
  public:
   static constexpr std::size_t chunk = 64;
 
-  /// Waits while the ring is full. What was put is seen by the other thread after a whole chunk.
+  /// Waits while the ring is full. The consumer sees the pointers after a whole chunk.
   void put(void* p) {
     slots_[put_ % slots_.size()] = p;
     if (++put_ % chunk == 0) publish();
   }
-  /// Whatever was put and not taken, one after the other; false: nothing was there.
+  /// Passes every published pointer to `each`. False if there was none.
   template <typename Take>
   bool take(Take&& each) {
     const std::size_t end = published_.load(std::memory_order_acquire);
     if (taken_here_ == end) return false;
     while (taken_here_ != end) {
-      // Read at once: a free's atomic operation would keep the processor from fetching what comes behind it.
+      // Loads a chunk first: the atomic operation of a free would stop the processor from fetching the next pointers.
       std::array<void*, chunk> here;
       const std::size_t some = std::min(chunk, end - taken_here_);
       for (std::size_t i = 0; i < some; ++i) here[i] = slots_[(taken_here_ + i) % slots_.size()];
@@ -81,7 +81,7 @@ class pointer_ring {
     }
     return true;
   }
-  /// All that was put is seen, and taken when this returns.
+  /// Publishes everything and waits until the consumer has taken it.
   void drain() {
     published_.store(put_, std::memory_order_release);
     while (taken_.load(std::memory_order_acquire) != put_) std::this_thread::yield();
@@ -100,8 +100,7 @@ class pointer_ring {
   alignas(64) std::atomic<std::size_t> taken_ = 0;
 };
 
-/// One allocator, and the thread that frees: it lives as long as this does, like those of a program, and sleeps while
-/// nothing is measured here.
+/// One allocator and its freeing thread. The thread exists as long as this object and sleeps between measurements.
 template <typename subject>
 class handed_over {
  public:
@@ -115,21 +114,21 @@ class handed_over {
   handed_over(const handed_over&) = delete;
   handed_over& operator=(const handed_over&) = delete;
 
-  /// From here on the thread that frees is there, and has used the allocator: what else is measured of that one in the
-  /// same run is then not of a thread that is alone in some rounds and not in others.
+  /// Starts the freeing thread and makes it use the allocator once, so that the allocator serves two threads in all
+  /// rounds and in all other cases of the run.
   void begin() {
-    other_ = std::thread{[this] { free_what_comes(); }};
+    other_ = std::thread{[this] { free_published(); }};
     paused_.acquire();
   }
-  /// Requires `begin`. A turn is a batch of pairs. A batch comes first that is not measured: it wakes the other thread.
+  /// An iteration is a batch of pairs. A first batch wakes the other thread and is not measured. Requires `begin`.
   void run(benchmark::State& state) {
     const own_processor here;
     processor_.store(here.other(), std::memory_order_relaxed);
     pauses_.store(false, std::memory_order_relaxed);
     begin_.release();
     bool enough = batch();
-    for (auto turn : state) {
-      static_cast<void>(turn);
+    for (auto iteration : state) {
+      static_cast<void>(iteration);
       enough = enough && batch();
       if (enough) continue;
       state.SkipWithError("out of memory");
@@ -151,7 +150,7 @@ class handed_over {
     ring_.drain();
     return enough;
   }
-  void free_what_comes() {
+  void free_published() {
     of_->enter_thread();
     const stream_ref s = of_->stream(0);
     if (void* const p = of_->allocate(4 * kib, s)) of_->release(p, s);
@@ -174,7 +173,7 @@ class handed_over {
   pointer_ring ring_;
   std::atomic<bool> pauses_{false};
   std::atomic<bool> ends_{false};
-  std::atomic<std::size_t> processor_{own_processor::any};  ///< of the thread that frees
+  std::atomic<std::size_t> processor_{own_processor::any};  ///< where the freeing thread runs
   std::binary_semaphore begin_{0};
   std::binary_semaphore paused_{0};
   std::thread other_;

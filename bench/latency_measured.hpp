@@ -1,4 +1,4 @@
-/// What one row of `latency` measures: which cases, on which allocators.
+/// The cases of one row of `latency`, and the allocators they run on.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace gpumem::bench {
 
-inline constexpr int most_uncached_power = 3;  // a driver call for each of more blocks would take minutes
+inline constexpr int most_uncached_power = 3;  // more would take minutes, with a driver call for each block
 
 struct sized_case {
   const char* name;
@@ -25,8 +25,8 @@ inline constexpr std::array pair_cases{sized_case{"pair_512", 512}, sized_case{"
                                        sized_case{"pair_256KiB", 256 * kib}, sized_case{"pair_2MiB", 2 * mib},
                                        sized_case{"pair_64MiB", 64 * mib}};
 
-/// What one row of the table measures. Each kind of case has an allocator of its own, so that the pairs do not meet the
-/// million blocks of the walks, and no trace what another one left.
+/// One row of the table. Each kind of case has its own allocator, so that pairs do not meet the million blocks of the
+/// walks, nor a trace the blocks of another.
 class measured_row {
  public:
   measured_row() = default;
@@ -40,7 +40,7 @@ struct row_context {
   const policy_row* row;
   std::string name;
   const options* with;
-  cuda_stage* stage;
+  cuda_replay_device* replay_device;
   const std::vector<unsigned>* threads;
   const std::vector<replay_loop>* loops;
   const std::vector<std::string>* traces;
@@ -49,7 +49,7 @@ struct row_context {
 template <typename subject>
 class measured_subject final : public measured_row {
  public:
-  /// Opens what the wanted cases need, and adds them.
+  /// Adds the requested cases and opens the allocators they need.
   status add(case_list& cases, const row_context& in) {
     const unsigned most_threads = *std::max_element(in.threads->begin(), in.threads->end());
     const auto paired = open(in, most_threads);
@@ -64,42 +64,42 @@ class measured_subject final : public measured_row {
 
  private:
   result<subject*> open(const row_context& in, std::size_t streams) {
-    auto opened = subject::open(*in.row, in.with->setup, in.stage, streams);
+    auto opened = subject::open(*in.row, in.with->setup, in.replay_device, streams);
     if (!opened) return opened.why();
     subjects_.push_back(*std::move(opened));
     return subjects_.back().get();
   }
 
   void add_pairs(case_list& cases, const row_context& in, subject& of) {
-    // Each size once, so that what a case finds does not depend on which of them comes first.
+    // Allocates each size once, so that the cases do not depend on which size runs first.
     for (const sized_case& c : pair_cases) {
       if (void* const p = of.allocate(c.bytes, of.stream(0))) of.release(p, of.stream(0));
     }
     for (const sized_case& c : pair_cases) {
       const bool cached = of.caches(c.bytes);
       cases.add(
-          in.name, c.name, 1, cached ? subject::pair_turns : uncached_turns,
+          in.name, c.name, 1, cached ? subject::pair_iterations : uncached_iterations,
           [&of, c](benchmark::State& state) { one_pair(state, of, c.bytes); },
           cached ? latency_repetitions : latency_long_repetitions);
     }
     for (const unsigned n : *in.threads) {
       if (n == 1 || !of.caches(4 * kib)) continue;
       cases.add(
-          in.name, "pair_4KiB", n, subject::pair_turns,
+          in.name, "pair_4KiB", n, subject::pair_iterations,
           [&of](benchmark::State& state) { one_pair(state, of, 4 * kib); }, subject::repetitions);
     }
     if (of.caches(4 * kib)) {
       hand_off_ = std::make_unique<handed_over<subject>>(of);
       if (cases.wants("handoff")) hand_off_->begin();
       cases.add(
-          in.name, "handoff", 1, subject::handoff_turns, [this](benchmark::State& state) { hand_off_->run(state); },
-          subject::repetitions);
+          in.name, "handoff", 1, subject::handoff_iterations,
+          [this](benchmark::State& state) { hand_off_->run(state); }, subject::repetitions);
     }
     if (!of.driver_part(of.stream(0))) return;
-    cases.add_always(in.name, "driver_part", 1, driver_part_turns, [&of](benchmark::State& state) {
+    cases.add_always(in.name, "driver_part", 1, driver_part_iterations, [&of](benchmark::State& state) {
       const stream_ref s = of.stream(0);
-      for (auto turn : state) {
-        static_cast<void>(turn);
+      for (auto iteration : state) {
+        static_cast<void>(iteration);
         of.driver_part(s);
       }
     });
@@ -118,7 +118,7 @@ class measured_subject final : public measured_row {
       if (!of->caches(4 * kib) && power > most_uncached_power) continue;
       walks_.push_back(std::make_unique<live_blocks<subject>>(*of));
       cases.add(
-          in.name, name, 1, of->caches(4 * kib) ? walk_turns : uncached_turns,
+          in.name, name, 1, of->caches(4 * kib) ? walk_iterations : uncached_iterations,
           [over = walks_.back().get(), power](benchmark::State& state) {
             random_walk(state, *over, power_of_ten(power));
           },
@@ -136,7 +136,7 @@ class measured_subject final : public measured_row {
       if (!opened) return opened.why();
       replays_.push_back(std::make_unique<replayed<subject>>(**opened, loop));
       cases.add(
-          in.name, name, 1, replay_turns(loop.ops.size()),
+          in.name, name, 1, replay_iterations(loop.ops.size()),
           [of = replays_.back().get()](benchmark::State& state) { of->run(state); }, latency_long_repetitions);
     }
     return {};
@@ -144,15 +144,15 @@ class measured_subject final : public measured_row {
 
   status add_worst(case_list& cases, const row_context& in) {
     if (!cases.wants("worst")) return {};
-    worst_ = std::make_unique<worst_case<subject>>([in] { return subject::open(*in.row, in.with->setup, in.stage, 1); },
-                                                   latency_long_repetitions);
+    worst_ = std::make_unique<worst_case<subject>>(
+        [in] { return subject::open(*in.row, in.with->setup, in.replay_device, 1); }, latency_long_repetitions);
     cases.add(
         in.name, "worst", 1, worst_pairs, [this](benchmark::State& state) { worst_->run(state); },
         latency_long_repetitions);
     return {};
   }
 
-  std::vector<std::unique_ptr<subject>> subjects_;  // freed last
+  std::vector<std::unique_ptr<subject>> subjects_;  // destroyed last
   std::vector<std::unique_ptr<live_blocks<subject>>> walks_;
   std::vector<std::unique_ptr<replayed<subject>>> replays_;
   std::unique_ptr<handed_over<subject>> hand_off_;

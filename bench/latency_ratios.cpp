@@ -1,4 +1,4 @@
-/// Percentiles, and what is compared with a bound. Arithmetic on values; nothing is measured here.
+/// Percentiles and ratios with bounds. Arithmetic on values only.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 namespace gpumem::bench {
 namespace {
 
-/// What is the allocator's own of a row's time.
+/// The allocator's own part of a row's time.
 double own_ns(const latency_row& row) { return row.median_ns - row.double_share_ns.value_or(0); }
 double own_ns(const round_time& round) { return round.ns - round.double_share_ns; }
 
 round_time medians_of(const latency_row& row) { return {row.median_ns, row.double_share_ns.value_or(0)}; }
 
-/// The median of a figure over the rounds in which all the rows were measured; where there is none, of their medians.
+/// The median of a figure over the rounds that measured all rows; without such a round, the figure of their medians.
 template <typename Figure, typename... Row>
 double over_rounds(Figure figure, const Row&... rows) {
   std::vector<double> values;
@@ -45,21 +45,21 @@ class ratio_list {
     add_scaling(gpumem);
     add_handoff(gpumem);
     for (const latency_row& row : rows_) {
-      if (row.allocator != gpumem || row.turn != turn_kind::operation || row.oom) continue;
+      if (row.allocator != gpumem || row.iteration != iteration_kind::operation || row.oom) continue;
       add_against_cub(gpumem, row.name, ">= 3");
     }
   }
   [[nodiscard]] std::vector<latency_ratio> take() { return std::move(out_); }
 
  private:
-  /// Null where it was not measured or ran out of memory.
+  /// Null if it was not measured or ran out of memory.
   [[nodiscard]] const latency_row* find(std::string_view allocator, std::string_view name, unsigned threads = 1) const {
     const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const latency_row& r) {
       return r.allocator == allocator && r.name == name && r.threads == threads && !r.oom;
     });
     return found != rows_.end() ? &*found : nullptr;
   }
-  /// Of CUB's configurations the one that is fastest at this.
+  /// The faster of CUB's configurations in this case.
   [[nodiscard]] const latency_row* best_cub(std::string_view name) const {
     const latency_row* best = nullptr;
     for (const char* kind : {"cub", "cub_default"}) {
@@ -70,7 +70,7 @@ class ratio_list {
   }
   void add(latency_ratio ratio) {
     if (!std::isfinite(ratio.value)) return;
-    // A driver call in each pair is measured, and is not what the bounds are about.
+    // The bounds do not apply to rows with a driver call in each pair.
     if (find(ratio.of, "driver_part") != nullptr) ratio.bound.clear();
     out_.push_back(std::move(ratio));
   }
@@ -81,7 +81,8 @@ class ratio_list {
     if (ours == nullptr || theirs == nullptr) return;
     const double value = over_rounds(
         [](const auto& cub, const auto& own) {
-          // The double's part, measured elsewhere in the round, may be all of it: that is fast, and not slow.
+          // The double's share, measured at another moment of the round, may exceed the time: then infinite, not
+          // negative.
           return own_ns(own) > 0 ? own_ns(cub) / own_ns(own) : std::numeric_limits<double>::infinity();
         },
         *theirs, *ours);
@@ -180,7 +181,7 @@ std::vector<latency_ratio> latency_ratios(const std::vector<latency_row>& rows) 
     row.median_ns = row.least_ns;
     row.double_share_ns = row.least_share_ns;
     row.rounds.clear();
-    row.tail.reset();  // which is of all repetitions together
+    row.tail.reset();  // it covers all repetitions, so least times have none
   }
   const std::vector<latency_ratio> of_least = ratios_of(least);
   std::vector<latency_ratio> out = ratios_of(rows);

@@ -1,7 +1,7 @@
-/// The case `replay_<trace>`: a trace as a tight loop of allocations and frees, and nothing else.
+/// The case `replay_<trace>`: a trace as a tight loop of allocations and frees only.
 ///
-/// No clock, no work on the device, no table of pointers: what a replay looks up while it runs is resolved here,
-/// before. A block is freed in the order of its own stream, and what lives at the end is freed outside the time.
+/// Enqueues no work, reads no clock and looks up no pointer: all lookups are resolved in advance. Each block is freed
+/// on its own stream; blocks live at the end are freed outside the timed part.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -13,22 +13,22 @@
 
 namespace gpumem::bench {
 
-/// One allocator on one trace; it stays as the pass before left it.
+/// One allocator on one trace. Keeps the allocator's state between passes.
 template <typename subject>
 class replayed {
  public:
   replayed(subject& of, const replay_loop& loop) : of_{&of}, loop_{&loop}, blocks_(loop.slots) {
     for (std::size_t i = 0; i < loop.streams; ++i) streams_.push_back(of.stream(i));
   }
-  /// A turn is a pass. The first one of all is not measured: it is the one that takes memory from the device.
+  /// An iteration is a pass. The very first pass takes memory from the device and is not measured.
   void run(benchmark::State& state) {
     if (!warm_) {
       warm_ = true;
       static_cast<void>(pass());
       free_rest();
     }
-    for (auto turn : state) {
-      static_cast<void>(turn);
+    for (auto iteration : state) {
+      static_cast<void>(iteration);
       const bool enough = pass();
       state.PauseTiming();
       free_rest();
@@ -41,7 +41,7 @@ class replayed {
   }
 
  private:
-  /// False: an allocation failed; the rest was replayed all the same.
+  /// False if an allocation failed; the rest is replayed all the same.
   bool pass() {
     bool enough = true;
     void** const blocks = blocks_.data();

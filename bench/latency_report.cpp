@@ -70,8 +70,8 @@ nlohmann::ordered_json json_of(const latency_row& r) {
   return {{"allocator", r.allocator},
           {"case", r.name},
           {"threads", r.threads},
-          {"ns_per_pair", where(r.turn != turn_kind::operation && !r.tail, r.median_ns)},
-          {"ns_per_op", where(r.turn == turn_kind::operation, r.median_ns)},
+          {"ns_per_pair", where(r.iteration != iteration_kind::operation && !r.tail, r.median_ns)},
+          {"ns_per_op", where(r.iteration == iteration_kind::operation, r.median_ns)},
           {"least_ns", where(!r.tail, r.least_ns)},
           {"most_ns", where(!r.tail, r.most_ns)},
           {"oom", r.oom},
@@ -87,13 +87,14 @@ std::string latency_table(const std::vector<latency_row>& rows, const replay_set
   const bool real = setup.cuda && !setup.cuda->info.simulated;
   return times_table(rows, width) + tails_table(rows, width) + ratios_table(latency_ratios(rows), width) +
          fmt::format(
-             "\nMedians of {} rounds ({} of what takes longer), a ratio's of the ratios in each: ns of "
-             "wall-clock time a pair (a replay's: an operation, in "
-             "the mean over the trace) of all threads together{}.\n",
+             "\nMedians of {} rounds ({} of the longer cases); a ratio is the median of the ratios in each round. "
+             "Times are ns of "
+             "wall-clock time a pair, of all threads together; a replay's are an operation, as the mean over the "
+             "trace{}.\n",
              latency_repetitions, latency_long_repetitions,
              real ? ", on " + setup.device.name
-                  : ", host time alone: the device is simulated, and what it or the double of the driver takes "
-                    "of a time is given beside it");
+                  : ". Host time only: the device is simulated; the column of the device's part has the time of the "
+                    "simulated device or the driver double");
 }
 
 std::string latency_json(const std::vector<latency_row>& rows, const replay_setup& setup) {

@@ -10,7 +10,7 @@
 namespace gpumem::bench {
 
 result<std::unique_ptr<gpumem_subject>> gpumem_subject::open(const policy_row& row, const replay_setup& setup,
-                                                             cuda_stage* stage, std::size_t streams) {
+                                                             cuda_replay_device* replay_device, std::size_t streams) {
   auto out = std::make_unique<gpumem_subject>();
   if (setup.cuda) {
     auto opened = open_cuda_device({.ordinal = setup.cuda->info.ordinal});
@@ -28,7 +28,7 @@ result<std::unique_ptr<gpumem_subject>> gpumem_subject::open(const policy_row& r
   if (!opened) return opened.why();
   out->over_ = *std::move(opened);
   for (std::size_t i = 0; i < std::max<std::size_t>(streams, 1); ++i) {
-    out->streams_.push_back(out->sim_ != nullptr ? out->sim_->create_stream() : stage->create_stream());
+    out->streams_.push_back(out->sim_ != nullptr ? out->sim_->create_stream() : replay_device->create_stream());
   }
   return out;
 }
@@ -54,18 +54,20 @@ std::uint64_t gpumem_subject::device_calls() const {
          all[static_cast<std::size_t>(device_call::stream_id)] - all[static_cast<std::size_t>(device_call::capture_id)];
 }
 
-baseline_subject::baseline_subject(cuda_stage& stage, gpumem_baseline* under, std::string kind, std::size_t streams)
-    : api_{stage.api()}, under_{under}, kind_{std::move(kind)}, ordinal_{stage.ordinal()} {
-  for (std::size_t i = 0; i < std::max<std::size_t>(streams, 1); ++i) streams_.push_back(stage.create_stream());
+baseline_subject::baseline_subject(cuda_replay_device& replay_device, gpumem_baseline* under, std::string kind,
+                                   std::size_t streams)
+    : api_{replay_device.api()}, under_{under}, kind_{std::move(kind)}, ordinal_{replay_device.ordinal()} {
+  for (std::size_t i = 0; i < std::max<std::size_t>(streams, 1); ++i) streams_.push_back(replay_device.create_stream());
 }
 
 result<std::unique_ptr<baseline_subject>> baseline_subject::open(const policy_row& row, const replay_setup& /*setup*/,
-                                                                 cuda_stage* stage, std::size_t streams) {
-  gpumem_baseline* const under = stage->api().open(row.baseline.c_str(), stage->ordinal());
+                                                                 cuda_replay_device* replay_device,
+                                                                 std::size_t streams) {
+  gpumem_baseline* const under = replay_device->api().open(row.baseline.c_str(), replay_device->ordinal());
   if (under == nullptr) {
     return status{errc::device_error, fmt::format("baseline {} cannot be opened", row.baseline)};
   }
-  return std::make_unique<baseline_subject>(*stage, under, row.baseline, streams);
+  return std::make_unique<baseline_subject>(*replay_device, under, row.baseline, streams);
 }
 
 }  // namespace gpumem::bench

@@ -1,10 +1,10 @@
-/// The case `worst`: how long the slowest operations of a random walk take, each of them timed by itself.
+/// The case `worst`: the slowest operations of a random walk, each timed on its own.
 ///
-/// 10,000 blocks of 512 B to 64 KiB live. Times include two readings of the clock. An operation that called the device
-/// is counted and left out where that is known: growing is not what a cached operation costs. Every repetition is the
-/// same walk, of gpumem on an allocator that is new. So an operation that is slow by itself is slow in all of them, and
-/// what the machine does meanwhile meets another one each time: the median that one operation takes over the
-/// repetitions is the allocator's own.
+/// 10,000 blocks of 512 B to 64 KiB are live. Times include two clock readings. Operations that called the device are
+/// counted and left out if the subject counts them: growth is no cost of a cached operation. Every repetition runs the
+/// same walk; for gpumem on a new allocator. An operation that is slow by itself is slow in all of them, while
+/// interruptions of the machine hit a different one each time. So the median of an operation over the repetitions is
+/// the allocator's own time.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -52,8 +52,8 @@ class worst_case {
     if constexpr (subject::counts_device_calls) calls_ = of_->device_calls();
     times_.begin_repetition();
     const std::uint64_t preempted = preemptions();
-    for (auto turn : state) {
-      static_cast<void>(turn);
+    for (auto iteration : state) {
+      static_cast<void>(iteration);
       const std::uint64_t number = blocks.random.next();
       void*& p = blocks.data()[cheap_random::below(number, worst_live)];
       const std::size_t bytes = cheap_random::bytes(number, worst_sizes);
@@ -66,7 +66,7 @@ class worst_case {
     }
     preempted_ += preemptions() - preempted;
   }
-  /// Once, after the last repetition.
+  /// Call after the last repetition.
   [[nodiscard]] tail_times tail() {
     tail_times out = tail_of(times_, subject::counts_device_calls ? std::optional{device_ops_} : std::nullopt);
     out.preemptions = preempted_;
@@ -74,7 +74,7 @@ class worst_case {
   }
 
  private:
-  /// Of this thread, so far.
+  /// Involuntary context switches of this thread so far.
   static std::uint64_t preemptions() {
     rusage used{};
     return getrusage(RUSAGE_THREAD, &used) == 0 ? static_cast<std::uint64_t>(used.ru_nivcsw) : 0;

@@ -1,7 +1,7 @@
 /// gpumem_bench: replays recorded traces under every policy on the simulated device.
 ///
-/// Exit status: 0; 1 where the allocator itself was at fault (a hazard, an invariant that does not hold); 2 for
-/// anything in the input. Nothing is printed before everything is known.
+/// Exit status: 0; 1 for a fault of the allocator (a hazard, a broken invariant); 2 for bad input. Results are printed
+/// only when all of them are complete.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -57,8 +57,8 @@ std::vector<row_result> empty_results(const inputs& all) {
   return out;
 }
 
-/// The row that `fit` would have: of a row that takes everything, without the limit on it.
-std::optional<policy_row> fit_beside(const policy_row& row) {
+/// For a row that takes everything, the row of its `fit` search, without the limit.
+std::optional<policy_row> unlimited_fit_row(const policy_row& row) {
   if (!row.takes_everything) return std::nullopt;
   policy_row unlimited = row;
   unlimited.with.limit = {};
@@ -66,15 +66,15 @@ std::optional<policy_row> fit_beside(const policy_row& row) {
   return out ? std::optional{*out} : std::nullopt;
 }
 
-/// What a baseline does wrong is its own cell, whatever it is; of a policy it is the end of the comparison.
+/// A baseline's failure goes into its row; a policy's failure ends the comparison.
 template <typename row_result>
-bool is_told_in_its_cell(row_result& of, const status& why) {
+bool ok_or_row_error(row_result& of, const status& why) {
   if (why.ok() || of.row->baseline.empty()) return why.ok();
   of.failed = why.message();
   return true;
 }
 
-/// Beside peers, every row is timed in the same tight loop, too.
+/// With peers among the rows, times each row in the tight loop as well.
 status measure_times(compare_result& of, const replay_setup& setup, bool loop) {
   if (!of.row->peer.empty()) {
     const auto times = peers::measure_times(*of.recorded, *of.row, setup);
@@ -93,16 +93,16 @@ status measure_times(compare_result& of, const replay_setup& setup, bool loop) {
   return {};
 }
 
-/// Searches and checked passes at once, the long searches first; then the timed passes, alone.
+/// Runs the searches and checked passes in parallel, long searches first; then the timed passes, one at a time.
 result<std::vector<compare_result>> compare(const inputs& all, const options& with) {
   auto results = empty_results<compare_result>(all);
   std::vector<std::pair<compare_result*, policy_row>> searches;
   for (compare_result& each : results) {
-    if (with.setup.cuda) break;  // the search is the simulated device's; beside a GPU it would look measured
-    if (auto row = fit_beside(*each.row)) searches.emplace_back(&each, *row);
+    if (with.setup.cuda)
+      break;  // the search runs on the simulated device; next to figures of a GPU it would look measured
+    if (auto row = unlimited_fit_row(*each.row)) searches.emplace_back(&each, *row);
   }
-  const bool beside_peers =
-      std::any_of(all.rows.begin(), all.rows.end(), [](const auto& r) { return !r.peer.empty(); });
+  const bool has_peers = std::any_of(all.rows.begin(), all.rows.end(), [](const auto& r) { return !r.peer.empty(); });
   const bool over_time = with.over_time || !with.html_path.empty();
   const std::size_t histories = over_time ? results.size() : 0;
   progress bar{searches.size() + histories + 2 * results.size(), with.quiet};
@@ -126,13 +126,13 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
       why = measured.why();
     }
     bar.step(into.recorded->name + " " + into.row->text);
-    return is_told_in_its_cell(into, why) ? status{} : in_row(why, *into.recorded, *into.row);
+    return ok_or_row_error(into, why) ? status{} : in_row(why, *into.recorded, *into.row);
   };
   if (status went = run_parallel(searches.size() + histories + results.size(), with.jobs, replay); !went) return went;
   for (compare_result& each : results) {
     if (each.failed.empty()) {
-      const status timed = measure_times(each, with.setup, beside_peers);
-      if (!is_told_in_its_cell(each, timed)) return in_row(timed, *each.recorded, *each.row);
+      const status timed = measure_times(each, with.setup, has_peers);
+      if (!ok_or_row_error(each, timed)) return in_row(timed, *each.recorded, *each.row);
     }
     bar.step(each.recorded->name + " " + each.row->text);
   }
@@ -142,12 +142,12 @@ result<std::vector<compare_result>> compare(const inputs& all, const options& wi
 result<std::vector<fit_result>> fit(const inputs& all, const options& with) {
   auto results = empty_results<fit_result>(all);
   progress bar{results.size(), with.quiet};
-  set_log_sink([](std::string_view) {});  // that a policy got less than it wanted is what the search is about
+  set_log_sink([](std::string_view) {});  // the search makes policies run short of memory on purpose
   const auto search = [&](std::size_t i) -> status {
     fit_result& into = results[i];
     const auto found = into.row->peer.empty() ? measure_fit(*into.recorded, *into.row, with.setup)
                                               : peers::measure_fit(*into.recorded, *into.row, with.setup);
-    if (!is_told_in_its_cell(into, found.why())) return in_row(found.why(), *into.recorded, *into.row);
+    if (!ok_or_row_error(into, found.why())) return in_row(found.why(), *into.recorded, *into.row);
     if (found) into.figures = *found;
     bar.step(into.recorded->name + " " + into.row->text);
     return {};
@@ -194,7 +194,7 @@ result<report> make_report(const inputs& all, const options& with) {
   return out;
 }
 
-/// The files that were asked for, tried before anything is measured.
+/// The requested output files, checked before anything is measured.
 struct outputs {
   explicit outputs(const options& with) : json{with.json_path}, csv{with.csv_path}, html{with.html_path} {}
   output_file json;
@@ -211,7 +211,7 @@ struct outputs {
     return {};
   }
 
-  /// Files first: where one of them fails, there is no table that looks like success.
+  /// Writes files first, so that no table is printed if one of them fails.
   status write(const report& made) {
     bool table = true;
     const std::pair<output_file*, const std::string*> texts[]{

@@ -1,11 +1,11 @@
-/// The checked and the timed passes of a row. fit.cpp holds the search for a capacity.
+/// The checked and the timed passes of a row. fit.cpp searches for a capacity.
 #include "measure.hpp"
 
 #include <algorithm>
 #include <array>
 
 #include "baseline_allocator.hpp"
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 #include "gpumem/cuda_device.hpp"
 
 namespace gpumem::bench {
@@ -31,9 +31,9 @@ namespace {
 
 /// An allocator on CUDA streams: gpumem over the driver, or a baseline over the runtime.
 struct cuda_rig {
-  std::unique_ptr<cuda_stage> stage;
-  std::unique_ptr<device> on;             ///< null under a baseline
-  std::unique_ptr<logged_device> logged;  ///< between the two, where there is a log
+  std::unique_ptr<cuda_replay_device> replay_device;
+  std::unique_ptr<device> on;             ///< null for a baseline
+  std::unique_ptr<logged_device> logged;  ///< between `on` and the allocator if there is a log
   std::unique_ptr<allocator> over;
 };
 
@@ -44,16 +44,16 @@ result<cuda_rig> open_cuda_rig(const policy_row& row, const replay_setup& setup,
   const int ordinal = setup.cuda ? setup.cuda->info.ordinal : 0;
   const std::uint64_t bytes = setup.cuda ? setup.cuda->info.total_bytes : setup.device.capacity_bytes;
   cuda_rig out;
-  auto stage = cuda_stage::open({.simulated = simulated(setup),
-                                 .ordinal = ordinal,
-                                 .bytes = bytes,
-                                 .referee = checked,
-                                 .plug_in = row.plug_in,
-                                 .works = checked});
-  if (!stage) return stage.why();
-  out.stage = *std::move(stage);
+  auto replay_device = cuda_replay_device::open({.simulated = simulated(setup),
+                                                 .ordinal = ordinal,
+                                                 .bytes = bytes,
+                                                 .referee = checked,
+                                                 .plug_in = row.plug_in,
+                                                 .works = checked});
+  if (!replay_device) return replay_device.why();
+  out.replay_device = *std::move(replay_device);
   if (!row.baseline.empty()) {
-    auto opened = open_baseline(*out.stage, row.baseline);
+    auto opened = open_baseline(*out.replay_device, row.baseline);
     if (!opened) return opened.why();
     out.over = *std::move(opened);
     return out;
@@ -66,7 +66,7 @@ result<cuda_rig> open_cuda_rig(const policy_row& row, const replay_setup& setup,
   auto opened = allocator::open(devices, row.with);
   if (!opened) return opened.why();
   out.over = *std::move(opened);
-  out.stage->reserved_by([over = out.over.get()] {
+  out.replay_device->reserved_by([over = out.over.get()] {
     std::uint64_t sum = 0;
     for (const logical_device& each : over->devices()) {
       if (const auto stats = over->stats(each.ordinal)) sum += stats->reserved_bytes;
@@ -82,7 +82,7 @@ replay_plan cuda_plan_for(const trace& t, const policy_row& row, const replay_se
   return plan;
 }
 
-/// What the pools say: on a GPU nobody else counts.
+/// Sums the pools' statistics: on a GPU only the allocator counts its memory.
 page_figures pages_of(const allocator& over) {
   page_figures sum;
   for (const logical_device& each : over.devices()) {
@@ -97,15 +97,15 @@ page_figures pages_of(const allocator& over) {
 result<compare_figures> measure_checked_on_cuda(const trace& t, const policy_row& row, const replay_setup& setup) {
   auto under_test = open_cuda_rig(row, setup, true);
   if (!under_test) return under_test.why();
-  cuda_stage& stage = *under_test->stage;
+  cuda_replay_device& replay_device = *under_test->replay_device;
   const replay_plan plan = cuda_plan_for(t, row, setup);
-  const auto outcome = replay_checked(plan, *under_test->over, stage);
+  const auto outcome = replay_checked(plan, *under_test->over, replay_device);
   if (!outcome) return outcome.why();
   compare_figures out{.outcome = *outcome,
-                      .peak_reserved_bytes = stage.peak_used_bytes(),
-                      .hazards = stage.hazards(),
-                      .in_device_calls_ns = stage.in_calls_ns(),
-                      .calls = stage.device_calls(),
+                      .peak_reserved_bytes = replay_device.peak_used_bytes(),
+                      .hazards = replay_device.hazards(),
+                      .in_device_calls_ns = replay_device.in_calls_ns(),
+                      .calls = replay_device.device_calls(),
                       .pages = {},
                       .prefix_ops = {},
                       .host_ns_per_op = {}};
@@ -118,7 +118,7 @@ result<compare_figures> measure_checked_on_cuda(const trace& t, const policy_row
 result<replay_outcome> replay_timed_on_cuda(const trace& t, const policy_row& row, const replay_setup& setup) {
   auto under_test = open_cuda_rig(row, setup, false);
   if (!under_test) return under_test.why();
-  return replay_timed(cuda_plan_for(t, row, setup), *under_test->over, *under_test->stage);
+  return replay_timed(cuda_plan_for(t, row, setup), *under_test->over, *under_test->replay_device);
 }
 
 result<replay_outcome> replay_timed_on_sim(const replay_plan& plan, const policy_row& row,
@@ -215,7 +215,7 @@ result<history> measure_history_on_cuda(const trace& t, const policy_row& row, c
   if (!under_test) return under_test.why();
   replay_plan plan = cuda_plan_for(t, row, setup);
   plan.log = &log;
-  const auto outcome = replay_checked(plan, *under_test->over, *under_test->stage);
+  const auto outcome = replay_checked(plan, *under_test->over, *under_test->replay_device);
   if (!outcome) return outcome.why();
   return history_of(log, *outcome, *under_test->over);
 }

@@ -1,7 +1,7 @@
-/// One row of `compare` and of `fit`: a policy on a trace, on simulated devices made for it.
+/// One row of `compare` or `fit`: a policy on a trace, on simulated devices created for it.
 ///
-/// Every pass gets a fresh device and a fresh allocator, so rows do not see each other and may run at once, except
-/// for the timed passes, whose times would then mean nothing.
+/// Every pass creates a new device and allocator, so rows are independent and may run in parallel. Timed passes run
+/// alone, because load would distort their times.
 #pragma once
 
 #include <array>
@@ -20,25 +20,26 @@
 
 namespace gpumem::bench {
 
-/// A device of the CUDA driver's: a GPU, or one of the driver's double.
+/// A device of the CUDA driver: a GPU, or one of the driver double.
 struct cuda_target {
   device_info info;
 };
 
-/// Of the baseline that calls the driver for each block, on a GPU: more would take hours and say nothing new.
+/// Operations of a trace replayed on a GPU for the baseline that calls the driver for each block: all would take hours
+/// and show nothing new.
 inline constexpr std::size_t raw_prefix_ops = 20'000;
 
-/// What the rows of a run have in common.
+/// The settings common to all rows of a run.
 struct replay_setup {
   sim_config device;
-  std::optional<cuda_target> cuda;  ///< else the simulated device, with baselines over the driver's double
+  std::optional<cuda_target> cuda;  ///< empty: the simulated device; baselines then run over the driver double
   std::uint64_t lag_ns = 1'000'000;
   double shared_use = 0;  ///< share of the blocks that a second stream uses, 0 to 1
   std::uint64_t seed = 1;
   std::chrono::seconds peer_limit{600};  ///< how long a peer's process may take for one answer
 };
 
-/// An allocator and the device under it, which goes last.
+/// An allocator and the device under it. The allocator is destroyed first.
 struct rig {
   std::unique_ptr<sim_device> on;
   std::unique_ptr<allocator> over;
@@ -47,7 +48,7 @@ result<rig> open_rig(const sim_config& device, const settings& with);
 
 replay_plan plan_for(const trace& t, const policy_row& row, const replay_setup& setup);
 
-/// Pages mapped behind a range for the first time, and pages mapped again elsewhere.
+/// Pages mapped for the first time, and pages remapped to another address.
 struct page_figures {
   std::uint64_t mapped = 0;
   std::uint64_t remapped = 0;
@@ -60,62 +61,62 @@ struct compare_figures {
   std::optional<std::uint64_t> in_device_calls_ns;  ///< virtual; none on a GPU
   std::optional<call_counts> calls;                 ///< none for a baseline on a GPU
   std::optional<page_figures> pages;                ///< none for a baseline on a GPU
-  std::optional<std::size_t> prefix_ops;            ///< set where only so many of the trace's operations were done
-  std::optional<double> host_ns_per_op;             ///< real; none where not a single operation succeeded
-  std::optional<double> loop_ns_per_op{};           ///< real, of `measure_loop`; where peers are among the rows
+  std::optional<std::size_t> prefix_ops;            ///< the number of operations replayed, if not the whole trace
+  std::optional<double> host_ns_per_op;             ///< real time; empty if no operation succeeded
+  std::optional<double> loop_ns_per_op{};           ///< real time of `measure_loop`; only if peers are among the rows
   [[nodiscard]] double utilization() const noexcept;
 };
 
-/// Whether the row can be opened on CUDA streams; names the row where it cannot.
+/// Whether the row can be opened on CUDA streams; the error names the row.
 status try_on_cuda(const policy_row& row, const replay_setup& setup);
 
-/// The checked pass: everything but `host_ns_per_op`.
+/// Runs the checked pass, which gives every figure except `host_ns_per_op`.
 result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup);
-/// Nanoseconds an operation of one timed pass.
+/// One timed pass: nanoseconds an operation.
 result<std::optional<double>> measure_pass(const trace& t, const policy_row& row, const replay_setup& setup);
 result<std::optional<double>> median_of_three(const std::function<result<std::optional<double>>()>& pass);
-/// Nanoseconds an operation, the median of three timed passes.
+/// The median of three timed passes: nanoseconds an operation.
 result<std::optional<double>> measure_time(const trace& t, const policy_row& row, const replay_setup& setup);
 
-/// Memory over time, on the simulated device whatever the setup's is; none of a baseline.
+/// Memory over time, always on the simulated device; empty for a baseline.
 result<std::optional<history>> measure_history(const trace& t, const policy_row& row, const replay_setup& setup);
-/// The same of a policy on the setup's card.
+/// Memory over time of a policy on the setup's card.
 result<history> measure_history_on_cuda(const trace& t, const policy_row& row, const replay_setup& setup);
 
-/// When a replay first runs out of memory on a device of so many bytes.
+/// Where a replay first runs out of memory on a device of this capacity.
 struct first_failure {
-  unsigned percent_of_peak = 0;  ///< of live
+  unsigned percent_of_peak = 0;  ///< of peak live
   std::uint64_t capacity_bytes = 0;
-  std::optional<std::uint64_t> at_op;  ///< none: it does not; 0 where the policy cannot even start
+  std::optional<std::uint64_t> at_op;  ///< empty: never; 0: the policy cannot start
 };
-/// The capacities at which that is looked at, in percent of the peak of live.
+/// The capacities tried for `first_failure`, in percent of peak live.
 inline constexpr std::array<unsigned, 7> shrinking_percents{120, 110, 105, 100, 90, 75, 50};
 
 struct fit_figures {
   std::uint64_t peak_live_bytes = 0;
-  std::optional<std::uint64_t> min_capacity_bytes;  ///< none: not even 1.5 times the peak is enough
-  std::vector<first_failure> failures;              ///< as capacity shrinks
+  std::optional<std::uint64_t> min_capacity_bytes;  ///< empty: 1.5 times the peak does not suffice
+  std::vector<first_failure> failures;              ///< in order of decreasing capacity
   [[nodiscard]] std::optional<double> utilization() const noexcept;
 };
 
-/// The capacity of step `k` of 0 to `fit_steps`: peak live and a quarter of a percent more at each.
+/// The capacity of step `k`, 0 to `fit_steps`: each step adds a quarter of a percent of peak live.
 inline constexpr unsigned fit_steps = 200;
 std::uint64_t fit_capacity(std::uint64_t peak_live_bytes, unsigned k) noexcept;
-/// The device of that capacity: segments of any multiple of 512, nothing set aside, no referee.
+/// A device of that capacity: segments of any multiple of 512, no reserve, no referee.
 sim_config fit_device(const replay_setup& setup, std::uint64_t capacity_bytes);
-/// Limits and pools in bytes make no sense where the capacity is what is sought: `bad_setting`.
+/// The row as `fit` runs it. `bad_setting` for a limit or pools in bytes, since the capacity is unknown.
 result<policy_row> fit_row(const policy_row& row);
 
-/// The operation at which a replay runs out of memory on a device of so many bytes; none: it does not. 0 where the row
-/// cannot even be opened there.
+/// The operation at which a replay runs out of memory on a device of this capacity. Empty: it does not; 0: the row
+/// cannot be opened.
 using first_failure_at = std::function<result<std::optional<std::uint64_t>>(std::uint64_t capacity_bytes)>;
-/// The search of `fit`, whatever is tried.
+/// The search of `fit` with any trial.
 result<fit_figures> search_fit(std::uint64_t peak_live_bytes, const first_failure_at& trial);
-/// A trial of a baseline, over the driver's double.
+/// Tries a baseline over the driver double.
 result<std::optional<std::uint64_t>> try_baseline_in(const trace& t, const policy_row& row, const replay_setup& setup,
                                                      std::uint64_t capacity_bytes);
 
-/// The smallest capacity above which every one tried up to 1.5 times passes. `row` comes from `fit_row`.
+/// The smallest capacity above which every one tried, up to 1.5 times peak live, suffices. Requires a row of `fit_row`.
 result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup);
 
 }  // namespace gpumem::bench

@@ -4,14 +4,14 @@
 #include <ctime>
 #include <exception>
 
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 #include "replay_loop.hpp"
 
 namespace gpumem::bench {
 namespace {
 
 constexpr std::size_t least_passes = 12;
-constexpr std::size_t least_ops = 2'000'000;  ///< short traces have more passes
+constexpr std::size_t least_ops = 2'000'000;  ///< timed at least; short traces run more passes
 constexpr int timed_pairs = 20'000;
 
 double now_ns() {
@@ -42,7 +42,7 @@ struct baseline_calls {
   void release(void* p, stream_ref own) const { api.release(under, p, own.handle); }
 };
 
-/// False where an allocation failed: the rest is left out.
+/// Stops at the first failed allocation and returns false.
 template <typename calls>
 bool pass(const calls& of, const replay_loop& loop, std::vector<void*>& blocks,
           const std::vector<stream_ref>& streams) {
@@ -60,7 +60,7 @@ bool pass(const calls& of, const replay_loop& loop, std::vector<void*>& blocks,
   return true;
 }
 
-/// Of the fastest pass.
+/// The time of the fastest pass.
 template <typename calls>
 std::optional<double> pass_ns(const calls& of, const replay_loop& loop, const std::vector<stream_ref>& streams) {
   std::vector<void*> blocks(loop.slots);
@@ -86,7 +86,7 @@ std::vector<stream_ref> streams_of(const trace& t, ground& on) {
   return out;
 }
 
-/// The double's share of a pair.
+/// The time of the double's calls in one pair.
 double runtime_ns_of_a_pair(const gpumem_baseline_api& api, gpumem_baseline* under, stream_ref s) {
   double best = 0;
   for (int k = 0; k < 3; ++k) {
@@ -99,14 +99,14 @@ double runtime_ns_of_a_pair(const gpumem_baseline_api& api, gpumem_baseline* und
 }
 
 result<std::optional<double>> baseline_loop(const trace& t, const policy_row& row, const replay_setup& setup) {
-  auto stage = cuda_stage::open(
+  auto replay_device = cuda_replay_device::open(
       {.bytes = setup.device.capacity_bytes, .referee = false, .plug_in = row.plug_in, .works = false});
-  if (!stage) return stage.why();
-  const gpumem_baseline_api& api = (*stage)->api();
-  gpumem_baseline* const under = api.open(row.baseline.c_str(), (*stage)->ordinal());
+  if (!replay_device) return replay_device.why();
+  const gpumem_baseline_api& api = (*replay_device)->api();
+  gpumem_baseline* const under = api.open(row.baseline.c_str(), (*replay_device)->ordinal());
   if (under == nullptr) return status{errc::device_error, "baseline " + row.baseline + " cannot be opened"};
   const replay_loop loop = loop_of(t);
-  const std::vector<stream_ref> streams = streams_of(t, **stage);
+  const std::vector<stream_ref> streams = streams_of(t, **replay_device);
   std::optional<double> ns;
   if (api.runtime_calls_of_a_pair(under, streams.front().handle) == 0) {
     ns = pass_ns(baseline_calls{api, under}, loop, streams);

@@ -1,6 +1,6 @@
-/// The memory events of a replay, from which the page is drawn afterwards.
+/// The memory events of a replay; the page is drawn from them afterwards.
 ///
-/// The replay logs blocks, `logged_device` the device's memory. One thread.
+/// The replay logs blocks, and `logged_device` logs the device's memory. One thread.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,34 @@
 namespace gpumem::bench {
 
 enum class memory_change : std::uint8_t {
-  taken,       ///< from the device: one plain segment
-  mapped,      ///< pages, which make one piece with mapped neighbours
-  given_back,  ///< to the device, plain or mapped
+  taken,       ///< one plain segment, taken from the device
+  mapped,      ///< pages; adjacent mappings form one piece
+  given_back,  ///< plain or mapped, returned to the device
   allocated,   ///< a block, rounded up to 512
   freed,
 };
 
 struct memory_event {
-  std::uint64_t op = 0;  ///< during this operation, from 0
+  std::uint64_t op = 0;  ///< the operation that caused it, from 0
   address at = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t requested_bytes = 0;  ///< of blocks
+  std::uint64_t requested_bytes = 0;  ///< blocks only
   memory_change what = memory_change::taken;
 };
 
 struct memory_log {
   std::vector<memory_event> events;
-  std::uint64_t op = 0;  ///< the replay's operation, which it keeps here
+  std::uint64_t op = 0;  ///< the current operation, kept here by the replay
 
   void add(memory_change what, address at, std::uint64_t bytes, std::uint64_t requested_bytes = 0) {
     events.push_back({op, at, bytes, requested_bytes, what});
   }
 };
 
-/// Forwards everything to another device, and logs what is taken and given back.
+/// Forwards everything to another device and logs what it takes and returns.
 class logged_device final : public device {
  public:
-  /// Neither is owned.
+  /// Owns neither argument.
   logged_device(device& under, memory_log& log) : under_{under}, log_{log} {}
   [[nodiscard]] const device_info& info() const noexcept override { return under_.info(); }
 

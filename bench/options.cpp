@@ -1,4 +1,4 @@
-/// CLI11 takes the words apart; the values are read here, so that every message has one form.
+/// CLI11 splits the command line. The values are parsed here, so that all error messages have one form.
 #include "options.hpp"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ constexpr unsigned longest_peer_s = 86'400;
 constexpr unsigned most_jobs = 1024;
 constexpr unsigned most_threads = 64;
 
-/// The texts of the options whose values are read below.
+/// The unparsed values of options.
 struct option_texts {
   std::string device = "sim";
   std::string lag = "1ms";
@@ -46,7 +46,7 @@ status refused(std::string_view option, std::string_view value, std::string_view
   return {errc::bad_setting, fmt::format("{} {}: expected {}", option, printable(value), expected)};
 }
 
-/// Digits with an optional fraction, no sign, no exponent; what follows them stays in `text`.
+/// Reads digits with an optional fraction, no sign and no exponent. Leaves the rest in `text`.
 std::optional<double> take_number(std::string_view& text) {
   if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
   double value = 0;
@@ -57,7 +57,7 @@ std::optional<double> take_number(std::string_view& text) {
 }
 
 template <typename number>
-std::optional<number> parse_whole(std::string_view text) {
+std::optional<number> parse_integer(std::string_view text) {
   number value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || code != std::errc{} || end != text.data() + text.size()) return std::nullopt;
@@ -67,7 +67,7 @@ std::optional<number> parse_whole(std::string_view text) {
 status read_values(const option_texts& texts, options& into) {
   if (status device = parse_device(texts.device, into.setup); !device) return device;
   if (into.setup.cuda && into.what == command::fit) {
-    return {errc::unsupported, "fit looks for a capacity, which a GPU has one of; expected --device sim"};
+    return {errc::unsupported, "fit varies the capacity, which is fixed on a GPU; expected --device sim"};
   }
   for (const std::string& each : into.baselines) {
     const bool peer = peers::is_peer(into.peers, each);
@@ -80,10 +80,10 @@ status read_values(const option_texts& texts, options& into) {
       return refused("--baseline", each, "a peer (torch, tensorflow, ...) with fit, which varies a pool's capacity");
     }
     if (peer && into.what != command::compare && into.what != command::fit) {
-      return refused("--baseline", each, "cub, cuda_malloc or cuda_malloc_async; peers are of compare and of fit");
+      return refused("--baseline", each, "cub, cuda_malloc or cuda_malloc_async; peers run under compare and fit only");
     }
   }
-  const auto peer_limit = parse_whole<unsigned>(texts.peer_limit);
+  const auto peer_limit = parse_integer<unsigned>(texts.peer_limit);
   if (!peer_limit || *peer_limit == 0 || *peer_limit > longest_peer_s) {
     return refused("--peer-limit", texts.peer_limit, fmt::format("whole seconds from 1 to {}", longest_peer_s));
   }
@@ -94,33 +94,34 @@ status read_values(const option_texts& texts, options& into) {
   const auto share = parse_share(texts.shared_use);
   if (!share) return share.why();
   into.setup.shared_use = *share;
-  const auto seed = parse_whole<std::uint64_t>(texts.seed);
+  const auto seed = parse_integer<std::uint64_t>(texts.seed);
   if (!seed) return refused("--seed", texts.seed, "a whole number from 0 to 2^64 - 1");
   into.setup.seed = *seed;
   into.jobs = std::max(1U, std::thread::hardware_concurrency());
   if (!texts.jobs.empty()) {
-    const auto jobs = parse_whole<unsigned>(texts.jobs);
+    const auto jobs = parse_integer<unsigned>(texts.jobs);
     if (!jobs || *jobs == 0 || *jobs > most_jobs) {
       return refused("--jobs", texts.jobs, fmt::format("a whole number from 1 to {}", most_jobs));
     }
     into.jobs = *jobs;
   }
   for (const std::string& each : texts.threads) {
-    const auto threads = parse_whole<unsigned>(each);
+    const auto threads = parse_integer<unsigned>(each);
     if (!threads || *threads == 0 || *threads > most_threads) {
       return refused("--threads", each, fmt::format("a whole number from 1 to {}", most_threads));
     }
     into.threads.push_back(*threads);
   }
   if (into.what == command::latency && (!into.csv_path.empty() || !into.workloads.empty())) {
-    return {errc::bad_setting, "latency takes --json; --workload and --csv mean nothing to it"};
+    return {errc::bad_setting, "latency does not support --workload and --csv; expected --json"};
   }
   if (into.what == command::costs &&
       (!into.csv_path.empty() || !into.traces.empty() || !into.workloads.empty() || !into.policies.empty())) {
-    return {errc::bad_setting, "costs takes --device and --json; --trace, --policy and --csv mean nothing to it"};
+    return {errc::bad_setting,
+            "costs does not support --trace, --workload, --policy and --csv; expected --device or --json"};
   }
   if (!into.html_path.empty() && into.what != command::compare && into.what != command::claims) {
-    return {errc::bad_setting, "--html is of compare and of claims"};
+    return {errc::bad_setting, "--html is supported by compare and claims only"};
   }
   const bool inputs =
       !into.traces.empty() || !into.workloads.empty() || !into.policies.empty() || !into.baselines.empty();
@@ -128,17 +129,19 @@ status read_values(const option_texts& texts, options& into) {
   if (into.what == command::claims &&
       (inputs || sized || !into.csv_path.empty() || !into.limit.empty() || into.setup.shared_use != 0)) {
     return {errc::bad_setting,
-            "claims brings its own traces, policies and simulated devices; expected --only, --device cuda[:N], --seed, "
+            "claims has its own traces, policies and simulated devices; expected --only, --device cuda[:N], --seed, "
             "--lag, --json or --html"};
   }
   for (const auto& [option, path] : {std::pair<std::string_view, const std::string&>{"--json", into.json_path},
                                      {"--csv", into.csv_path},
                                      {"--html", into.html_path}}) {
-    if (path.starts_with("--")) return refused(option, path, "a file");  // the next option, where a name was forgotten
+    if (path.starts_with("--"))
+      return refused(option, path, "a file");  // the file name was forgotten, and the next option was taken for it
   }
-  if (into.over_time && into.what != command::compare) return {errc::bad_setting, "--over-time is of compare"};
+  if (into.over_time && into.what != command::compare)
+    return {errc::bad_setting, "--over-time is supported by compare only"};
   if ((into.json_path == "-") + (into.csv_path == "-") + (into.html_path == "-") > 1) {
-    return {errc::bad_setting, "only one of --json -, --csv - and --html - can have standard output"};
+    return {errc::bad_setting, "only one of --json -, --csv - and --html - can write to standard output"};
   }
   return {};
 }
@@ -157,50 +160,49 @@ void add_options(CLI::App& app, option_texts& texts, options& into) {
                  "tenants=2 replays the trace twice, half a trace out of step, in one pool")
       ->allow_extra_args(false)
       ->type_name("P");
-  app.add_option("--limit", into.limit, "limit of the rows that name none: 4GiB, 30%, 80%free")->type_name("L");
+  app.add_option("--limit", into.limit, "limit for rows without one: 4GiB, 30%, 80%free")->type_name("L");
   app.add_option("--device", texts.device, "sim[:BYTES] (sim is 80 GiB) or cuda[:N]")
       ->type_name("D")
       ->capture_default_str();
-  app.add_option(
-         "--baseline", into.baselines,
-         "a row for what others do: cub (its allocator caching every size, and with its defaults), cuda_malloc or "
-         "cuda_malloc_async; simulated where the device is; of compare and fit also torch, torch_expandable, "
-         "tensorflow "
-         "and rmm where scripts/peers has built them. Of latency without any option of this kind and without "
-         "--policy: cub")
+  app.add_option("--baseline", into.baselines,
+                 "a row for another allocator: cub (caching every size, and with its defaults), cuda_malloc or "
+                 "cuda_malloc_async, simulated if the device is; with compare and fit also torch, torch_expandable, "
+                 "tensorflow and rmm if scripts/peers has built them. latency without --baseline and --policy adds cub")
       ->allow_extra_args(false)
       ->type_name("B");
   into.peers = GPUMEM_BENCH_PEERS_FOLDER;
-  app.add_option("--peers", into.peers, "where scripts/peers has built the drivers of other packages' allocators")
+  app.add_option("--peers", into.peers,
+                 "folder in which scripts/peers has built the adapters for other packages' allocators")
       ->type_name("FOLDER");
   app.add_option("--peer-limit", texts.peer_limit, "seconds that a peer may take for one trace (600)")->type_name("S");
   app.add_option("--json", into.json_path, "write the figures here as JSON; - is standard output")->type_name("FILE");
-  app.add_option("--csv", into.csv_path, "the same as CSV")->type_name("FILE");
-  app.add_option("--html", into.html_path, "the same as one page that needs no network: charts, maps, tables")
+  app.add_option("--csv", into.csv_path, "write the figures as CSV")->type_name("FILE");
+  app.add_option("--html", into.html_path, "write one page that needs no network: charts, maps, tables")
       ->type_name("FILE");
-  app.add_flag("--over-time", into.over_time, "of compare: the JSON has memory and fragmentation over time, too");
+  app.add_flag("--over-time", into.over_time, "compare: add memory and fragmentation over time to the JSON");
   app.add_option("--seed", texts.seed, "chooses the blocks of --shared-use; the same seed gives the same figures")
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--lag", texts.lag, "how far the device's work ends behind the host: 1ms, 250us, 0")
+  app.add_option("--lag", texts.lag, "how long after the host the device's work ends: 1ms, 250us, 0")
       ->type_name("TIME")
       ->capture_default_str();
-  app.add_option("--shared-use", texts.shared_use, "share of the blocks that a second stream uses, too: 10%")
+  app.add_option("--shared-use", texts.shared_use, "share of the blocks that a second stream uses as well: 10%")
       ->type_name("PERCENT")
       ->capture_default_str();
   app.add_option("-j,--jobs", texts.jobs, "replays at once (by default as many as there are cores)")->type_name("N");
   app.add_flag("--quiet", into.quiet, "no progress bar");
-  app.add_option("--pages", texts.pages)->group("");  // for the build: man pages and completions into this folder
+  app.add_option("--pages", texts.pages)
+      ->group("");  // for the build: writes man pages and completions into this folder
 }
 
-/// A subcommand that takes the options above, too.
+/// A subcommand that accepts the options of the main program, too.
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what, const std::string& example) {
   CLI::App* const made = app.add_subcommand(name, what)->fallthrough();
   made->footer("Example: " + example);
   return made;
 }
 
-/// With the options above where a subcommand was asked that takes them.
+/// Appends the main program's options if the subcommand accepts them.
 std::string help_of(const CLI::App& app) {
   std::string text = app.help();
   for (const CLI::App* const each : app.get_subcommands()) {
@@ -209,9 +211,9 @@ std::string help_of(const CLI::App& app) {
   return text;
 }
 
-/// These have parsers of their own and are taken before this one sees them; here for --help and the pages.
+/// Commands with parsers of their own, declared here only for --help and the pages.
 struct other_commands {
-  sweep::sweep_words sweep_with;
+  sweep::sweep_arguments sweep_with;
   sweep::merge_options merge_with;
   generate_options generate_with;
   CLI::App* sweep;
@@ -219,9 +221,9 @@ struct other_commands {
   CLI::App* generate;
 
   explicit other_commands(CLI::App& app)
-      : sweep{app.add_subcommand("sweep", "a manifest's traces, policies, devices and seeds")},
-        merge{app.add_subcommand("merge", "a sweep's folder as one file")},
-        generate{app.add_subcommand("generate", "traces by the thousand, from a seed")} {
+      : sweep{app.add_subcommand("sweep", "run a manifest's traces, policies, devices and seeds")},
+        merge{app.add_subcommand("merge", "merge a sweep's folder into one file")},
+        generate{app.add_subcommand("generate", "generate traces from a seed")} {
     sweep::add_sweep_options(*sweep, sweep_with);
     sweep::add_merge_options(*merge, merge_with);
     add_generate_options(*generate, generate_with);
@@ -239,7 +241,7 @@ namespace {
 status find_gpu(std::string_view text, replay_setup& into) {
   int ordinal = 0;
   if (text != "cuda") {
-    const auto named = parse_whole<int>(text.substr(5));
+    const auto named = parse_integer<int>(text.substr(5));
     if (!named || *named < 0) return refused("--device", text, "cuda or cuda:N, N from 0");
     ordinal = *named;
   }
@@ -314,27 +316,30 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   CLI::App* const fit = add_command(app, "fit", "the smallest capacity at which each policy runs each trace",
                                     "gpumem_bench fit --trace run.csv.gz");
   CLI::App* const costs =
-      add_command(app, "costs", "what each device call costs, by size", "gpumem_bench costs --device cuda:0");
+      add_command(app, "costs", "the cost of each device call, by size", "gpumem_bench costs --device cuda:0");
   CLI::App* const latency =
-      add_command(app, "latency", "what a cached allocate and free cost, beside the machine's floor",
+      add_command(app, "latency", "the cost of a cached allocate and free, and the machine's floor",
                   "gpumem_bench latency --case pair --threads 1 --baseline cub");
-  latency->add_option("--threads", texts.threads, "threads, each on a stream of its own: 1 to 64, may be repeated")
+  latency
+      ->add_option("--threads", texts.threads, "number of threads, each with its own stream: 1 to 64; may be repeated")
       ->allow_extra_args(false)
       ->type_name("N");
-  latency->add_option("--case", into.cases, "only cases whose names begin so: pair, live_1e4, replay; may be repeated")
+  latency
+      ->add_option("--case", into.cases,
+                   "only cases whose names begin with this: pair, live_1e4, replay; may be repeated")
       ->allow_extra_args(false)
       ->type_name("C");
-  CLI::App* const claims =
-      add_command(app, "claims", "what documents say of memory policies: experiment, figure, verdict",
-                  "gpumem_bench claims --html claims.html");
+  CLI::App* const claims = add_command(app, "claims", "statements about memory policies: experiment, figure, verdict",
+                                       "gpumem_bench claims --html claims.html");
   claims->add_option("--only", into.only, "a claim by its id; may be repeated")
       ->allow_extra_args(false)
       ->type_name("ID");
-  claims->add_option("--with", into.frameworks, "measure a framework itself beside: tensorflow, jax; may be repeated")
+  claims->add_option("--with", into.frameworks, "measure a framework itself as well: tensorflow, jax; may be repeated")
       ->allow_extra_args(false)
       ->check(CLI::IsMember({"tensorflow", "jax"}))
       ->type_name("F");
-  claims->add_option("--python", into.python, "the Python that has it (default python3)")->type_name("FILE");
+  claims->add_option("--python", into.python, "Python interpreter of the framework (default python3)")
+      ->type_name("FILE");
   const other_commands others{app};
   app.require_subcommand(0, 1);
   try {
@@ -344,11 +349,11 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   } catch (const CLI::CallForVersion&) {
     return std::optional<std::string>{"gpumem_bench " GPUMEM_VERSION_TEXT "\n"};
   } catch (const CLI::Error& wrong) {
-    return status{errc::bad_setting, fmt::format("{} (--help lists what there is)", first_line(wrong.what()))};
+    return status{errc::bad_setting, fmt::format("{} (--help lists the options)", first_line(wrong.what()))};
   }
   if (others.parsed()) {
     return status{errc::bad_setting,
-                  "sweep, merge and generate are expected as the first word, their options behind them"};
+                  "expected sweep, merge or generate as the first argument, followed by its options"};
   }
   if (!texts.pages.empty()) {
     if (status written = cli::write_pages(app, GPUMEM_VERSION_TEXT, texts.pages); !written) return written;

@@ -13,7 +13,7 @@
 namespace gpumem::bench {
 namespace {
 
-/// Writes and closes; the error number, or 0.
+/// Writes and closes. Returns the error number, or 0.
 int write_all(std::FILE* file, std::string_view text, bool close) {
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
   const int error = written ? 0 : errno;
@@ -48,7 +48,7 @@ status output_file::write(std::string_view text) {
   std::FILE* const file = std::fopen(path_.c_str(), "wb");
   if (file == nullptr) return failed(errno);
   if (const int error = write_all(file, text, true); error != 0) return failed(error);
-  created_ = false;  // so it stays
+  created_ = false;  // keeps the destructor from removing it
   return {};
 }
 

@@ -1,4 +1,4 @@
-/// A file that a run writes at its end and checks at its beginning.
+/// A file checked at the start of a run and written at its end.
 #pragma once
 
 #include <string>
@@ -10,19 +10,19 @@ namespace gpumem::bench {
 
 class output_file {
  public:
-  /// An empty path is no file; `-` is standard output. Creates the file where there is none, and leaves one that
-  /// exists as it is until `write`.
+  /// An empty path means no file; `-` means standard output. Creates a missing file; leaves an existing one unchanged
+  /// until `write`.
   explicit output_file(std::string path) : path_{std::move(path)} {}
-  /// A file that was created and never written does not stay.
+  /// Removes the file if it was created and never written.
   ~output_file();
   output_file(const output_file&) = delete;
   output_file& operator=(const output_file&) = delete;
 
   [[nodiscard]] bool wanted() const noexcept { return !path_.empty(); }
   [[nodiscard]] bool is_standard_output() const noexcept { return path_ == "-"; }
-  /// Whether it can be written; `bad_setting` names path and reason.
+  /// Checks that the file can be written; `bad_setting` names path and reason.
   status try_out();
-  /// Replaces what is there.
+  /// Replaces the file's contents.
   status write(std::string_view text);
 
  private:
@@ -31,7 +31,7 @@ class output_file {
   bool created_ = false;
 };
 
-/// All of `text` to standard output.
+/// Writes all of `text` to standard output.
 status print_out(std::string_view text);
 
 }  // namespace gpumem::bench

@@ -1,6 +1,6 @@
-/// Plans for `planned` rows without a plan, each made from the row's trace.
+/// Plans for `planned` rows that name none, each made from the row's trace.
 ///
-/// A plan is a file in memory that is read by its path; nothing is left on disk.
+/// A plan is a file in memory, read by its path under /proc; no file is left on disk.
 #pragma once
 
 #include <chrono>
@@ -14,18 +14,18 @@
 
 namespace gpumem::bench {
 
-/// The trace's operations, as the planner reads them.
+/// The trace's operations in the form of the planner.
 [[nodiscard]] std::vector<plan::recorded_op> recorded_ops(const trace& of);
 
-/// Whether the policy serves by a plan and writes none.
+/// Whether the policy follows a plan and records none.
 [[nodiscard]] bool only_follows_plan(const std::string& policy);
-/// Whether the row has such a policy and names no plan.
+/// Whether the row has such a policy without a plan.
 [[nodiscard]] bool needs_own_plan(const policy_row& row);
 
 class own_plan {
  public:
   own_plan() = default;
-  /// The best plan for `reuse` that is found within the time and so many steps of the solver's.
+  /// The best plan for `reuse` that the solver finds within the time limit and the step limit.
   static result<own_plan> make(const trace& of, std::chrono::milliseconds time_limit,
                                std::uint64_t most_steps = UINT64_MAX, stream_reuse reuse = stream_reuse::poll);
   ~own_plan();
@@ -34,7 +34,7 @@ class own_plan {
   own_plan(const own_plan&) = delete;
   own_plan& operator=(const own_plan&) = delete;
 
-  /// To be read while this lives, by this process.
+  /// Readable by this process during the lifetime of this object.
   [[nodiscard]] std::string path() const;
   /// The row with this plan.
   [[nodiscard]] policy_row followed_by(policy_row row) const;

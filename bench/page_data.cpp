@@ -1,4 +1,4 @@
-/// The figures of `compare` as the page reads them: the JSON's rows, and each row's history in compact arrays.
+/// The figures of `compare` for the page: the rows of the JSON, and each row's history in compact arrays.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-/// Live and reserved are multiples of 512 on the simulated device, and written in these.
+/// Live and reserved are multiples of 512 on the simulated device; the page gets them in this unit.
 json history_data(const history& of) {
   json op = json::array();
   json live = json::array();
@@ -54,8 +54,9 @@ std::string subtitle(const replay_setup& setup) {
                   device.compute_major, device.compute_minor);
   const bool measured = setup.cuda && !setup.cuda->info.simulated;
   return fmt::format(
-             "{}: {}. Work ends {:g} ms behind the host, {:g} % of the blocks are used on a second stream, seed {}.",
-             measured ? "Figures measured on" : "All simulated, but for host time, on", figures,
+             "{}: {}. Work ends {:g} ms after the host enqueues it, {:g} % of the blocks are used on a second stream, "
+             "seed {}.",
+             measured ? "Figures measured on" : "All simulated, except host time, on", figures,
              static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed) +
          (measured ? " Charts and maps are of a simulated replay." : "");
 }

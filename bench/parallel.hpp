@@ -12,8 +12,8 @@
 
 namespace gpumem::bench {
 
-/// Calls `task(0)` to `task(count - 1)`, each once, on up to `jobs` threads, the lowest numbers first. After an error
-/// no further one is begun; the result is that of the lowest number that failed.
+/// Calls `task(0)` to `task(count - 1)`, each once, on up to `jobs` threads, in ascending order. After an error no
+/// further task begins. Returns the error with the lowest number.
 template <typename function>
 status run_parallel(std::size_t count, unsigned jobs, const function& task) {
   std::atomic<std::size_t> next{0};

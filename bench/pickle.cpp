@@ -1,4 +1,4 @@
-/// A stack machine without the instructions that make a pickle a program.
+/// A stack machine without the instructions that can run code.
 #include "pickle.hpp"
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ std::optional<pickle_data::index> pickle_data::find(index dictionary, std::strin
 
 namespace {
 
-/// The refused instructions that files in circulation have.
+/// The refused instructions that occur in existing files.
 std::string name_of(unsigned char code) {
   switch (code) {
     case 'c':
@@ -57,7 +57,7 @@ std::string name_of(unsigned char code) {
       return "BUILD, which fills an object";
     case 'P':
     case 'Q':
-      return "a persistent id, which somebody else resolves";
+      return "a persistent id, which refers to an outside object";
     case 0x82:
     case 0x83:
     case 0x84:
@@ -93,7 +93,7 @@ class pickle_machine {
     return {errc::corrupt, fmt::format("byte {}: {}", began_, what)};
   }
 
-  /// A little-endian number of so many bytes.
+  /// Reads a little-endian number of `width` bytes.
   bool take(std::size_t width, std::uint64_t& into) {
     if (bytes_.size() - at_ < width) return false;
     into = 0;
@@ -124,7 +124,7 @@ class pickle_machine {
     if (negative_too) return push_integer(static_cast<std::int32_t>(static_cast<std::uint32_t>(bits)));
     return push_integer(static_cast<std::int64_t>(bits));
   }
-  /// A length and the two's complement in as many bytes.
+  /// Reads a length and a two's complement number of that many bytes.
   status long_integer() {
     std::uint64_t width = 0;
     std::uint64_t bits = 0;
@@ -142,7 +142,7 @@ class pickle_machine {
     return {};
   }
 
-  /// What stands above the topmost mark, which goes.
+  /// Removes the values above the topmost mark, and the mark.
   bool take_mark(std::vector<index>& items) {
     if (marks_.empty()) return false;
     const std::size_t from = marks_.back();
@@ -151,7 +151,7 @@ class pickle_machine {
     stack_.resize(from);
     return true;
   }
-  /// The topmost `count` values above the topmost mark.
+  /// The topmost `count` values, all above the topmost mark.
   bool take_top(std::size_t count, std::vector<index>& items) {
     if (stack_.size() - (marks_.empty() ? 0 : marks_.back()) < count) return false;
     items.assign(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
@@ -214,7 +214,7 @@ class pickle_machine {
         return integer(2, false);
       case 0x8a:
         return long_integer();
-      case 'G': {  // BINFLOAT: nothing here reads one
+      case 'G': {  // skips the value: readers use no floats
         if (status skipped = skip(8); !skipped) return skipped;
         push({.what = kind::real});
         return {};
@@ -273,7 +273,7 @@ class pickle_machine {
 
   std::string_view bytes_;
   std::size_t at_ = 0;
-  std::size_t began_ = 0;  ///< of the instruction in hand
+  std::size_t began_ = 0;  ///< start of the current instruction
   std::vector<index> stack_;
   std::vector<std::size_t> marks_;
   std::vector<index> scratch_;
@@ -282,8 +282,8 @@ class pickle_machine {
 };
 
 result<pickle_data> pickle_data::read(std::string_view bytes) {
-  constexpr std::size_t most_bytes = std::size_t{1} << 31;  // so that 32 bits name every value
-  if (bytes.size() > most_bytes) return status{errc::corrupt, "more than 2 GiB, which no snapshot has"};
+  constexpr std::size_t most_bytes = std::size_t{1} << 31;  // 32 bits can then index every value
+  if (bytes.size() > most_bytes) return status{errc::corrupt, "more than 2 GiB; expected a smaller snapshot"};
   return pickle_machine{bytes}.run();
 }
 

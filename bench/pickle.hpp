@@ -1,7 +1,7 @@
-/// The data of a Python pickle: numbers, strings, lists, tuples and dictionaries, and nothing that could run.
+/// The data of a Python pickle: numbers, strings, lists, tuples and dictionaries, and nothing executable.
 ///
-/// Reads protocols 2 to 5. Every other instruction, above all those that name a class or call something, is refused
-/// by its name. Values are nodes of one array, named by index, so what a file shares is shared here and a file that
+/// Reads protocols 2 to 5. Refuses every other instruction by name, above all those that name a class or call
+/// something. Values are nodes of one array, referred to by index: shared values are stored once, and a file that
 /// contains itself costs no more than its bytes.
 #pragma once
 
@@ -20,24 +20,24 @@ class pickle_data {
   using index = std::uint32_t;
   enum class kind : std::uint8_t { none, boolean, integer, real, text, list, dictionary };
 
-  /// `corrupt` names the byte and what stands there. The texts are views into `bytes`, which must outlive this.
+  /// `corrupt` names the byte offset and what is there. Texts are views of `bytes`, which must outlive this.
   static result<pickle_data> read(std::string_view bytes);
 
   [[nodiscard]] index root() const noexcept { return root_; }
   [[nodiscard]] kind kind_of(index of) const noexcept { return nodes_[of].what; }
-  /// Of `integer` and `boolean`.
+  /// For `integer` and `boolean`.
   [[nodiscard]] std::optional<std::int64_t> integer(index of) const noexcept;
   [[nodiscard]] std::optional<std::string_view> text(index of) const noexcept;
-  /// The items of a list or tuple; of a dictionary, keys and values in turn. Empty for everything else.
+  /// The items of a list or tuple; keys and values of a dictionary, alternating. Empty for other kinds.
   [[nodiscard]] std::span<const index> items(index of) const noexcept;
-  /// The value of a text key; the last one where a key stands twice.
+  /// The value of a text key; of duplicates the last.
   [[nodiscard]] std::optional<index> find(index dictionary, std::string_view key) const noexcept;
 
  private:
   friend class pickle_machine;
   struct node {
     kind what = kind::none;
-    std::int64_t number = 0;  ///< of containers: which entry of `containers_`
+    std::int64_t number = 0;  ///< containers: index into `containers_`
     std::string_view text{};
   };
   std::vector<node> nodes_;

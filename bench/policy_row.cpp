@@ -1,4 +1,4 @@
-/// Splits the text and leaves every value to `settings::set`, so that the bench knows no setting by itself.
+/// Splits the text and passes every value to `settings::set`, so that the bench needs no list of settings.
 #include "policy_row.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ bool is_option(std::string_view name) {
 }
 
 status apply_part(std::string_view part, policy_row& row, std::set<std::string, std::less<>>& named) {
-  // The `=` of a parameter stands behind the policy's `:`.
+  // A parameter's `=` follows the policy's `:`.
   const std::size_t equals = named.empty() && part.find(':') < part.find('=') ? std::string_view::npos : part.find('=');
   const std::string_view option = equals == std::string_view::npos ? "policy" : part.substr(0, equals);
   const std::string_view value = equals == std::string_view::npos ? part : part.substr(equals + 1);
@@ -37,7 +37,7 @@ status apply_part(std::string_view part, policy_row& row, std::set<std::string, 
     return {errc::bad_setting, fmt::format("'{}' has no '=', expected option=value", printable(part))};
   }
   const bool has_parameters = row.with.policy.find(':') != std::string::npos && named.contains("policy");
-  if (has_parameters && option != "tenants" && !is_option(option)) {  // another one of them
+  if (has_parameters && option != "tenants" && !is_option(option)) {  // one more parameter
     row.with.policy += fmt::format(",{}", part);
     return {};
   }

@@ -1,8 +1,8 @@
 /// A row of the bench: a policy with its settings, from text such as `growth,limit=4GiB` or `tenants=2`.
 ///
-/// The text is a policy's name, its parameters (`expandable:slack=5%`) and any setting of options.def in small letters,
-/// `,` between them and `+` within a list. A part behind parameters that names no setting is a parameter, too. What it
-/// does not name comes from GPUMEM_* in the environment.
+/// The text is a policy's name, its parameters (`expandable:slack=5%`) and any settings of options.def in small
+/// letters, with `,` between them and `+` within a list. After parameters, a part that names no setting is another
+/// parameter. Settings that the text does not name come from GPUMEM_* in the environment.
 #pragma once
 
 #include <string>
@@ -15,25 +15,25 @@
 namespace gpumem::bench {
 
 struct policy_row {
-  std::string text;      ///< as given: the row's name in every output
-  std::string baseline;  ///< not a policy of gpumem, but one of bench/baselines/baseline.h; empty: gpumem
-  std::string peer;      ///< of a baseline that is a package of others (peers/peer.hpp): its file in build/peers
-  std::string version;   ///< of that package
-  std::string plug_in;   ///< of a baseline: the file with it; empty: the project's own
+  std::string text;      ///< as given; names the row in every output
+  std::string baseline;  ///< a name from bench/baselines/baseline.h; empty: gpumem
+  std::string peer;      ///< path of the peer's file (peers/peer.hpp); empty: no peer
+  std::string version;   ///< of the peer's package
+  std::string plug_in;   ///< file of a baseline's plug-in; empty: the project's own
   settings with;
-  unsigned tenants = 1;           ///< replays of the trace, half a trace out of step
-  bool own_plan = false;          ///< follows a plan that was made from the trace it is replayed on
-  bool takes_everything = false;  ///< all the device allows, at once: its peak of reserved says little
+  unsigned tenants = 1;           ///< simultaneous replays of the trace, half a trace out of step
+  bool own_plan = false;          ///< follows a plan made from its own trace
+  bool takes_everything = false;  ///< takes all of the device's memory at once, so its peak of reserved says little
 };
 
-/// GPUMEM_* read strictly, except for what has no meaning here (GPUMEM_TRACE, GPUMEM_STATS).
+/// Reads GPUMEM_* strictly, except variables without a meaning here (GPUMEM_TRACE, GPUMEM_STATS).
 result<settings> settings_from(const environment& variables);
 
-/// `defaults` is what the environment says; `limit` (may be empty) applies where `text` names none.
+/// `defaults` are the environment's settings. `limit` applies if `text` names none; may be empty.
 result<policy_row> parse_policy_row(std::string_view text, const settings& defaults, std::string_view limit);
 
-/// The rows where none are asked for: GPUMEM_POLICY alone where it is set, else every policy that is known, those that
-/// need a limit with `share` of the device.
+/// The rows used if none are requested: GPUMEM_POLICY alone if it is set, else every known policy. Policies that need a
+/// limit get `share` of the device.
 std::vector<std::string> default_rows(const settings& defaults, std::string_view limit, std::string_view share);
 
 }  // namespace gpumem::bench

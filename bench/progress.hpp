@@ -1,6 +1,6 @@
-/// A progress bar on stderr, for people only: silent where stderr is no terminal.
+/// A progress bar on stderr; silent if stderr is no terminal.
 ///
-/// Any thread. The bar's line is wiped when it goes, so that nothing of it stays.
+/// Any thread. The destructor clears the line.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ class progress {
   progress(const progress&) = delete;
   progress& operator=(const progress&) = delete;
 
-  /// One more step is done, which was `what`.
+  /// Counts one step and shows its name.
   void step(std::string_view what) {
     if (!shown_) return;
     constexpr std::size_t width = 30;

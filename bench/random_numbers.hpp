@@ -1,4 +1,4 @@
-/// Seeded random numbers, the same everywhere: the results of <random>'s distributions differ between libraries.
+/// Seeded random numbers, identical everywhere: the distributions of <random> differ between standard libraries.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-/// One loop for both kinds of replay; what only the checked one does is compiled out of the other.
+/// One loop for both kinds of replay; the checks are compiled out of the timed one.
 #include "replay.hpp"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "bits.hpp"
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 
 namespace gpumem::bench {
 namespace {
@@ -27,10 +27,10 @@ struct tenant {
   int device = 0;
   std::vector<stream_ref> streams;
   std::vector<live_block> blocks;  ///< by slot
-  std::size_t next_use = 0;        ///< of `replay_plan::second_uses`
+  std::size_t next_use = 0;        ///< index into `replay_plan::second_uses`
 };
 
-/// Of this thread where nothing really waits, so that a busy machine does not make an allocator look slow.
+/// CPU time of this thread if nothing really waits, so that load on the machine does not make an allocator look slow.
 std::uint64_t time_ns(clockid_t clock) {
   std::timespec now{};
   (void)clock_gettime(clock, &now);
@@ -39,10 +39,10 @@ std::uint64_t time_ns(clockid_t clock) {
 
 address at(const void* p) { return reinterpret_cast<address>(p); }
 
-template <bool checked, typename ground>
+template <bool checked, typename device_type>
 class replay_run {
  public:
-  replay_run(const replay_plan& plan, allocator& over, ground& on) : plan_{plan}, over_{over}, on_{on} {
+  replay_run(const replay_plan& plan, allocator& over, device_type& on) : plan_{plan}, over_{over}, on_{on} {
     const trace& t = *plan.recorded;
     for (unsigned k = 0; k < plan.tenants; ++k) {
       tenant& each = tenants_.emplace_back();
@@ -59,7 +59,7 @@ class replay_run {
 
   result<replay_outcome> run() {
     clockid_t clock = CLOCK_THREAD_CPUTIME_ID;
-    if constexpr (std::is_same_v<ground, cuda_stage>) {
+    if constexpr (std::is_same_v<device_type, cuda_replay_device>) {
       if (!on_.simulated()) clock = CLOCK_MONOTONIC;
     }
     const std::size_t ops = std::min(plan_.recorded->ops.size(), plan_.most_ops);
@@ -100,7 +100,7 @@ class replay_run {
     return went;
   }
 
-  /// `host_ns_` never exceeds the device's clock, which device calls advance, too.
+  /// Invariant: `host_ns_` does not exceed the device's clock, which device calls advance as well.
   void pass_time(std::uint64_t trace_ns) {
     on_.advance_by(host_ns_per_op);
     host_ns_ += host_ns_per_op;
@@ -150,7 +150,7 @@ class replay_run {
     return {};
   }
 
-  /// Work on a stream that the allocator has to be told of.
+  /// Enqueues work on another stream and records that use with the allocator.
   status use_on(tenant& of, void* block, std::uint64_t bytes, std::uint16_t stream) {
     on_.enqueue_use(of.streams[stream], plan_.lag_ns, at(block), bytes);
     return over_.record_use(block, of.streams[stream]);
@@ -205,7 +205,7 @@ class replay_run {
 
   const replay_plan& plan_;
   allocator& over_;
-  ground& on_;
+  device_type& on_;
   std::vector<tenant> tenants_;
   std::uint64_t host_ns_ = 0;
   std::uint64_t live_bytes_ = 0;
@@ -225,12 +225,12 @@ result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, si
   return replay_run<false, sim_device>{plan, over, on}.run();
 }
 
-result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, cuda_stage& on) {
-  return replay_run<true, cuda_stage>{plan, over, on}.run();
+result<replay_outcome> replay_checked(const replay_plan& plan, allocator& over, cuda_replay_device& on) {
+  return replay_run<true, cuda_replay_device>{plan, over, on}.run();
 }
 
-result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, cuda_stage& on) {
-  return replay_run<false, cuda_stage>{plan, over, on}.run();
+result<replay_outcome> replay_timed(const replay_plan& plan, allocator& over, cuda_replay_device& on) {
+  return replay_run<false, cuda_replay_device>{plan, over, on}.run();
 }
 
 }  // namespace gpumem::bench

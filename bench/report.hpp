@@ -1,6 +1,6 @@
-/// The figures of a run as a table for people, and as JSON and CSV for programs.
+/// The figures of a run as a table, and as JSON and CSV.
 ///
-/// Pure: text from values. The keys are those of the project's contract with programs that read them (README.md).
+/// Pure: text from values. README.md of this folder documents the keys, which programs rely on.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ struct compare_result {
   const trace* recorded = nullptr;
   const policy_row* row = nullptr;
   compare_figures figures;
-  std::optional<fit_figures> fit;    ///< of rows that take everything
-  std::optional<history> over_time;  ///< where it was asked for
+  std::optional<fit_figures> fit;    ///< only for rows that take everything
+  std::optional<history> over_time;  ///< if requested
   std::string failed{};              ///< why a baseline has no figures; empty: it has
 };
 
@@ -27,14 +27,14 @@ struct fit_result {
   std::string failed{};  ///< why a peer has no figures; empty: it has
 };
 
-/// Grouped by trace, with the lines under it. Rows of one trace stand together.
+/// Tables grouped by trace, with notes below. Requires that rows of a trace are adjacent.
 std::string compare_table(const std::vector<compare_result>& results, const replay_setup& setup);
 std::string fit_table(const std::vector<fit_result>& results, const replay_setup& setup);
 
 std::string compare_json(const std::vector<compare_result>& results, const replay_setup& setup);
 std::string fit_json(const std::vector<fit_result>& results, const replay_setup& setup);
 
-/// What the page (page/page.hpp) draws.
+/// The input of the page (page/page.hpp).
 std::string compare_page_data(const std::vector<compare_result>& results, const replay_setup& setup);
 
 std::string compare_csv(const std::vector<compare_result>& results, const replay_setup& setup);

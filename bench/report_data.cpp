@@ -1,4 +1,4 @@
-/// JSON and CSV. The CSV is the JSON's results, flattened, so that the two cannot differ.
+/// JSON and CSV. The CSV is the flattened results of the JSON, so the two cannot differ.
 #include <fmt/format.h>
 
 #include <iterator>
@@ -62,7 +62,7 @@ json pages_of(const std::optional<page_figures>& pages, std::uint64_t page_figur
   return pages ? json(*pages.*which) : json(nullptr);
 }
 
-/// At some 160 operations, the first, the last and the one after which most is live among them.
+/// Samples about 160 operations, including the first, the last, and the one with the peak of live.
 json over_time(const history& of) {
   json out{{"op", json::array()},
            {"live_bytes", json::array()},
@@ -83,7 +83,7 @@ json over_time(const history& of) {
   return out;
 }
 
-/// A baseline that failed has none.
+/// A failed baseline has no figures.
 void clear_figures(json& row) {
   for (auto& [key, value] : row.items()) {
     if (value.is_object()) {
@@ -94,13 +94,13 @@ void clear_figures(json& row) {
   }
 }
 
-/// Of a package of others.
+/// Only for another package's allocator.
 json version_of(const policy_row& row) { return row.version.empty() ? json(nullptr) : json(row.version); }
 
 json compare_row(const compare_result& each, const replay_setup& setup) {
   const compare_figures& figures = each.figures;
   const replay_outcome& outcome = figures.outcome;
-  const bool baseline = !each.row->baseline.empty();  // which does not tell what it has free
+  const bool baseline = !each.row->baseline.empty();  // baselines do not report free memory
   json row{{"trace", each.recorded->name},
            {"policy", each.row->text},
            {"simulated", is_simulated(setup)},
@@ -172,7 +172,7 @@ json fit_rows(const std::vector<fit_result>& results) {
   return rows;
 }
 
-/// A name of a file need not be UTF-8.
+/// File names need not be UTF-8.
 std::string text_of(const json& value, int indent) {
   return value.dump(indent, ' ', false, json::error_handler_t::replace);
 }
@@ -187,7 +187,7 @@ std::string csv_field(const json& value) {
   return out + "\"";
 }
 
-/// An object within a row becomes columns named `outer_inner`.
+/// Objects within a row become columns named `outer_inner`.
 std::string csv_of(const json& rows) {
   std::string names;
   std::string lines;
@@ -228,7 +228,7 @@ std::string compare_csv(const std::vector<compare_result>& results, const replay
 }
 std::string fit_csv(const std::vector<fit_result>& results) {
   json rows = fit_rows(results);
-  for (json& row : rows) row.erase("first_failures");  // a list has no columns
+  for (json& row : rows) row.erase("first_failures");  // lists have no columns
   return csv_of(rows);
 }
 

@@ -10,7 +10,7 @@
 namespace gpumem::bench {
 namespace {
 
-/// Any stream but `own`; an extra one where there is no other.
+/// Any stream but `own`; an extra one if there is no other.
 std::uint16_t other_stream(std::size_t streams, std::uint16_t own, random_numbers& random) {
   if (streams == 1) return 1;
   const auto pick = static_cast<std::uint16_t>(random.below(streams - 1));
@@ -23,7 +23,7 @@ std::vector<second_use> plan_second_uses(const trace& t, double share, std::uint
   std::vector<second_use> uses;
   if (share <= 0) return uses;
   random_numbers random{seed};
-  std::vector<std::size_t> allocated_at(t.slots, t.ops.size());  // ops.size() where the slot is free
+  std::vector<std::size_t> allocated_at(t.slots, t.ops.size());  // ops.size() if the slot is free
   const auto choose = [&](std::uint32_t slot, std::size_t freed_at) {
     const std::size_t begin = allocated_at[slot];
     allocated_at[slot] = t.ops.size();

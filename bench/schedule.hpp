@@ -1,6 +1,6 @@
-/// What a replay does beyond the recorded operations: tenants out of step, and uses on a second stream.
+/// The additions of a replay to the recorded operations: tenants out of step, and uses on a second stream.
 ///
-/// Made once a trace and read by every row's replay, from several threads: plain values, nothing changes.
+/// Built once a trace and then immutable, so that every row's replay can read it from its own thread.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,23 @@
 
 namespace gpumem::bench {
 
-/// Work on another stream than the block's own, between its allocation and its free.
+/// Work on a stream other than the block's own, between its allocation and its free.
 struct second_use {
-  std::size_t after_op = 0;  ///< right after this operation
+  std::size_t after_op = 0;  ///< runs right after this operation
   std::uint64_t bytes = 0;
   std::uint32_t slot = 0;
-  std::uint16_t stream = 0;  ///< as `trace_op::stream`; `trace::streams.size()` is an extra one
+  std::uint16_t stream = 0;  ///< as `trace_op::stream`; `trace::streams.size()` is the extra stream
 };
 
-/// A share of the blocks (0 to 1), chosen by the seed, each with one use at a random place. In order of `after_op`.
+/// One use at a random place for a share of the blocks (0 to 1), chosen by the seed. In order of `after_op`.
 std::vector<second_use> plan_second_uses(const trace& t, double share, std::uint64_t seed);
 
-/// How many operations of the first tenant pass before tenant `k` starts.
+/// Operations of the first tenant before tenant `k` starts.
 [[nodiscard]] constexpr std::size_t tenant_offset(std::size_t ops, unsigned tenant) noexcept {
   return static_cast<std::size_t>(tenant) * ops / 2;
 }
 
-/// Of the sum over `tenants` tenants, each half a trace behind the last; blocks rounded up to 512.
+/// Peak live of `tenants` tenants together, each half a trace after the previous one; blocks rounded up to 512.
 std::uint64_t peak_live_of(const trace& t, unsigned tenants);
 
 }  // namespace gpumem::bench

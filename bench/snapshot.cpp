@@ -1,4 +1,4 @@
-/// Two passes over a device's events: backwards from the end, to find what was live at the beginning; then forwards.
+/// Reads a device's events twice: backwards, to find the blocks live at the beginning; then forwards.
 #include "snapshot.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ struct block {
   std::int64_t stream = 0;
 };
 
-/// An allocation, or a free where the program asked for it.
+/// An allocation, or a free requested by the program.
 struct event {
   bool allocates = false;
   std::int64_t at = 0;
@@ -43,7 +43,7 @@ class snapshot_reader {
  public:
   explicit snapshot_reader(const pickle_data& data) : data_{data} {}
 
-  /// The events of a device that belong to a program's blocks.
+  /// The events of a device that concern the program's blocks.
   result<std::vector<event>> events(index list) {
     std::vector<event> out;
     for (const index each : data_.items(list)) {
@@ -56,7 +56,7 @@ class snapshot_reader {
       if (status read = number_of(each, "addr", e.at); !read) return read;
       if (status read = number_of(each, "size", e.of.bytes); !read) return read;
       if (status read = number_of(each, "stream", e.of.stream); !read) return read;
-      if (data_.find(each, "time_us")) {  // PyTorch before 2.2 has none
+      if (data_.find(each, "time_us")) {  // missing before PyTorch 2.2
         if (status read = number_of(each, "time_us", e.time_us); !read) return read;
       }
       if (e.of.bytes < 0 || e.of.bytes > largest_block) return bad(fmt::format("an event of {} bytes", e.of.bytes));
@@ -65,7 +65,7 @@ class snapshot_reader {
     return out;
   }
 
-  /// What the program holds on the device when the snapshot is taken.
+  /// The blocks that the program holds when the snapshot is taken.
   result<blocks_by_address> live_at_end(index segments, std::int64_t device) {
     blocks_by_address out;
     for (const index segment : data_.items(segments)) {
@@ -88,7 +88,7 @@ class snapshot_reader {
   [[nodiscard]] std::uint64_t failed() const noexcept { return failed_; }
 
  private:
-  /// `at` is where the block begins, unless it says so itself, and then where the next one does.
+  /// `at` is the block's address unless the block has its own; advances to the next block's.
   status add_block(index of, std::int64_t stream, std::int64_t& at, blocks_by_address& into) {
     std::int64_t bytes = 0;
     if (status read = number_of(of, "size", bytes); !read) return read;
@@ -126,7 +126,7 @@ class snapshot_reader {
   std::uint64_t failed_ = 0;
 };
 
-/// From what is live at the end to what was live before the first event.
+/// Computes the blocks live before the first event from those live at the end.
 status rewind(const std::vector<event>& events, blocks_by_address& live) {
   for (std::size_t i = events.size(); i-- > 0;) {
     const event& e = events[i];
@@ -139,7 +139,7 @@ status rewind(const std::vector<event>& events, blocks_by_address& live) {
   return {};
 }
 
-/// Operations in a trace's form.
+/// Builds the operations of a trace.
 class trace_maker {
  public:
   status allocate(std::int64_t at, const block& of, std::uint64_t time_ns) {
@@ -165,7 +165,7 @@ class trace_maker {
   }
   status free(std::int64_t at, std::uint64_t time_ns) {
     const auto found = live_.find(at);
-    if (found == live_.end()) return {};  // of 0 bytes
+    if (found == live_.end()) return {};  // a block of 0 bytes
     trace_op op = found->second;
     op.kind = op_kind::free;
     op.time_ns = time_ns;
@@ -202,7 +202,7 @@ result<trace> make_trace(const std::vector<event>& events, const blocks_by_addre
   }
   std::uint64_t time_ns = 0;
   for (const event& e : events) {
-    // A clock that is set back stands still.
+    // Times never go backwards, even if the clock did.
     const std::int64_t since_us =
         std::clamp<std::int64_t>(e.time_us - events.front().time_us, 0, std::int64_t{1} << 45);
     time_ns = std::max(time_ns, static_cast<std::uint64_t>(since_us) * 1000);
@@ -214,7 +214,7 @@ result<trace> make_trace(const std::vector<event>& events, const blocks_by_addre
   return out;
 }
 
-/// Which device's events are meant.
+/// Chooses the device whose events are read.
 result<std::size_t> choose_device(const pickle_data& data, std::span<const index> traces, int wanted) {
   if (wanted >= 0) {
     if (static_cast<std::size_t>(wanted) < traces.size()) return static_cast<std::size_t>(wanted);
@@ -238,7 +238,8 @@ result<trace> trace_of_snapshot(std::string_view bytes, int device) {
   const auto segments = data->find(data->root(), "segments");
   const auto traces = data->find(data->root(), "device_traces");
   if (!segments || !traces) {
-    return bad(fmt::format("a pickle, but no memory snapshot of PyTorch (segments, device_traces); {}", how_to_record));
+    return bad(
+        fmt::format("a pickle, but not a memory snapshot of PyTorch (segments, device_traces); {}", how_to_record));
   }
   const std::span<const index> all = data->items(*traces);
   const auto chosen = choose_device(*data, all, device);

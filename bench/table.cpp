@@ -1,4 +1,4 @@
-/// Tables for people: a block a trace, columns as wide as their widest cell.
+/// Tables: one block a trace, columns as wide as their widest cell.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 using cells = std::vector<std::string>;
 
-/// The first column to the left, all others to the right.
+/// Aligns the first column to the left and all others to the right.
 std::string line_of(const cells& row, const std::vector<std::size_t>& widths) {
   std::string out = "  ";
   for (std::size_t i = 0; i < row.size(); ++i) {
@@ -22,7 +22,7 @@ std::string line_of(const cells& row, const std::vector<std::size_t>& widths) {
   return out.substr(0, out.find_last_not_of(' ') + 1) + "\n";
 }
 
-/// Rows under the trace they belong to.
+/// Groups rows under their trace.
 class grouped_table {
  public:
   explicit grouped_table(cells header) : rows_{std::move(header)}, traces_{nullptr} {}
@@ -72,7 +72,7 @@ std::string memory_calls(const std::optional<call_counts>& known) {
   return fmt::format("{}", sum);
 }
 
-/// Million operations a second of `growth` over all traces, and which trace is slowest.
+/// Million operations a second of `growth` over all traces, and the slowest trace.
 std::string speed_line(const std::vector<compare_result>& results) {
   double ops = 0;
   double ns = 0;
@@ -94,7 +94,7 @@ std::optional<double> modelled_ms(const compare_figures& figures) {
   return static_cast<double>(*figures.in_device_calls_ns) / 1e6;
 }
 
-/// What the rows that are no policies are, where there are any.
+/// Explains the baselines among the rows, if any.
 std::string baseline_line(const std::vector<compare_result>& results, const replay_setup& setup) {
   const auto has = [&](std::string_view kind) {
     return std::any_of(results.begin(), results.end(), [&](const auto& each) { return each.row->baseline == kind; });
@@ -108,18 +108,18 @@ std::string baseline_line(const std::vector<compare_result>& results, const repl
     out += "cuda_malloc_async is a model of the driver's pool; ";
   }
   if (!simulated && has("cuda_malloc")) {
-    out += fmt::format("cuda_malloc does the first {} operations of a trace; ", raw_prefix_ops);
+    out += fmt::format("cuda_malloc replays the first {} operations of a trace; ", raw_prefix_ops);
   }
   if (simulated &&
       std::any_of(results.begin(), results.end(), [](const auto& e) { return !e.row->baseline.empty(); })) {
-    out += "baselines run over a double of the CUDA driver, simulated, too; ";
+    out += "baselines are simulated as well, over a double of the CUDA driver; ";
   }
   if (out.empty()) return out;
   out.replace(out.size() - 2, 2, ".\n");
   return out;
 }
 
-/// Which versions of other packages are beside gpumem, once each.
+/// The versions of the other packages among the rows, each once.
 template <typename row_result>
 std::string peer_line(const std::vector<row_result>& results) {
   std::string out;
@@ -131,7 +131,7 @@ std::string peer_line(const std::vector<row_result>& results) {
   return out.empty() ? out : out + ", its own code.\n";
 }
 
-/// Of rows that do not replay the trace as the others do, what they do instead: once each.
+/// Explains rows with several tenants, each once.
 template <typename row_result>
 std::string tenants_line(const std::vector<row_result>& results) {
   std::string out;
@@ -145,18 +145,18 @@ std::string tenants_line(const std::vector<row_result>& results) {
   return out;
 }
 
-/// Of default rows that have less than the whole device.
+/// Explains default rows that get a share of the device.
 std::string share_line(const std::vector<compare_result>& results) {
   const bool some = std::any_of(results.begin(), results.end(),
                                 [](const auto& each) { return each.row->text == "hard_cap,limit=50%"; });
   return some ? "hard_cap,limit=50% has half of the device.\n" : "";
 }
 
-/// Of rows that follow a plan made from the trace they are replayed on.
+/// Explains rows that follow a plan made from their own trace.
 template <typename row_result>
 std::string plan_line(const std::vector<row_result>& results) {
   const bool some = std::any_of(results.begin(), results.end(), [](const auto& each) { return each.row->own_plan; });
-  return some ? "planned follows a plan that was made from the same trace (GPUMEM_PLAN names another).\n" : "";
+  return some ? "planned follows a plan made from the same trace (GPUMEM_PLAN names another).\n" : "";
 }
 
 std::string device_line(const replay_setup& setup) {
@@ -225,10 +225,10 @@ std::string fit_table(const std::vector<fit_result>& results, const replay_setup
                fixed(figures.utilization(), 3)});
   }
   return fmt::format(
-      "{}\nSimulated, each capacity on a device of its own, nothing set aside. Lag {:g} ms, {:g}% shared "
+      "{}\nSimulated, each capacity on a new device without a reserve. Lag {:g} ms, {:g}% shared "
       "use, seed {}.\n{}{}",
       table.text(), static_cast<double>(setup.lag_ns) / 1e6, setup.shared_use * 100, setup.seed,
-      some_do_not_fit ? "Where no capacity is given, even 1.5 times the peak was not enough.\n" : "",
+      some_do_not_fit ? "Rows without a capacity do not fit even 1.5 times the peak.\n" : "",
       plan_line(results) + tenants_line(results) + peer_line(results));
 }
 

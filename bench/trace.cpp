@@ -1,6 +1,6 @@
-/// Reading traces: rows become operations one at a time, so the file is never in memory as a whole.
+/// Reads traces row by row, so that the file is never in memory as a whole.
 ///
-/// Accepted beyond the plain form: CR LF, pointers with or without 0x, `(nil)`, streams in decimal or hexadecimal, a
+/// Accepts beyond the plain form: CR LF, pointers with or without 0x, `(nil)`, streams in decimal or hexadecimal, a
 /// point before the microseconds, and a clock that passes midnight.
 #include "trace.hpp"
 
@@ -61,7 +61,7 @@ std::optional<std::uint64_t> parse_pointer(std::string_view text) {
   return parse_number(text, 16);
 }
 
-/// Without a prefix digits are decimal where they can be.
+/// Without a prefix, digits are decimal if all of them can be.
 std::optional<std::uint64_t> parse_stream(std::string_view text) {
   if (text == "(nil)") return 0;
   if (strip_hex_prefix(text)) return parse_number(text, 16);
@@ -69,7 +69,7 @@ std::optional<std::uint64_t> parse_stream(std::string_view text) {
   return decimal ? decimal : parse_number(text, 16);
 }
 
-/// `HH:MM:SS:microseconds`; hours may be more than 24.
+/// `HH:MM:SS:microseconds`; hours may exceed 24.
 std::optional<std::uint64_t> parse_time_ns(std::string_view text) {
   std::array<std::uint64_t, 4> parts{};
   constexpr std::array<std::uint64_t, 4> below{most_hours, 60, 60, 1'000'000};
@@ -90,7 +90,7 @@ status parse_size(std::string_view text, std::uint64_t& bytes) {
     const bool negative = text.size() > 1 && text.front() == '-';
     return bad(fmt::format("size {} is {}, expected bytes", quoted(text), negative ? "negative" : "not a number"));
   }
-  const auto value = parse_number(text);  // digits that are no value are too many
+  const auto value = parse_number(text);  // digits only, but out of range
   if (!value || *value >> 63 != 0) return bad(fmt::format("size {} is 2^63 bytes or more", quoted(text)));
   if (*value > largest_block) return bad(fmt::format("size {} is larger than any device (2^48 bytes)", quoted(text)));
   bytes = *value;
@@ -229,7 +229,8 @@ status trace_builder::stream_index(std::uint64_t stream, std::uint16_t& index) {
   return {};
 }
 
-/// A time of day that falls by more than half a day has passed midnight; by less, threads were logged out of order.
+/// A time of day that falls by more than half a day has passed midnight. A smaller fall means that threads were logged
+/// out of order.
 status trace_builder::since_start(std::uint64_t clock_ns, std::uint64_t& time_ns) {
   if (!first_clock_ns_) first_clock_ns_ = last_clock_ns_ = clock_ns;
   const bool time_of_day = clock_ns < day_ns;
@@ -258,10 +259,10 @@ std::string name_of(const std::string& path) {
   return name;
 }
 
-/// Cuts what `source` holds into lines; `line` is the number of the one in hand, from 1.
+/// Splits the contents of `source` into lines; `line` is the number of the current one, from 1.
 status read_lines(byte_source& source, trace_builder& builder, std::uint64_t& line) {
   std::vector<char> buffer(std::size_t{1} << 17);
-  std::size_t kept = 0;  // of an unfinished line, at the front of the buffer
+  std::size_t kept = 0;  // bytes of an unfinished line at the front of the buffer
   line = 1;
   for (;;) {
     const auto got = source.read(std::span{buffer}.subspan(kept));
@@ -279,7 +280,7 @@ status read_lines(byte_source& source, trace_builder& builder, std::uint64_t& li
   }
 }
 
-/// FILE:N is device N of a snapshot, where no file has that name.
+/// FILE:N is device N of a snapshot, unless a file has that name.
 std::pair<std::string, int> file_and_device(const std::string& path) {
   const std::size_t colon = path.rfind(':');
   std::error_code ignored;
@@ -289,7 +290,7 @@ std::pair<std::string, int> file_and_device(const std::string& path) {
   return {path.substr(0, colon), static_cast<int>(*device)};
 }
 
-/// Of a pickle, all of it; of everything else no more than its beginning, and nothing of a pipe, which is read once.
+/// Reads a pickle whole; of other files only the beginning, and nothing of a pipe, which can be read only once.
 result<std::string> bytes_of_pickle(const std::string& file) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(file, ignored)) return std::string{};

@@ -48,7 +48,7 @@ struct candidate {
   [[nodiscard]] std::string name() const {
     std::string out;
     for (const auto& [name, value] : set) {
-      if (name == "LIMIT") continue;  // is of all of them
+      if (name == "LIMIT") continue;  // the limit is the same for all candidates
       std::string small = name;
       std::transform(small.begin(), small.end(), small.begin(), [](unsigned char c) { return std::tolower(c); });
       out += out.empty() ? value : fmt::format(",{}={}", small, value);
@@ -237,13 +237,12 @@ nlohmann::ordered_json proof(const bench::trace& of, std::uint64_t capacity) {
 }  // namespace
 
 CLI::App* add_advise_command(CLI::App& to, advise_options& into) {
-  CLI::App* const advise = to.add_subcommand("advise", "which policy and settings a recorded program fits in");
+  CLI::App* const advise = to.add_subcommand("advise", "ranks the policies and settings that fit a recorded program");
   advise->add_option("trace", into.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
-  advise->add_option("--capacity", into.capacity, "what the program may take: 52GiB [default: no limit]")
-      ->type_name("C");
+  advise->add_option("--capacity", into.capacity, "memory for the program: 52GiB [default: no limit]")->type_name("C");
   advise->add_flag("--json", into.json, "as JSON");
   advise->footer(
-      "Exit status: 3 where nothing fits. Simulated: the recording is replayed under every policy.\n"
+      "Exit status: 3 if nothing fits. Simulated: the recording is replayed under every policy.\n"
       "Example: gpumem advise run.csv.gz --capacity 24GiB");
   return advise;
 }

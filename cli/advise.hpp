@@ -24,7 +24,7 @@ struct advise_options {
   bool json = false;
 };
 
-/// Adds the subcommand, whose words go into `into`.
+/// Adds the subcommand; its arguments go into `into`.
 CLI::App* add_advise_command(CLI::App& to, advise_options& into);
 
 /// Exit status: 0; 3 if nothing fits; 1 if the file is not a trace; 2 for a usage error.

@@ -24,7 +24,7 @@ int fail(int code, const std::string& why) {
 
 struct timed_read {
   result<bench::trace> what{status{errc::invalid_argument, "not read"}};
-  double seconds = 0;  ///< processor time, the least of several
+  double seconds = 0;  ///< processor time, the least of several readings
 };
 
 timed_read read_timed(const std::string& path, int times) {
@@ -50,11 +50,11 @@ bool same(const bench::trace& a, const bench::trace& b) {
 }  // namespace
 
 CLI::App* add_convert_command(CLI::App& to, convert_options& into) {
-  CLI::App* const convert = to.add_subcommand("convert", "a recording in another format: .csv, .csv.gz or .gmtrace");
+  CLI::App* const convert = to.add_subcommand("convert", "converts a recording: .csv, .csv.gz or .gmtrace");
   convert->footer("Example: gpumem convert run.csv.gz -o run.gmtrace");
   convert->add_option("in", into.input, "a recording: RMM CSV, plain or gzip, or a compact trace")->type_name("IN");
   convert->add_option("-o,--output", into.output, "ends in .gmtrace (compact), .csv or .csv.gz")->type_name("OUT");
-  convert->add_flag("--json", into.json, "sizes and reading times of both files");
+  convert->add_flag("--json", into.json, "print sizes and reading times of both files");
   return convert;
 }
 
@@ -66,7 +66,8 @@ int convert(const convert_options& with) {
   if (!written.ok()) return fail(1, written.message());
   const timed_read out = read_timed(with.output, with.json ? 3 : 1);
   if (!out.what) return fail(1, out.what.why().message());
-  if (!same(*in.what, *out.what)) return fail(1, with.output + ": does not hold what was written; is the disk sound?");
+  if (!same(*in.what, *out.what))
+    return fail(1, with.output + ": read back, it differs from what was written; expected a working disk");
   if (with.json) {
     const auto figures = [](const std::string& path, const timed_read& of) {
       return nlohmann::ordered_json{{"bytes", std::filesystem::file_size(path)}, {"read_s", of.seconds}};

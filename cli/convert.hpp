@@ -15,7 +15,7 @@ struct convert_options {
   bool json = false;  ///< sizes and reading times of both files
 };
 
-/// Adds the subcommand, whose words go into `into`.
+/// Adds the subcommand; its arguments go into `into`.
 CLI::App* add_convert_command(CLI::App& to, convert_options& into);
 
 /// Exit status: 0; 1 if the input is not a recording or the output cannot be written; 2 for contradictory options.

@@ -35,7 +35,7 @@ oom_summary::oom_summary(const settings& with) : path_{with.oom_file_path} {
   if (!folder) return;
   path_ = fmt::format("{}/oom-{}", *folder, ::getpid());
   own_ = true;
-  ::unlink(path_.c_str());  // of an earlier process with this pid
+  ::unlink(path_.c_str());  // left by an earlier process with this pid
   ::setenv("GPUMEM_OOM_FILE", path_.c_str(), 1);
 }
 
@@ -62,7 +62,8 @@ void oom_summary::print() const {
   }
   if (processes > most_shown) log_line(fmt::format("and {} more processes", processes - most_shown));
   if (processes != 0) {
-    log_line("record it with `gpumem run --trace run.csv.gz`, and `gpumem advise run.csv.gz` says what fits");
+    log_line(
+        "record it with `gpumem run --trace run.csv.gz`; `gpumem advise run.csv.gz` then shows the settings that fit");
   }
 }
 

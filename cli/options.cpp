@@ -1,4 +1,4 @@
-// CLI11 parses the options. The words after `--` belong to the command and are not parsed. Help, manual pages and
+// CLI11 parses the options. Arguments after `--` belong to the command and are not parsed. Help, manual pages and
 // completions come from the same app.
 #include "options.hpp"
 
@@ -32,7 +32,7 @@ struct setting_option {
 constexpr setting_option setting_options[] = {
     {"--policy", "policy", "P", "growth, caching, grab_all, hard_cap, ... (GPUMEM_POLICY)"},
     {"--limit", "limit", "L", "4GiB, 30% or 80%free of each card (GPUMEM_LIMIT)"},
-    {"--devices", "devices", "D", "0,2 or UUIDs or auto[:N] or nothing for none (GPUMEM_DEVICES)"},
+    {"--devices", "devices", "D", "0,2, UUIDs, auto[:N], or an empty string for none (GPUMEM_DEVICES)"},
     {"--pools", "pools", "SPEC", "2GiB,2GiB or train:8GiB,eval:30% (GPUMEM_POOLS)"},
     {"--trace", "trace", "F", "record every allocation here (GPUMEM_TRACE)"},
     {"--group", "group", "NAME", "share a budget with other processes of this name (GPUMEM_GROUP)"},
@@ -59,7 +59,7 @@ status read_interval(const std::string& text, double& into) {
   return {};
 }
 
-/// `30`, `30s`, `10m`, `2h`; without a value, for ever.
+/// `30`, `30s`, `10m`, `2h`; without a value, no limit.
 status read_wait(const std::string& text, std::optional<double>& into) {
   if (text.empty()) {
     into = std::numeric_limits<double>::infinity();
@@ -77,7 +77,7 @@ status read_wait(const std::string& text, std::optional<double>& into) {
 
 /// Every subcommand with its options, and the texts to interpret after the parse.
 struct command_line {
-  CLI::App app{"Which GPU a program gets, how much of it, and who uses what.", "gpumem"};
+  CLI::App app{"Gives programs GPUs and limits, and shows who uses them.", "gpumem"};
   std::vector<std::string> settings = std::vector<std::string>(std::size(setting_options));
   std::vector<std::string> wait;
   std::string interval = "1";
@@ -96,9 +96,9 @@ struct command_line {
   explicit command_line(options& into) {
     app.set_version_flag("--version", GPUMEM_VERSION_TEXT);
     app.footer(
-        "Exit status: 0; 1 where something that is needed is missing; 2 for a usage error.\n"
+        "Exit status: 0; 1 if a requirement is missing; 2 for a usage error.\n"
         "Example: gpumem run --devices auto --limit 8GiB -- ./train");
-    app.add_option("--pages", pages)->group("");  // for the build: man pages and completions into this folder
+    app.add_option("--pages", pages)->group("");  // for the build: writes man pages and completions into this folder
     add_run();
     add_looks(into);
     plan = add_plan_command(app, into.plan);
@@ -113,8 +113,8 @@ struct command_line {
   void add_run() {
     run = app.add_subcommand("run", "runs a program with its device memory served by gpumem");
     run->footer(
-        "The command and its own words follow behind --: gpumem run [OPTIONS] -- COMMAND...\n"
-        "Its status is passed on. Sizes: G and GiB are powers of 1024, GB is a power of 1000.\n"
+        "The command and its arguments follow --: gpumem run [OPTIONS] -- COMMAND...\n"
+        "gpumem returns its exit status. Sizes: G and GiB are powers of 1024, GB is a power of 1000.\n"
         "Example: gpumem run --devices auto --limit 30% -- python train.py\n"
         "Example: gpumem run --wait 2h --limit 20GiB -- ./train");
     for (std::size_t i = 0; i < settings.size(); ++i) {
@@ -123,20 +123,20 @@ struct command_line {
           ->allow_extra_args(false);
     }
     wait_option = run->add_option("--wait", wait,
-                                  "wait for a card with room for --limit, or that nobody uses: 30s, 10m, 2h "
-                                  "[default: for ever]; chooses by --devices auto unless cards are named")
+                                  "wait for a card with room for --limit, or an unused one: 30s, 10m, 2h "
+                                  "[default: no limit]; implies --devices auto unless cards are named")
                       ->type_name("[TIME]")
                       ->expected(0, 1);
   }
 
   void add_looks(options& into) {
-    devices = app.add_subcommand("devices", "every GPU of the machine and who uses it; makes no context");
+    devices = app.add_subcommand("devices", "every GPU of the machine and its users; creates no context");
     devices->add_flag("--json", into.devices.json, "as JSON");
     devices->footer(
         "Without NVML (NVIDIA's driver) it says so, with --json as {\"problem\":...}, and the status is 1.\n"
         "Example: gpumem devices --json");
-    top = app.add_subcommand("top", "the same, live, with what the processes served by gpumem hold");
-    top->add_option("--interval", interval, "seconds from one look to the next, 0.1 to 3600")
+    top = app.add_subcommand("top", "every GPU, live, with the memory of each process that gpumem serves");
+    top->add_option("--interval", interval, "seconds between updates, 0.1 to 3600")
         ->type_name("S")
         ->capture_default_str();
     top->add_flag("--once", into.top.once, "one look, as text");
@@ -144,12 +144,11 @@ struct command_line {
     top->footer(
         "Keys: q quit, s sort, / filter, up and down select, t trim the selected process that gpumem serves.\n"
         "Example: gpumem top --interval 0.5");
-    lease = app.add_subcommand("lease", "leases on cards that programs started with --devices auto hold");
+    lease = app.add_subcommand("lease", "leases on cards, held by programs started with --devices auto");
     lease->add_flag("--json", into.lease.json, "as JSON");
-    lease->add_option("--end", into.lease.end, "end the process that holds a lease (SIGTERM), and with it the lease")
-        ->type_name("PID");
+    lease->add_option("--end", into.lease.end, "end the process that holds a lease (SIGTERM)")->type_name("PID");
     lease->footer(
-        "A lease ends with the last process that holds it; its children hold it, too.\n"
+        "A lease ends with the last process that holds it; child processes hold it too.\n"
         "Example: gpumem lease --end 4711");
   }
 };
@@ -177,7 +176,7 @@ result<std::optional<std::string>> parse_run(const command_line& line, std::span
 }  // namespace
 
 result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into) {
-  int own = 1;  // words up to `--`
+  int own = 1;  // arguments up to `--`
   while (own < argc && std::string_view{argv[own]} != "--") ++own;
   command_line line{into};
   try {
@@ -187,14 +186,14 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   } catch (const CLI::CallForVersion&) {
     return std::optional<std::string>{"gpumem " GPUMEM_VERSION_TEXT "\n"};
   } catch (const CLI::Error& wrong) {
-    return status{errc::bad_setting, fmt::format("{} (--help lists what there is)", first_line(wrong.what()))};
+    return status{errc::bad_setting, fmt::format("{} (--help lists the options)", first_line(wrong.what()))};
   }
   if (!line.pages.empty()) {
     if (status written = write_pages(line.app, GPUMEM_VERSION_TEXT, line.pages); !written) return written;
     return std::optional<std::string>{""};
   }
   if (line.app.get_subcommands().empty()) {
-    return status{errc::bad_setting, fmt::format("no command; expected {} (--help says more)", commands)};
+    return status{errc::bad_setting, fmt::format("no command; expected {} (--help describes them)", commands)};
   }
   if (line.run->parsed()) {
     const auto behind = static_cast<std::size_t>(own < argc ? own + 1 : argc);

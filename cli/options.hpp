@@ -17,10 +17,10 @@
 namespace gpumem::cli {
 
 struct run_options {
-  /// Options of the table in src/base/options.def by name in small letters, as given.
+  /// Options of the table in src/base/options.def as given, by name in small letters.
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<std::string> command;
-  std::optional<double> wait_s;  ///< the longest wait for a card with room; infinite: for ever
+  std::optional<double> wait_s;  ///< the longest wait for a card with room; infinite: no limit
 };
 
 struct devices_options {

@@ -30,7 +30,7 @@ std::vector<const CLI::Option*> options_of_all(const CLI::App& app) {
   return out;
 }
 
-std::vector<const CLI::Option*> options_behind(const CLI::App& app) {
+std::vector<const CLI::Option*> trailing_options(const CLI::App& app) {
   std::vector<const CLI::Option*> out = options_of(app);
   for (const CLI::Option* const one : options_of_all(app)) out.push_back(one);
   return out;
@@ -39,7 +39,7 @@ std::vector<const CLI::Option*> options_behind(const CLI::App& app) {
 /// The option's spellings: `--limit`, `-h`.
 std::vector<std::string> flags_of(const CLI::App& app) {
   std::vector<std::string> out;
-  for (const CLI::Option* const one : options_behind(app)) {
+  for (const CLI::Option* const one : trailing_options(app)) {
     for (const std::string& name : one->get_lnames()) out.push_back(fmt::format("--{}", name));
     for (const std::string& name : one->get_snames()) out.push_back(fmt::format("-{}", name));
   }
@@ -90,7 +90,7 @@ std::string man_page(const CLI::App& top, const CLI::App& app, const std::string
     }
   }
   out += ".SH OPTIONS\n";
-  for (const CLI::Option* const one : options_behind(app)) out += option_entry(*one);
+  for (const CLI::Option* const one : trailing_options(app)) out += option_entry(*one);
   if (!app.get_footer().empty()) out += fmt::format(".SH NOTES\n{}\n", roff(app.get_footer()));
   return out;
 }
@@ -155,7 +155,7 @@ std::string zsh_completion(const CLI::App& app) {
   for (const CLI::App* const each : subcommands_of(app)) {
     list += fmt::format("    '{}:{}'\n", each->get_name(), zsh_text(each->get_description()));
     cases += fmt::format("    {})\n      _arguments", each->get_name());
-    for (const CLI::Option* const one : options_behind(*each)) {
+    for (const CLI::Option* const one : trailing_options(*each)) {
       const bool value = one->get_type_size() != 0;
       for (const std::string& name : one->get_lnames()) {
         cases += fmt::format(" \\\n        '--{}[{}]{}'", name, zsh_text(one->get_description()),

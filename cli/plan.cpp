@@ -67,10 +67,9 @@ status proven(const plan::problem& buffers, const plan::solution& found, std::ui
                         "are placed, more than the capacity of {}",
                         found.proof.lower, found.proof.upper, found.lower_bound, capacity)};
   }
-  return {errc::out_of_memory,
-          fmt::format("no placement within {} bytes was found in time, the lowest needs {}; nothing "
-                      "proves that there is none above {}",
-                      capacity, found.height, found.lower_bound)};
+  return {errc::out_of_memory, fmt::format("no placement within {} bytes was found in time, the lowest needs {}; the "
+                                           "lower bound is {}",
+                                           capacity, found.height, found.lower_bound)};
 }
 
 status write_offsets(const std::string& path, const plan::problem& buffers, const plan::placement& at) {
@@ -118,12 +117,15 @@ int plan_trace(const plan_options& with, const plan::solve_options& limits) {
 }  // namespace
 
 CLI::App* add_plan_command(CLI::App& to, plan_options& into) {
-  CLI::App* const plan = to.add_subcommand("plan", "offline placement for the policy planned, or of a static problem");
+  CLI::App* const plan =
+      to.add_subcommand("plan", "computes offline placement for the policy planned, or for a static problem");
   plan->add_option("trace", into.trace, "a recording (GPUMEM_TRACE)")->type_name("TRACE");
-  plan->add_option("-o,--output", into.output, "the plan; of a static problem, its buffers with their offsets")
+  plan->add_option("-o,--output", into.output, "the plan; for a static problem, its buffers with their offsets")
       ->type_name("PLAN");
-  plan->add_option("--static", into.static_file, "id,lower,upper,size instead of a trace")->type_name("FILE.csv");
-  plan->add_option("--capacity", into.capacity, "stop at the first placement within this [default: as low as can be]")
+  plan->add_option("--static", into.static_file, "a static problem (id,lower,upper,size) instead of a trace")
+      ->type_name("FILE.csv");
+  plan->add_option("--capacity", into.capacity,
+                   "stop at the first placement within this size [default: search for the lowest]")
       ->type_name("N");
   plan->add_option("--time-limit", into.time_limit_s, "seconds, 0 to 86400")
       ->type_name("S")
@@ -133,7 +135,7 @@ CLI::App* add_plan_command(CLI::App& to, plan_options& into) {
                  "streams may share addresses, for GPUMEM_STREAM_REUSE=device or host");
   plan->add_flag("--json", into.json, "as JSON");
   plan->footer(
-      "Exit status: 1 where nothing fits within --capacity.\n"
+      "Exit status: 1 if nothing fits within --capacity.\n"
       "Example: gpumem plan run.csv.gz -o run.plan\n"
       "Example: gpumem plan --static buffers.csv --capacity 1048576 -o placed.csv");
   return plan;

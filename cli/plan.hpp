@@ -20,7 +20,7 @@ struct plan_options {
   bool json = false;
 };
 
-/// Adds the subcommand, whose words go into `into`.
+/// Adds the subcommand; its arguments go into `into`.
 CLI::App* add_plan_command(CLI::App& to, plan_options& into);
 
 /// Exit status: 0; 1 if the file has another format or nothing fits; 2 for contradictory options.

@@ -1,9 +1,9 @@
-// The program runs once, with PyTorch's record of its allocations on; a program without PyTorch runs once more, served
+// Runs the program once, with PyTorch's record of its allocations on. A program without PyTorch runs once more, served
 // and recorded by gpumem. The trace is then replayed under each policy within each capacity, less the context.
 //
-// The framework's own allocator is `native`. Where the card would have held what it reserved with room for everything,
-// that is what it takes. Below, it would have given cached segments back: `caching`, which works as PyTorch's does,
-// says how far.
+// The framework's own allocator is the row `native`. If the card would have held the memory that it reserved on a card
+// with ample room, that is the figure. With less memory it would have released cached segments; the policy `caching`,
+// which works like PyTorch's allocator, gives the figure then.
 #include "predict.hpp"
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ result<std::vector<capacity>> capacities_of(const predict_options& with) {
   return out;
 }
 
-/// What the run left: its trace, and what the framework's own allocator took.
+/// The results of the run: its trace, and the memory that the framework's own allocator took.
 struct recording {
   bench::trace trace;
   std::uint64_t native_reserved_bytes = 0;
@@ -89,7 +89,7 @@ class temporary_file {
   std::string path_;
 };
 
-/// The process with the most on its first card that has anything.
+/// The process with the highest peak on its first card.
 const simulated_process* largest(const simulated_outcome& of) {
   const simulated_process* best = nullptr;
   for (const simulated_process& each : of.processes) {
@@ -104,7 +104,7 @@ std::uint64_t reserved_of(const simcuda::card_record& card) {
   return card.peak_used_bytes - std::min(own, card.peak_used_bytes);
 }
 
-/// Runs the program; `exit_status` other than 0 is the program's own and ends the prediction.
+/// Runs the program. An `exit_status` other than 0 is the program's own and ends the prediction.
 result<recording> record_run(const predict_options& with, std::uint64_t context_bytes, int& exit_status) {
   const temporary_file trace;
   simulated_setup setup;
@@ -128,7 +128,7 @@ result<recording> record_run(const predict_options& with, std::uint64_t context_
   out.native_reserved_bytes = reserved_of(process->record.card[0]);
   out.host_values_read = process->record.host_values_read;
   std::error_code error;
-  if (!fs::exists(trace.path(), error)) {  // no PyTorch: gpumem serves the next run and records it
+  if (!fs::exists(trace.path(), error)) {  // without PyTorch, gpumem serves and records a second run
     const result<std::string> preload = find_preload();
     if (!preload) return preload.why();
     setup.preload = *preload;
@@ -213,16 +213,17 @@ std::string as_text(const json& all) {
 }  // namespace
 
 CLI::App* add_predict_command(CLI::App& to, predict_options& into) {
-  CLI::App* const predict = to.add_subcommand("predict", "one simulated run, then which cards and policies hold it");
+  CLI::App* const predict =
+      to.add_subcommand("predict", "runs a program simulated once, then says which cards and policies would hold it");
   predict->footer(
-      "The command and its own words follow behind --: gpumem predict [OPTIONS] -- COMMAND...\n"
+      "The command and its arguments follow --: gpumem predict [OPTIONS] -- COMMAND...\n"
       "Example: gpumem predict --capacity 24GiB --capacity 80GiB -- python train.py");
-  predict->add_option("--capacity", into.capacities, "memory (24GiB) or a card's name; may be given several times")
+  predict->add_option("--capacity", into.capacities, "memory (24GiB) or a card's name; may be repeated")
       ->type_name("C")
       ->allow_extra_args(false);
-  predict->add_option("--card", into.card, "what the program sees, but for the memory (default h100)")
+  predict->add_option("--card", into.card, "the card that the program sees, with ample memory (default h100)")
       ->type_name("NAME");
-  predict->add_option("--context", into.context, "what a context takes of each card (default 450MiB)")
+  predict->add_option("--context", into.context, "memory of a context on each card (default 450MiB)")
       ->type_name("SIZE");
   predict->add_flag("--json", into.json, "as JSON; the program's own output goes to standard error either way");
   return predict;
@@ -258,8 +259,8 @@ int predict(const predict_options& with) {
   fmt::print("{}", text);
   if (ran->host_values_read != 0) {
     fmt::print(stderr,
-               "gpumem: the host read values of the card {} times and got zeros: sizes that depend on values are not "
-               "as on a card\n",
+               "gpumem: the host read values of the card {} times and got zeros: sizes that depend on values differ "
+               "from those on a card\n",
                ran->host_values_read);
   }
   return any ? 0 : nothing_fits;

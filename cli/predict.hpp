@@ -1,4 +1,4 @@
-// `gpumem predict`: one run on a card with room for everything, then which cards and policies would have held it.
+// `gpumem predict`: runs a program once on a card with ample memory, then says which cards and policies would hold it.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ class App;
 namespace gpumem::cli {
 
 struct predict_options {
-  std::vector<std::string> capacities;  ///< memory, or names of cards; empty: the card's own
-  std::string card = "h100";            ///< what the program sees, but for the memory
+  std::vector<std::string> capacities;  ///< memory, or names of cards; empty: the memory of `card`
+  std::string card = "h100";            ///< the card the program sees, with ample memory
   std::string context = "450MiB";
   bool json = false;
   std::vector<std::string> command;
@@ -20,7 +20,7 @@ struct predict_options {
 
 CLI::App* add_predict_command(CLI::App& to, predict_options& into);
 
-/// 0; 3 where nothing fits; the command's own status where that is not 0; 1 and 2 as everywhere.
+/// Exit status: 0; 3 if nothing fits; the command's own status if that is not 0; 1 and 2 as for every subcommand.
 int predict(const predict_options& with);
 
 }  // namespace gpumem::cli

@@ -11,7 +11,7 @@ namespace gpumem::cli {
 
 class progress {
  public:
-  /// Draws `what: 3 s of at most 50 s` on stderr from the first second on, until this is gone.
+  /// Draws `what: 3 s of at most 50 s` on stderr, from the first second until destruction.
   progress(std::string what, double longest_s);
   ~progress();
   progress(const progress&) = delete;

@@ -1,5 +1,5 @@
-// A policy's library records what it serves; without one, PyTorch records what its own allocator served. The page is
-// made by gpumem_bench, which replays the trace.
+// A policy's library records the allocations that it serves; without one, PyTorch records those of its own allocator.
+// gpumem_bench replays the trace and writes the page.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// gpumem_bench, beside this program as it is built or installed; empty: it is not there.
+/// gpumem_bench in the folder of this program, as built or installed; empty if it does not exist.
 std::string find_bench() {
   std::error_code error;
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
@@ -26,9 +26,10 @@ std::string find_bench() {
 
 status make_page_of(const std::string& trace, const std::string& policy, const std::string& page) {
   const std::string bench = find_bench();
-  if (bench.empty()) return {errc::unsupported, "--report: gpumem_bench is not beside gpumem, and it makes the page"};
+  if (bench.empty())
+    return {errc::unsupported, "--report: expected gpumem_bench in the folder of gpumem; it makes the page"};
   const pid_t child = ::fork();
-  if (child < 0) return {errc::unsupported, "--report: no process can be made"};
+  if (child < 0) return {errc::unsupported, "--report: cannot start a process"};
   if (child == 0) {
     static_cast<void>(std::freopen("/dev/null", "w", stdout));
     ::execl(bench.c_str(), bench.c_str(), "compare", "--quiet", "--trace", trace.c_str(), "--policy", policy.c_str(),
@@ -71,8 +72,8 @@ status recorded_trace::finish(const nlohmann::ordered_json& figures) {
   std::error_code error;
   if (!fs::exists(path_, error)) {
     const std::string why = figures.contains("torch")
-                                ? "PyTorch's allocator left no record (it was another one than its native one)"
-                                : "PyTorch is not in the program; with --policy gpumem serves it and records";
+                                ? "PyTorch left no record, because it used an allocator other than its native one"
+                                : "the program does not use PyTorch; --policy makes gpumem serve and record it";
     return {errc::unsupported, fmt::format("no trace was recorded: {}", why)};
   }
   if (with_.report.empty()) return {};

@@ -141,7 +141,7 @@ result<std::string> find_preload() {
     if (fs::is_regular_file(file, error)) {
       if (file.string().find_first_of(": \t") == std::string::npos) return file.string();
       return status{errc::unsupported,
-                    fmt::format("{}: the loader takes no path with ':' or a space in LD_PRELOAD", file.string())};
+                    fmt::format("{}: LD_PRELOAD cannot hold a path with ':' or a space", file.string())};
     }
     looked += fmt::format("{}{}", looked.empty() ? "" : ", ", folder.lexically_normal().string());
   }
@@ -152,13 +152,13 @@ int run_command(const run_options& with) {
   const std::vector<int> inherited = open_descriptors();
   const command_file command = find_command(with.command.front());
   if (command.exit_status != 0) return complain(command.why, command.exit_status);
-  const result<settings> settled = read_settings(with);
-  if (!settled) return complain(settled.why().message(), bad_input);
+  const result<settings> effective = read_settings(with);
+  if (!effective) return complain(effective.why().message(), bad_input);
   const result<std::string> preload = find_preload();
   if (!preload) return complain(preload.why().message(), failed);
   result<chosen_cards> chosen{chosen_cards{}};  // owns the leases
-  if (settled->devices) {
-    chosen = with.wait_s ? wait_for_cards(*settled, *with.wait_s) : choose_cards(*settled, visible_by::driver);
+  if (effective->devices) {
+    chosen = with.wait_s ? wait_for_cards(*effective, *with.wait_s) : choose_cards(*effective, visible_by::driver);
     if (!chosen) {
       return complain(chosen.why().message(), chosen.code() == errc::bad_setting ? bad_input : failed);
     }
@@ -181,7 +181,7 @@ int run_command(const run_options& with) {
     log_line(fmt::format("{} {}: nothing can be preloaded into it, so gpumem does not serve it", command.path,
                          command.no_preload));
   }
-  const oom_summary summary{*settled};
+  const oom_summary summary{*effective};
   const ended how = run_child(command.path, with.command);
   if (how.exec_errno != 0) {
     return complain(fmt::format("{}: cannot be run: {}", command.path, std::strerror(how.exec_errno)),

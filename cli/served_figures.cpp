@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::chrono::milliseconds patience{200};  // with a process that may be stopped
-constexpr std::chrono::seconds longest_trim{5};     // the driver may take its time
+constexpr std::chrono::milliseconds answer_timeout{200};  // for an answer: the process may be stopped
+constexpr std::chrono::seconds longest_trim{5};           // frees in the driver may take long
 
 std::vector<std::string> folders() {
   settings here;  // only the folder is used, so that a bad limit does not prevent a query
@@ -43,21 +43,22 @@ std::vector<std::string> folders() {
 
 /// The answer comes from another program: missing or ill-typed fields are replaced by empty ones.
 json row_of(const served_process& one) {
-  const json told = json::parse(one.answer, nullptr, false);
+  const json answer = json::parse(one.answer, nullptr, false);
   json row{{"pid", one.pid},
            {"user", user_of(static_cast<unsigned>(one.pid))},
            {"command", command_of(static_cast<unsigned>(one.pid))},
            {"answered", false},
            {"group", ""},
            {"devices", json::array()}};
-  if (!told.is_object() || told.value("schema", 0) != 1 || !told.contains("devices") || !told["devices"].is_array()) {
+  if (!answer.is_object() || answer.value("schema", 0) != 1 || !answer.contains("devices") ||
+      !answer["devices"].is_array()) {
     return row;
   }
-  const json& rows = told["devices"];
+  const json& rows = answer["devices"];
   if (!std::all_of(rows.begin(), rows.end(), [](const json& d) { return d.is_object(); })) return row;
   row["answered"] = true;
-  if (told.contains("command") && told["command"].is_string()) row["command"] = told["command"];
-  if (told.contains("group") && told["group"].is_string()) row["group"] = told["group"];
+  if (answer.contains("command") && answer["command"].is_string()) row["command"] = answer["command"];
+  if (answer.contains("group") && answer["group"].is_string()) row["group"] = answer["group"];
   for (const json& d : rows) {
     json out;
     for (const char* text : {"name", "uuid", "policy"}) {
@@ -79,7 +80,7 @@ json row_of(const served_process& one) {
 json served_figures() {
   json out = json::array();
   for (const std::string& folder : folders()) {
-    for (const served_process& one : ask_served(folder, patience)) {
+    for (const served_process& one : ask_served(folder, answer_timeout)) {
       try {
         out.push_back(row_of(one));
       } catch (const json::exception&) {  // not an answer of gpumem
@@ -92,7 +93,7 @@ json served_figures() {
 
 namespace {
 
-/// Of `/usr/bin/python3 train.py`, `python3`.
+/// The name of the program: `python3` for `/usr/bin/python3 train.py`.
 std::string name_of(const std::string& command) {
   const std::string first = command.substr(0, command.find(' '));
   return printable(first.substr(first.rfind('/') + 1), 8);

@@ -1,4 +1,4 @@
-// The processes that gpumem serves, by their own answers.
+// The processes that gpumem serves, as they report themselves.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,7 +15,7 @@ std::string served_table(const nlohmann::json& served, const nlohmann::json& dev
 /// The index among `devices` of a pool's card; `-` if it is not listed.
 std::string gpu_of(const nlohmann::json& pool, const nlohmann::json& devices);
 
-/// Asks a served process to give its idle memory back; false if it does not answer.
+/// Asks a served process to return its idle memory; false if it does not answer.
 bool trim_served(int pid);
 
 }  // namespace gpumem::cli

@@ -1,4 +1,4 @@
-// The words, the run (simulated_run.hpp), and what is said of it.
+// The arguments, the run (simulated_run.hpp), and the report.
 #include "simulate.hpp"
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ status read_bytes(const std::string& text, const char* option, std::uint64_t& in
   return {};
 }
 
-/// The policy's library in front of the program, with the settings that `run` would give it.
+/// Preloads the policy's library into the program, with the settings that `run` would give it.
 status serve_by_policy(const simulate_options& with, simulated_setup& setup) {
   if (with.policy.empty() && with.limit.empty()) return {};
   settings check;
@@ -108,22 +108,21 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
   CLI::App* const simulate =
       to.add_subcommand("simulate", "runs a program on simulated cards: peak, and where it runs out");
   simulate->footer(
-      "Kernels do nothing and values are not computed; what the program allocates is real.\n"
-      "The command and its own words follow behind --: gpumem simulate [OPTIONS] -- COMMAND...\n"
+      "Kernels do nothing and values are not computed; the program's allocations are real.\n"
+      "The command and its arguments follow --: gpumem simulate [OPTIONS] -- COMMAND...\n"
       "Example: gpumem simulate --card a100-80g --trace run.csv.gz -- python train.py");
   simulate->add_option("--card", into.card, "a name of --card list, or memory: 24GiB (default h100)")
       ->type_name("NAME|BYTES");
   simulate->add_option("--cards", into.cards, "how many of it")->type_name("N");
-  simulate->add_option("--shared", into.shared, "share the cards with all runs that say the same name")
-      ->type_name("NAME");
-  simulate->add_option("--policy", into.policy, "device memory served by gpumem under this policy")->type_name("P");
+  simulate->add_option("--shared", into.shared, "share the cards with all runs of the same name")->type_name("NAME");
+  simulate->add_option("--policy", into.policy, "serve device memory by gpumem under this policy")->type_name("P");
   simulate->add_option("--limit", into.limit, "its limit: 4GiB, 30%")->type_name("L");
-  simulate->add_option("--context", into.context, "what a context takes of the card (default 450MiB)")
+  simulate->add_option("--context", into.context, "memory of a context on the card (default 450MiB)")
       ->type_name("SIZE");
-  simulate->add_option("--modules", into.modules, "what each loaded module takes (default 0)")->type_name("SIZE");
-  simulate->add_option("--libraries", into.libraries, "what each handle of cuBLAS, cuDNN, NCCL takes (default 0)")
+  simulate->add_option("--modules", into.modules, "memory of each loaded module (default 0)")->type_name("SIZE");
+  simulate->add_option("--libraries", into.libraries, "memory of each handle of cuBLAS, cuDNN, NCCL (default 0)")
       ->type_name("SIZE");
-  simulate->add_option("--trace", into.trace, "record every allocation here, for advise and gpumem_bench")
+  simulate->add_option("--trace", into.trace, "record every allocation in this file, for advise and gpumem_bench")
       ->type_name("F");
   simulate->add_option("--report", into.report, "a page with memory over time")->type_name("F.html");
   simulate->add_option("--json", into.json, "the result as JSON")->type_name("FILE");

@@ -1,4 +1,4 @@
-// `gpumem simulate`: a program on simulated cards, and what it took of them.
+// `gpumem simulate`: runs a program on simulated cards and reports the memory it took.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace gpumem::cli {
 struct simulate_options {
   std::string card = "h100";
   std::string context = "450MiB";
-  std::string modules = "0";  ///< of each that is loaded
+  std::string modules = "0";  ///< size of each loaded module
   std::string libraries = "0";
   int cards = 1;
-  std::string shared;  ///< a name of cards that several runs share; empty: none
+  std::string shared;  ///< name of cards shared by several runs; empty: none
   std::string policy;
   std::string limit;
   std::string report;
@@ -29,7 +29,7 @@ struct simulate_options {
 
 CLI::App* add_simulate_command(CLI::App& to, simulate_options& into);
 
-/// The command's own exit status; 1 where what is needed is not there; 2 for anything wrong with the words.
+/// The command's own exit status; 1 if a requirement is missing; 2 for wrong arguments.
 int simulate(const simulate_options& with);
 
 }  // namespace gpumem::cli

@@ -1,5 +1,5 @@
-// The records lie in a folder of the run's own, one file a process, written while the process runs; so a program that
-// crashes or is killed leaves its figures, too.
+// Each process writes its record to a file in the run's own folder while it runs, so a program that crashes or is
+// killed leaves its figures too.
 #include "simulated_run.hpp"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Stands for the folder of records, and goes with them.
+/// Owns the folder of records and removes it in the destructor.
 class records_folder {
  public:
   records_folder() {
@@ -64,16 +64,16 @@ std::vector<std::string> libraries_in(const std::string& folder) {
   return out;
 }
 
-/// What the loader is to load first: the policy's library, the doubles, and what was asked for before.
+/// The value of LD_PRELOAD: the policy's library, the doubles, and its previous value.
 result<std::string> preload_list(const std::string& doubles, const std::string& first) {
   std::string out = first;
   std::vector<std::string> files = libraries_in(doubles);
   if (files.empty()) return status{errc::unsupported, fmt::format("{}: no libcuda.so.1 there", doubles)};
-  // Behind those of CUDA 13, which serve whoever names no version of a function.
+  // After those of CUDA 13, which then serve lookups of a function without a version.
   for (std::string& file : libraries_in(doubles + "/cuda12")) files.push_back(std::move(file));
   for (const std::string& file : files) out += (out.empty() ? "" : ":") + file;
   if (out.find_first_of(" \t") != std::string::npos) {
-    return status{errc::unsupported, fmt::format("{}: the loader takes no path with a space in LD_PRELOAD", doubles)};
+    return status{errc::unsupported, fmt::format("{}: LD_PRELOAD cannot hold a path with a space", doubles)};
   }
   const char* const before = std::getenv("LD_PRELOAD");
   if (before != nullptr && *before != '\0') out += fmt::format(":{}", before);
@@ -85,7 +85,7 @@ std::string in_front_of(const std::string& folder, const char* variable) {
   return before != nullptr && *before != '\0' ? fmt::format("{}:{}", folder, before) : folder;
 }
 
-/// The command's environment, put into this process between fork and exec.
+/// The command's environment, set in this process between fork and exec.
 void set_variables(const simulated_setup& setup, const std::string& doubles, const std::string& preload,
                    const std::string& records) {
   const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
@@ -105,7 +105,7 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   if (!setup.shared.empty()) set("SIMCUDA_SHARED", setup.shared);
   set("SIMCUDA_REPORT", records);
   set("SIMCUDA_STRICT", "report");
-  // The user's word counts where the program needs values or is to be watched.
+  // Variables of the user take precedence, for a program that needs values or is watched.
   ::setenv("SIMCUDA_HOST_MEMORY", "lazy", 0);
   ::setenv("SIMCUDA_REFEREE", "0", 0);
   set("LD_LIBRARY_PATH", in_front_of(doubles + ":" + doubles + "/cuda12", "LD_LIBRARY_PATH"));
@@ -117,14 +117,14 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
 
 int status_of(int waited) { return WIFEXITED(waited) ? WEXITSTATUS(waited) : 128 + WTERMSIG(waited); }
 
-/// Waits for the command; signals that end it reach it by this process, too.
+/// Waits for the command, and passes on signals that end it.
 int wait_for(pid_t child) {
   passed_on_to = child;
   struct sigaction passing {};
   passing.sa_handler = pass_on;
   for (const int each : {SIGTERM, SIGHUP}) ::sigaction(each, &passing, nullptr);
   struct sigaction ignoring {};
-  ignoring.sa_handler = SIG_IGN;  // the terminal sends these to the command, too
+  ignoring.sa_handler = SIG_IGN;  // the command gets the terminal's signals too
   for (const int each : {SIGINT, SIGQUIT}) ::sigaction(each, &ignoring, nullptr);
   int waited = 0;
   while (::waitpid(child, &waited, 0) < 0 && errno == EINTR) {
@@ -178,7 +178,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
     return out;
   }
   if (!command.no_preload.empty()) {
-    return status{errc::unsupported, fmt::format("{} {}: the simulated card cannot be put in front of it", command.path,
+    return status{errc::unsupported, fmt::format("{} {}: the simulated card cannot be preloaded into it", command.path,
                                                  command.no_preload)};
   }
   const result<std::string> doubles = find_doubles();
@@ -186,7 +186,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   const result<std::string> preload = preload_list(*doubles, setup.preload);
   if (!preload) return preload.why();
   const records_folder records;
-  if (records.path().empty()) return status{errc::unsupported, "no folder for records can be made in TMPDIR"};
+  if (records.path().empty()) return status{errc::unsupported, "cannot create a folder for records in TMPDIR"};
 
   std::vector<std::string> copies = setup.command;
   std::vector<char*> words;

@@ -1,4 +1,4 @@
-// One run of a program on the doubles of CUDA: its environment, its end, and the records that it left.
+// One run of a program on the doubles of CUDA: its environment, its end, and its records.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace gpumem::cli {
 
 struct simulated_setup {
   std::string card;              ///< a profile's key
-  std::uint64_t card_bytes = 0;  ///< 0: the profile's own
+  std::uint64_t card_bytes = 0;  ///< 0: the memory of the profile
   int cards = 1;
-  std::string shared;  ///< a name of cards that several runs share; empty: what SIMCUDA_SHARED says
+  std::string shared;  ///< name of cards shared by several runs; empty: the value of SIMCUDA_SHARED
   std::uint64_t context_bytes = 0;
   std::uint64_t module_bytes = 0;
   std::uint64_t library_bytes = 0;
@@ -29,20 +29,20 @@ struct simulated_setup {
 
 struct simulated_process {
   simcuda::process_record record;
-  nlohmann::json torch;  ///< PyTorch's own figures; null: there are none
-  std::string runtime;   ///< the file of a CUDA runtime of NVIDIA's that the process has inside; empty: none
+  nlohmann::json torch;  ///< PyTorch's own figures; null if it has none
+  std::string runtime;   ///< file of a CUDA runtime of NVIDIA's that is linked into the process; empty: none
 };
 
 struct simulated_outcome {
   int exit_status = 0;
   double seconds = 0;
-  std::vector<simulated_process> processes;  ///< those that initialised the driver, or tried
+  std::vector<simulated_process> processes;  ///< processes that initialised the driver, or tried to
 };
 
-/// The folder with the doubles: beside the program as it is built, or where an installation puts it.
+/// The folder with the doubles: in the build tree next to the program, or where it is installed.
 result<std::string> find_doubles();
 
-/// Runs it to its end. Signals that end a program are passed on to it.
+/// Runs the program to its end, and passes on signals that end it.
 result<simulated_outcome> run_simulated(const simulated_setup& setup);
 
 }  // namespace gpumem::cli

@@ -17,7 +17,7 @@ using json = nlohmann::ordered_json;
 
 double seconds(std::uint64_t ns) { return static_cast<double>(ns) / 1e9; }
 
-/// PyTorch's own figures of a card; null: it has none.
+/// PyTorch's own figures of a card; null if it has none.
 const nlohmann::json* torch_card(const simulated_process& of, int card) {
   if (!of.torch.is_object() || !of.torch.contains("cards")) return nullptr;
   const auto& cards = of.torch["cards"];
@@ -79,18 +79,19 @@ void explain(const simulated_outcome& of, json& warnings) {
   for (const simulated_process& each : of.processes) {
     if (each.record.foreign_runtime == 0) continue;
     warnings.push_back(fmt::format(
-        "{}: a CUDA runtime of NVIDIA's own is in it (linked statically, or of a CUDA version without a "
-        "stand-in) and does "
-        "not run on the simulated card: link it with `nvcc -cudart shared`, or with simcuda/libcudart_static.a in "
-        "front (-L), or take a build for CUDA 13",
+        "{}: contains NVIDIA's own CUDA runtime (linked statically, or of a CUDA version without a double), "
+        "which does not run on the simulated card: link it with `nvcc -cudart shared`, or with "
+        "simcuda/libcudart_static.a first "
+        "(-L), or use a build for CUDA 13",
         each.runtime.empty() ? "the program" : each.runtime));
   }
   const bool any = std::any_of(of.processes.begin(), of.processes.end(),
                                [](const simulated_process& p) { return p.record.foreign_runtime == 0; });
   if (of.processes.empty() && !any) {
     warnings.push_back(
-        "the program never initialised CUDA: nothing was simulated (no CUDA in it, a runtime of another version than "
-        "13, or it ended before)");
+        "the program never initialised CUDA: nothing was simulated (it does not use CUDA, has a runtime of a version "
+        "other "
+        "than 13, or ended before)");
   }
 }
 
@@ -143,7 +144,7 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
   if (read != 0) {
     out["warnings"].push_back(fmt::format(
         "the host read values of the card {} times and got zeros or what it had written: sizes that depend on values "
-        "(nonzero, unique, sampling, routing) and loops that wait for a value are not as on a card",
+        "(nonzero, unique, sampling, routing) and loops that wait for a value differ from those on a card",
         read));
   }
   explain(of, out["warnings"]);

@@ -1,4 +1,4 @@
-// What is said of a run on simulated cards: as JSON, and as lines for people.
+// Reports of a run on simulated cards, as JSON and as text.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,17 +9,17 @@
 
 namespace gpumem::cli {
 
-/// A profile's key, and bytes other than 0 where the memory alone was named.
+/// A profile's key, and bytes other than 0 if the option names an amount of memory.
 status choose_card(const std::string& card, std::string& key, std::uint64_t& bytes);
 
-/// What `--card list` prints.
+/// The table that `--card list` prints.
 std::string card_table();
 
-/// As the project's contract has it, with more beside.
+/// The JSON of `--json`; docs/simulate.md has its keys.
 nlohmann::ordered_json figures_of(const simulated_outcome& of, const simulated_setup& setup);
 std::string summary_of(const nlohmann::ordered_json& figures);
 
-/// The trace and the page that were asked for: where they come from, and what is done when the program has ended.
+/// The requested trace and page: where they are recorded, and how they are finished after the program has ended.
 class recorded_trace {
  public:
   explicit recorded_trace(const simulate_options& with) : with_{with} {}
@@ -31,8 +31,8 @@ class recorded_trace {
 
  private:
   const simulate_options& with_;
-  std::string path_;        ///< of the trace; empty: none was asked for
-  bool temporary_ = false;  ///< only for the page
+  std::string path_;        ///< of the trace; empty: not requested
+  bool temporary_ = false;  ///< needed for the page only, then removed
 };
 
 }  // namespace gpumem::cli

@@ -17,7 +17,7 @@ namespace {
 constexpr std::array passed_on{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
 std::atomic<pid_t> child{0};
 
-// The child has already received the terminal's signals: both are in its foreground group.
+// The terminal's signals reach the child too, because both processes are in its foreground group.
 void pass_on(int number, siginfo_t* from, void* /*context*/) {
   const int saved = errno;
   const bool sent_by_a_process = from != nullptr && from->si_code <= 0;

@@ -11,8 +11,8 @@ struct ended {
   int wait_status = 0;  ///< from waitpid, if it ran
 };
 
-/// Runs `path` with these words and waits for its end. Passes on signals from other processes; the terminal's signals
-/// reach both processes anyway. The command dies with this process.
+/// Runs `path` with these arguments and waits for its end. Passes on signals from other processes; the terminal's
+/// signals reach both processes anyway. The command dies with this process.
 ended run_child(const std::string& path, const std::vector<std::string>& words);
 
 /// Ends as the child did: returns its exit status, or raises its signal again.

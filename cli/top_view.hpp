@@ -44,7 +44,7 @@ struct view_state {
   std::string filter;      ///< in the command, the user or the pid
   bool filtering = false;  ///< keys go to the filter
   std::size_t selected = 0;
-  std::string message;  ///< of the last key
+  std::string message;  ///< result of the last key
 };
 
 enum class key_action : std::uint8_t { none, quit, trim };

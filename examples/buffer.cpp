@@ -1,5 +1,5 @@
-// buffer<T>: device memory that is freed where its scope ends, in the order of its stream; on a simulated GPU whose
-// memory is the host's, so that the loops here can stand for kernels.
+// buffer<T>: device memory that is freed at the end of its scope, in the order of its stream. The simulated GPU has
+// host memory, so that loops can replace kernels here.
 #include "gpumem/adapters/buffer.hpp"
 
 #include <cstdio>
@@ -24,13 +24,13 @@ int main() {
     gpumem::buffer<double> x{memory, 1000, compute};
     std::iota(x.span().begin(), x.span().end(), 1.0);
 
-    // More room; on a GPU the copy would be a cudaMemcpyAsync on `on`.
+    // Grows; on a GPU the copy would be a cudaMemcpyAsync on `on`.
     x.resize(2000, [](double* to, const double* from, std::size_t bytes, gpumem::stream_ref /*on*/) {
       std::memcpy(to, from, bytes);
     });
     std::iota(x.span().begin() + 1000, x.span().end(), 1001.0);
 
-    // Another stream reads it, too: the block is free only when that is done as well.
+    // Another stream reads it too: the block is reused only after that work as well.
     if (const auto noted = x.also_used_on(print); !noted) return std::puts(noted.message().c_str()), 1;
     sum = std::accumulate(x.span().begin(), x.span().end(), 0.0);
   }  // freed, without waiting for anything

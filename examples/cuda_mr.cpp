@@ -1,4 +1,4 @@
-// cuda::mr: gpumem as a memory resource of CCCL's, for code that takes any; needs a GPU.
+// cuda::mr: gpumem as a memory resource of CCCL; needs a GPU.
 #include "gpumem/adapters/cuda_mr.hpp"
 
 #include <cuda_runtime.h>
@@ -10,14 +10,14 @@
 
 namespace {
 
-/// Code that knows cuda::mr and nothing of gpumem: fills `n` bytes on the device and counts them on the host.
+/// Generic code over cuda::mr: fills `n` bytes on the device and counts them on the host.
 template <typename Resource>
 std::size_t filled(Resource& memory, std::size_t n, cudaStream_t stream) {
   void* const block = memory.allocate_async(n, 256, cuda::stream_ref{stream});
   std::vector<unsigned char> back(n);
   cudaMemsetAsync(block, 1, n, stream);
   cudaMemcpyAsync(back.data(), block, n, cudaMemcpyDeviceToHost, stream);
-  memory.deallocate_async(block, n, 256, cuda::stream_ref{stream});  // in stream order: nobody waits
+  memory.deallocate_async(block, n, 256, cuda::stream_ref{stream});  // in stream order, without a wait
   if (cudaStreamSynchronize(stream) != cudaSuccess) return 0;
   std::size_t count = 0;
   for (const unsigned char b : back) count += b;
@@ -27,7 +27,7 @@ std::size_t filled(Resource& memory, std::size_t n, cudaStream_t stream) {
 }  // namespace
 
 int main() {
-  const auto opened = gpumem::default_allocator();  // settings from GPUMEM_*
+  const auto opened = gpumem::default_allocator();  // with the settings of GPUMEM_*
   if (!opened) return std::fprintf(stderr, "cuda_mr: %s\n", opened.why().message().c_str()), 1;
   gpumem::cuda_resource memory{**opened};
 

@@ -13,7 +13,7 @@ import gpumem._native
 MIB = 1 << 20
 
 
-# Each: an array of so many bytes, and the wait for the GPU.
+# Each makes an array of a size, and returns it with a function that waits for the GPU.
 def torch_array(bytes_):
     import torch
 
@@ -50,7 +50,7 @@ def main(names):
         print(f"{name}: {live // MIB} MiB live, {reserved // MIB} MiB reserved")
         del held
         gc.collect()
-        synchronize()  # what was freed is another framework's once the work before is seen to be done
+        synchronize()  # freed memory serves another framework once the work before the free is done
     together = [make(64 * MIB) for make in makers.values()]
     live, reserved, _ = pool.usage(0)
     print(f"together: {live // MIB} MiB live, {reserved // MIB} MiB reserved")

@@ -1,5 +1,5 @@
-// Pinned staging buffers as std::pmr containers: batches are filled by the host and copied by a stream, and a buffer is
-// given out again only when the copy out of it is done. The GPU is simulated.
+// Pinned staging buffers as std::pmr containers: the host fills batches and a stream copies them. A buffer is reused
+// only when the copy out of it is done. The GPU is simulated.
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -29,7 +29,7 @@ int main() {
       return std::puts(noted.message().c_str()), 1;
     }
     sum += x.data()[0];
-  }  // the host goes on to the next batch; this one's memory waits for its copy
+  }  // the host continues with the next batch; this one's memory waits for its copy
   const gpumem::statistics pinned = *(*staging)->pool().stats(0);
   std::printf("sum %.0f; %llu buffers of 4 MiB from %s of pinned memory, %llu fences\n", sum,
               static_cast<unsigned long long>(pinned.allocations),

@@ -1,4 +1,4 @@
-// RMM, all versions: gpumem under RMM's containers, and so under what RAPIDS builds on them; needs a GPU.
+// RMM, all versions: gpumem under RMM's containers, and so under RAPIDS; needs a GPU.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -11,7 +11,7 @@
 
 namespace {
 
-/// Code that knows RMM and nothing of gpumem: sends `n` bytes there and back, and counts them.
+/// Generic code over RMM: sends `n` bytes to the device and back, and counts them.
 std::size_t echoed(std::size_t n, cudaStream_t stream, rmm::device_async_resource_ref memory) {
   const std::vector<unsigned char> ones(n, 1);
   std::vector<unsigned char> back(n);
@@ -27,7 +27,7 @@ std::size_t echoed(std::size_t n, cudaStream_t stream, rmm::device_async_resourc
 }  // namespace
 
 int main() {
-  const auto opened = gpumem::default_allocator();  // settings from GPUMEM_*
+  const auto opened = gpumem::default_allocator();  // with the settings of GPUMEM_*
   if (!opened) return std::fprintf(stderr, "rmm_resource: %s\n", opened.why().message().c_str()), 1;
   gpumem::rmm_resource memory{**opened};
 

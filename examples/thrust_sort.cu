@@ -1,7 +1,7 @@
 // Thrust with its containers and its algorithms' scratch memory from gpumem: sorts and reduces a million numbers.
 //
-// Compiled by nvcc it runs on a GPU. Compiled as C++ (thrust_sort beside thrust_sort_cuda) Thrust's algorithms are the
-// host's, on the memory of a simulated GPU.
+// Compiled by nvcc it runs on a GPU. Compiled as C++ (thrust_sort) Thrust's algorithms run on the host, on the memory
+// of a simulated GPU.
 #include <thrust/device_vector.h>
 #include <thrust/host_vector.h>
 #include <thrust/reduce.h>

@@ -2,10 +2,10 @@
 //
 //   towers [--device cuda:N|sim] [--steps N] [--seed N] [--hidden N] [--json FILE]
 //
-// GPUMEM_POOLS says how many there are (by default `512MiB,512MiB`: one card as two), and the code is what it would be
-// on as many cards: it asks gpumem for devices, gives each a stream, a share of the batch and weights of its own, sums
-// the gradients on the first one and hands the mean to all. Every tower then makes the same step, so their weights are
-// the same bits to the end. Batches reach the devices through pinned std::pmr vectors.
+// GPUMEM_POOLS sets the number of logical devices (by default `512MiB,512MiB`: one card as two). The code is the same
+// as for several cards: it asks gpumem for devices and gives each a stream, a share of the batch and its own weights.
+// It sums the gradients on the first device and gives the mean to all. Every tower then makes the same step, so their
+// weights stay identical to the bit. Batches reach the devices through pinned std::pmr vectors.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <deque>
@@ -44,7 +44,7 @@ struct copy_kernel {
   BOTH void operator()(std::size_t k) const { into[k] = from[k]; }
 };
 
-/// What one logical device holds.
+/// The state on one logical device.
 struct tower {
   tower(machine& on, std::shared_ptr<gpumem::allocator> from, int logical)
       : memory{on, std::move(from), logical}, stream{on.create_stream()} {}
@@ -97,7 +97,7 @@ void run_tower(machine& on, tower& t, gpumem::pinned_resource& pinned, const dat
   }
 }
 
-/// Every tower's gradients become their mean: summed on the first one, read from there by the others.
+/// Replaces every tower's gradients by their mean: summed on the first tower, which the others read.
 void average_gradients(machine& on, std::deque<tower>& towers) {
   tower& first = towers.front();
   for (std::size_t n = 1; n < towers.size(); ++n) {
@@ -108,7 +108,7 @@ void average_gradients(machine& on, std::deque<tower>& towers) {
       const array<float>& into = first.gradients[g];
       const array<float>& from = t.gradients[g];
       on.launch(first.stream, into.count(), add_kernel{into.data(), from.data(), factor}, {into.all(), from.all()});
-      // The tower waits for this before it uses or frees anything again, below.
+      // The tower waits for this below, before it uses or frees anything again.
     }
   }
   for (std::size_t n = 1; n < towers.size(); ++n) {
@@ -130,7 +130,7 @@ std::vector<float> on_host(machine& on, gpumem::stream_ref s, const array<float>
   return out;
 }
 
-/// Of the samples of a step, over all towers.
+/// The mean loss of a step over the samples of all towers.
 float loss_of(machine& on, const std::deque<tower>& towers, std::size_t step, std::size_t size) {
   float total = 0;
   for (const tower& t : towers) total += on_host(on, t.stream, t.sums[step]).front();

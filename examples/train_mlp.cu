@@ -4,9 +4,9 @@
 //             [--hidden N] [--json FILE]
 //
 // gpumem takes its settings from GPUMEM_* (try GPUMEM_POLICY=caching, GPUMEM_LIMIT=64MiB, GPUMEM_VERBOSE=1). Batches
-// vary in size, so that the allocator has something to do. One stream brings the next batch while another one computes,
-// and the host is up to two steps ahead of both, so that blocks are freed while work that uses them is still to come.
-// The losses of a device are the same bits whatever the allocator: it only says where the arrays lie.
+// vary in size, to give the allocator work. One stream copies the next batch while another one computes, and the host
+// is up to two steps ahead of both, so blocks are freed while work that uses them is still enqueued. The losses on a
+// device are the same bits under every allocator, which only chooses addresses.
 #include <CLI/CLI.hpp>
 #include <array>
 #include <chrono>
@@ -36,7 +36,7 @@ struct options {
   std::string json_path;
 };
 
-/// Pinned host memory, so that a copy really goes on beside the computation.
+/// Pinned host memory, so that the copy runs during the computation.
 class staging {
  public:
   explicit staging(machine& on) : copied{on}, on_{on} {
@@ -49,7 +49,7 @@ class staging {
   staging& operator=(const staging&) = delete;
   [[nodiscard]] float* x() const { return reinterpret_cast<float*>(static_cast<std::uintptr_t>(at_)); }
   [[nodiscard]] int* label() const { return reinterpret_cast<int*>(x() + most_batch * inputs); }
-  /// Until the copy out of it is done, it must not be filled again.
+  /// Must not be filled again before the copy out of it is done.
   moment copied;
 
  private:
@@ -64,7 +64,7 @@ struct batch {
   array<int> label;
 };
 
-/// The next batch, on its way to the device on the prefetch stream.
+/// The next batch, being copied to the device on the prefetch stream.
 batch fetch(machine& on, memory& from, gpumem::stream_ref prefetch, staging& host, const data_set& data,
             std::mt19937& random) {
   const std::size_t size = std::uniform_int_distribution<std::size_t>{most_batch / 4, most_batch}(random);
@@ -82,7 +82,7 @@ batch fetch(machine& on, memory& from, gpumem::stream_ref prefetch, staging& hos
   return out;
 }
 
-/// Enqueues one step. The sum of the batch's losses before it goes to `totals[step]`.
+/// Enqueues one step. Writes the sum of the batch's losses before it to `totals[step]`.
 void train_step(machine& on, memory& from, gpumem::stream_ref compute, std::vector<layer>& layers, const batch& now,
                 int step, const array<float>& totals) {
   std::vector<array<float>> activations;
@@ -107,7 +107,7 @@ void train_step(machine& on, memory& from, gpumem::stream_ref compute, std::vect
   }
 }
 
-/// Of the batch that a step saw; waits for it.
+/// The mean loss of the batch of a step; waits for it.
 float loss_of(machine& on, gpumem::stream_ref compute, const array<float>& totals, std::size_t step, std::size_t size) {
   float total = 0;
   on.copy(&total, totals.data() + step, sizeof total, compute, {totals.data() + step, sizeof total});

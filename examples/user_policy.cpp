@@ -1,5 +1,5 @@
-// A policy of one's own, whole: grows in steps of a quarter of the limit and gives idle segments back under pressure.
-// Run it with GPUMEM_POLICY=quarters.
+// A complete user-defined policy: grows in steps of a quarter of the limit, and gives idle segments back under
+// pressure. Run it with GPUMEM_POLICY=quarters.
 #include <algorithm>
 #include <cstdio>
 

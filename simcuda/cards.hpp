@@ -1,6 +1,6 @@
-/// What programs see of a card and size their memory by: a table of real ones.
+/// Properties of cards that programs read, and size their memory by: a table of real cards.
 ///
-/// Pure: no CUDA header. The simulated driver answers from it, `gpumem simulate --card list` prints it.
+/// Pure: no CUDA header. The simulated driver answers from it; `gpumem simulate --card list` prints it.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,21 @@ struct card_profile {
   int l2_kib = 0;
 
   [[nodiscard]] constexpr std::uint64_t bytes() const noexcept { return memory_mib << 20; }
-  /// For which capability the code that runs on it was compiled: what is usual in binaries. None has code of its own
-  /// for 8.9; it runs that for 8.6.
+  /// The capability that common binaries have code for on this card. They have none for 8.9, which runs code for 8.6.
   [[nodiscard]] constexpr int code_version() const noexcept {
     const int own = compute_major * 10 + compute_minor;
     return own == 89 ? 86 : own;
   }
-  /// What a block may have of it by opting in.
+  /// The most shared memory of a block, by opting in.
   [[nodiscard]] constexpr int shared_bytes_opt_in() const noexcept {
     return (shared_kib_per_multiprocessor - (compute_major >= 8 ? 1 : 0)) * 1024;
   }
 };
 
 std::span<const card_profile> card_profiles() noexcept;
-/// Null: no card of that name.
+/// Null if no card has that name.
 const card_profile* find_card(std::string_view key) noexcept;
-/// What a card is like of which only the memory was named: the first of compute capability 9.0.
+/// The card used if only the memory is given: the first of compute capability 9.0.
 const card_profile& default_card() noexcept;
 
 }  // namespace gpumem::simcuda

@@ -11,9 +11,9 @@
 extern "C" {
 #endif
 
-/* A fresh world; all handles of the former one are dead. */
+/* Creates a fresh world; all handles of the previous one are invalid. */
 void simcuda_configure(int devices, uint64_t bytes, int host_memory, int referee);
-/* Of the worlds configured from now on: cuMemAlloc occupies multiples of it (2 MiB unless set), at least 512. */
+/* For worlds configured from now on: cuMemAlloc occupies multiples of this (default 2 MiB), at least 512. */
 void simcuda_set_granularity(uint64_t bytes);
 void simcuda_use(void* stream, uint64_t lag_ns, uint64_t at, uint64_t bytes);
 void simcuda_handed_out(uint64_t at, uint64_t bytes, void* stream);
@@ -29,18 +29,18 @@ int simcuda_card_memory(int card, uint64_t* total, uint64_t* used);
 /* Memory that a library takes for itself on the current device, and gives back: a CUresult. */
 int simcuda_charge_library(uint64_t* at, uint64_t bytes);
 int simcuda_discharge_library(uint64_t at);
-/* Uses that a card leaves undefined, counted where SIMCUDA_STRICT=report; told at exit, too. */
+/* Number of undefined uses, counted with SIMCUDA_STRICT=report, which also prints them at exit. */
 uint64_t simcuda_undefined_uses(void);
-/* The n-th call of the function from now on returns `error`, and its context does so for good. */
+/* The n-th call of the function from now on returns `error`, and so does its context from then on. */
 void simcuda_break_at(const char* function, unsigned nth, int error);
 /* The n-th call of the function ("*": of any) from now on returns `error`, once. */
 void simcuda_fail(const char* function, unsigned nth, int error);
-/* Meanwhile no call fails by plan, or counts. */
+/* While paused, calls neither fail by plan nor count. */
 void simcuda_pause_failures(int yes);
 int simcuda_failure_planned(void);
-/* Calls of the function (a base name: cuMemAlloc) so far; of all functions where it is null. */
+/* Calls of the function (a base name: cuMemAlloc) so far; of all functions if null. */
 uint64_t simcuda_calls(const char* function);
-/* Runs the destructors of user objects that nothing refers to; else they run some driver calls later. */
+/* Runs the destructors of user objects without references; otherwise they run some driver calls later. */
 void simcuda_finish_destructors(void);
 /* One count for each kind of device call, in the order of gpumem::device_call; at most `kinds` of them. */
 void simcuda_device_calls(uint64_t* counts, int kinds);

@@ -25,7 +25,7 @@ std::string path_of(std::string_view name) {
   return "/dev/shm/gpumem-simulated-" + std::to_string(::getuid()) + "-" + std::string{name};
 }
 
-/// When the process began, in the kernel's ticks since its own begin; 0: it has ended.
+/// The start time of the process, in the kernel's ticks; 0 if it has ended.
 std::uint64_t begin_of(std::uint64_t pid) {
   const std::string path = "/proc/" + std::to_string(pid) + "/stat";
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -55,7 +55,7 @@ struct shared_cards::region {
       return who != 0 && begin_of(who) == began.load();
     }
   };
-  shared_count layout;  ///< 0: new, and all else is 0, too
+  shared_count layout;  ///< 0: new, and all other fields are 0 too
   shared_count cards;
   shared_count bytes;
   process processes[most_processes];
@@ -99,7 +99,7 @@ std::string shared_cards::join(std::string_view name, int cards, std::uint64_t b
     if (file_ < 0) return failed("open");
     lock();
     if (::fstat(file_, &found) == 0 && found.st_nlink != 0) break;
-    ::close(file_);  // somebody removed it in between
+    ::close(file_);  // another process removed it in between
     file_ = -1;
   }
   if (::ftruncate(file_, sizeof(region)) != 0 || !map_file()) return failed("map");
@@ -143,7 +143,7 @@ void shared_cards::remove_unused(std::string_view name) {
   left.unlock();
 }
 
-/// A forked child has the object, and is another process.
+/// False in a forked child, which has a copy of the object.
 bool shared_cards::mine() const {
   return slot_ >= 0 && all_->processes[slot_].pid == static_cast<std::uint64_t>(::getpid());
 }

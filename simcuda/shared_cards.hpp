@@ -1,8 +1,8 @@
-/// Simulated cards that several processes share: how much memory each of them holds, in a file that all of them map.
+/// Simulated cards shared by several processes: how much memory each holds, in a file that all of them map.
 ///
-/// Only memory is shared: each process has streams, addresses and time of its own. A process that ended, however it
-/// did, holds nothing any more: it is told from a later one of the same id by when it began. All processes have to see
-/// the same ids (one PID namespace). One object is for one thread at a time; who reads needs no turn.
+/// Only memory is shared: each process has its own streams, addresses and time. A process that has ended, for whatever
+/// reason, holds nothing: its start time tells it from a later process of the same id. All processes must be in one PID
+/// namespace. One thread at a time per object; readers need no lock.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ class shared_cards {
   static constexpr int most_processes = 256;
   static constexpr int most_cards = 16;
 
-  /// A name that can be a file's: 1 to 64 letters, digits, `_`, `-`.
+  /// Whether the name is valid: 1 to 64 letters, digits, `_`, `-`.
   static bool valid_name(std::string_view name);
-  /// Removes the file where no living process has joined.
+  /// Removes the file if no living process has joined.
   static void remove_unused(std::string_view name);
 
   shared_cards() = default;
@@ -28,20 +28,20 @@ class shared_cards {
   shared_cards(const shared_cards&) = delete;
   shared_cards& operator=(const shared_cards&) = delete;
 
-  /// Makes the file where it is missing, or left by processes that all ended, and enters this process. Empty, or why it
-  /// cannot be: the cards of those who are in it are others, or the file cannot be had.
+  /// Creates the file, also in place of one whose processes have all ended, and enters this process. Returns an empty
+  /// text, or an error: the processes in it share different cards, or the file cannot be opened.
   std::string join(std::string_view name, int cards, std::uint64_t bytes_each);
-  /// Only to read. False: there is no such file.
+  /// Opens the file for reading only. False if it does not exist.
   bool watch(std::string_view name);
 
-  /// Nobody else takes memory until `unlock`.
+  /// Keeps all other processes from allocating until `unlock`.
   void lock();
   void unlock();
-  /// What this process holds of the card from now on.
+  /// Sets how much of the card this process holds.
   void publish(int card, std::uint64_t bytes);
   [[nodiscard]] std::uint64_t held_by_others(int card) const;
   [[nodiscard]] std::uint64_t card_bytes() const;
-  /// Living processes that hold memory of the card, by id, each with its bytes.
+  /// The living processes that hold memory of the card, by id, with their bytes.
   [[nodiscard]] std::vector<std::pair<int, std::uint64_t>> holders(int card) const;
 
  private:

@@ -5,7 +5,7 @@
 
 namespace gpumem {
 
-/// Where two threads wait for each other, awake: one that was asleep would come too late for what is tried.
+/// Two threads wait for each other by spinning: a sleeping one would arrive too late for the race under test.
 class meeting {
  public:
   void wait() {

@@ -1,4 +1,4 @@
-/// Prints the README's table of variables as options.def has it.
+/// Prints the README's table of variables from options.def.
 #include <cstdio>
 
 #include "gpumem/settings.hpp"

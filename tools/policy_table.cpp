@@ -1,4 +1,4 @@
-/// Prints the documents' table of policies, or with `parameters` that of their parameters, as the registry has them.
+/// Prints the documents' table of policies, or with `parameters` that of their parameters, from the registry.
 #include <cstdio>
 #include <string_view>
 

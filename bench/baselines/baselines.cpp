@@ -8,8 +8,8 @@
 
 namespace {
 
-/// CUB's allocator. With `every_size` its settings cache whatever comes: powers of two from 512 bytes up, no bound. It
-/// is called without a device, which spares it one cudaSetDevice a free: threads have the device as their current one.
+/// CUB's allocator. `every_size` configures it to cache every size: powers of two from 512 bytes, no upper bound. Calls
+/// pass no device, which saves one cudaSetDevice a free; each thread has set the device as its current one.
 class cub_baseline final : public gpumem_baseline {
  public:
   cub_baseline(int device, bool every_size)
@@ -24,7 +24,7 @@ class cub_baseline final : public gpumem_baseline {
     const auto found = allocator_->cached_bytes.find(device_);
     return found == allocator_->cached_bytes.end() ? 0 : found->second.free + found->second.live;
   }
-  // DeviceAllocate asks which device is current; DeviceFree does, too, and records the block's event.
+  // DeviceAllocate queries the current device; DeviceFree does too, and records the block's event.
   int runtime_calls_of_a_pair(cudaStream_t s) override {
     int device = 0;
     if (event_ == nullptr) cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
@@ -35,11 +35,11 @@ class cub_baseline final : public gpumem_baseline {
 
  private:
   int device_;
-  cudaEvent_t event_ = nullptr;  // of `runtime_calls_of_a_pair`; it lives as long as the process
+  cudaEvent_t event_ = nullptr;  // used by `runtime_calls_of_a_pair`; never destroyed
   std::unique_ptr<cub::CachingDeviceAllocator> allocator_;
 };
 
-/// cudaFree waits for the device, so a block may go to any stream.
+/// cudaFree synchronizes the device, so any stream may get the block next.
 class malloc_baseline final : public gpumem_baseline {
  public:
   cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t /*s*/) override {
@@ -61,7 +61,7 @@ class malloc_baseline final : public gpumem_baseline {
   std::uint64_t reserved_ = 0;
 };
 
-/// The driver's own pool, which keeps what it has (as every user of it is told to set it).
+/// The driver's default pool. Its release threshold is set to keep all memory, as its users are advised to do.
 class async_baseline final : public gpumem_baseline {
  public:
   static std::unique_ptr<async_baseline> open(int device) {

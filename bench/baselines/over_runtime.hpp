@@ -1,5 +1,5 @@
-/// A plug-in with baselines over the CUDA runtime: all of it but the allocators. One source file includes this, defines
-/// `open_baseline`, and has a plug-in.
+/// Everything of a plug-in with baselines over the CUDA runtime except the allocators. Include it in one source file,
+/// which defines `open_baseline`.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -48,7 +48,7 @@ int create_stream(void** s) {
   return done;
 }
 
-// The last error is taken away with the answer, so that it does not come up in somebody else's call.
+// Clears the runtime's last error, so that no later call of the program reports it.
 int answered(cudaError_t done) {
   if (done != cudaSuccess) cudaGetLastError();
   return done;

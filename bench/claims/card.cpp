@@ -40,7 +40,7 @@ result<experiment_card> open_card(const claim_setup& setup, const sim_config& si
     auto opened = open_cuda_device({.ordinal = setup.replay.cuda->info.ordinal});
     if (!opened) return opened.why();
     out.on = *std::move(opened);
-    if (status made = out.on->synchronize(); !made) return made;  // the first call makes the context
+    if (status made = out.on->synchronize(); !made) return made;  // creates the context
   } else {
     auto made = std::make_unique<sim_device>(simulated);
     out.simulated = made.get();

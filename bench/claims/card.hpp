@@ -1,7 +1,7 @@
-/// What an experiment about one card runs on: the card that --device names, or a simulated one.
+/// The card of a one-card experiment: the one that --device names, or a simulated one.
 ///
-/// What is taken from it is what the device itself says is less free than when it was opened. On a GPU others may take
-/// and give back meanwhile; nobody does on a simulated card.
+/// Bytes taken are the decrease of the device's free memory since the card was opened. On a GPU other processes may
+/// change that figure; on a simulated card none do.
 #pragma once
 
 #include <memory>
@@ -14,24 +14,24 @@ namespace gpumem::bench {
 
 struct experiment_card {
   std::unique_ptr<device> on;
-  sim_device* simulated = nullptr;  ///< the same, where it is one
-  std::uint64_t free_bytes = 0;     ///< when it was opened, with the context made
+  sim_device* simulated = nullptr;  ///< the same device if simulated, else null
+  std::uint64_t free_bytes = 0;     ///< at opening, after the context was created
 
   [[nodiscard]] result<std::uint64_t> taken_bytes() const;
-  /// What the process has on it now beside what was taken since: its context. NVML's word; without it all that is used.
+  /// What the process uses on the card now, its context included: from NVML, or without NVML all memory in use there.
   [[nodiscard]] result<std::uint64_t> context_bytes() const;
 };
-/// `simulated` is of the card that is made where the setup names none.
+/// `simulated` configures the simulated card, used if the setup names no GPU.
 result<experiment_card> open_card(const claim_setup& setup, const sim_config& simulated);
 
-/// A process as an experiment sees it: a card, and an allocator over it, which goes first.
+/// A process as an experiment models it: a card and an allocator over it. The allocator is destroyed first.
 struct process {
   experiment_card card;
   std::unique_ptr<allocator> memory;
 };
 result<process> start_process(const claim_setup& setup, const sim_config& simulated, std::string_view row_text);
 
-/// `wanted`, or on a small card an eighth of what is free.
+/// `wanted`, or an eighth of the free memory on a small card.
 std::uint64_t sized_for(const experiment_card& card, std::uint64_t wanted);
 
 }  // namespace gpumem::bench

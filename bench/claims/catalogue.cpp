@@ -1,4 +1,4 @@
-/// All claims: run, and told as a table, as JSON and for the page.
+/// The list of all claims, and their results as a table, as JSON and for the page.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,9 +59,9 @@ std::string device_of(const claim& of, const options& with) {
   return fmt::format("cuda:{} ({})", with.setup.cuda->info.ordinal, with.setup.cuda->info.name);
 }
 
-/// Whether the experiments can be made on the card at all, found out before the first of them begins.
+/// Checks before the first experiment that the card is large enough.
 status try_card(const claim_setup& setup) {
-  constexpr std::uint64_t least_bytes = 8 * gib;  // a tenth of it holds a context and the usual headroom
+  constexpr std::uint64_t least_bytes = 8 * gib;  // a tenth of it holds a context and the default headroom
   const auto refused = [&](const std::string& why) {
     return status{errc::bad_setting, fmt::format("--device cuda:{}: {}", setup.replay.cuda->info.ordinal, why)};
   };
@@ -114,7 +114,7 @@ figures_json table_of(const figures_json& rows) {
   return {{"columns", columns}, {"rows", cells}};
 }
 
-/// Broken at spaces so that no line is longer than 100 characters.
+/// Breaks lines at spaces, at most 100 characters each.
 std::string wrapped(std::string_view text, std::string_view indent) {
   std::string out{indent};
   std::size_t column = 0;
@@ -167,11 +167,12 @@ result<claims_report> run_claims(const options& with) {
   if (with.setup.cuda) {
     if (status can = try_card(setup_on_card); !can) return can;
   }
-  // The experiments run into limits on purpose; what the allocator says of that is no news.
+  // The experiments run into limits on purpose, so the allocator's warnings are dropped.
   const quiet_log no_lines;
   std::vector<findings> found(claims->size());
   progress bar{claims->size(), with.quiet};
-  const unsigned jobs = with.setup.cuda ? 1 : with.jobs;  // one card, and each experiment has it to itself
+  const unsigned jobs =
+      with.setup.cuda ? 1 : with.jobs;  // experiments on a GPU run one after the other, alone on the card
   status ran = run_parallel(claims->size(), jobs, [&](std::size_t i) -> status {
     auto got = (*claims)[i].run(on_card((*claims)[i], with) ? setup_on_card : setup);
     if (!got) return {got.code(), fmt::format("{}: {}", (*claims)[i].id, got.why().message())};

@@ -41,7 +41,7 @@ result<std::optional<std::uint64_t>> smallest_capacity(const trace& t, const pol
   for (std::uint64_t percent = 251; percent-- > 100;) {
     const std::uint64_t capacity = round_down(peak * percent / 100, block_granularity);
     auto under_test = open_rig(fit_device(setup, capacity), of_fit->with);
-    if (!under_test) break;  // the policy cannot even start in so little
+    if (!under_test) break;  // the policy cannot start in this capacity
     const auto outcome = replay_timed(plan, *under_test->over, *under_test->on);
     if (!outcome) return outcome.why();
     if (outcome->oom) break;

@@ -1,7 +1,7 @@
-/// A claim and what is found of it. The files of this folder hold a few claims each, catalogue.cpp lists them all.
+/// A claim and its findings. The files of this folder define a few claims each; catalogue.cpp lists them all.
 ///
-/// An experiment fills in raw figures, and its verdict follows from these alone: tests/unit/bench/claims_test.cpp
-/// derives every verdict a second time, from the JSON.
+/// An experiment fills in raw figures, and its verdict depends on these alone: tests/unit/bench/claims_test.cpp derives
+/// every verdict again, from the JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -22,13 +22,13 @@ std::string_view to_string(verdict v) noexcept;
 struct findings {
   figures_json figures =
       figures_json::array();  ///< rows, each an object with the same keys; bytes unless named otherwise
-  std::string measured;       ///< one or two sentences with the figures that decide
+  std::string measured;       ///< one or two sentences with the decisive figures
   verdict outcome = verdict::depends;
 };
 
 /// The bundled traces, loaded once for all claims.
 struct claim_setup {
-  replay_setup replay;  ///< with `cuda` only for an experiment that runs on the card
+  replay_setup replay;  ///< `cuda` is set only for an experiment that runs on the card
   std::vector<trace> bundled;
 };
 
@@ -36,30 +36,30 @@ struct claim {
   std::string_view id;
   std::string_view statement;
   std::string_view source;
-  std::string_view experiment;  ///< set-up, so that it can be judged
+  std::string_view experiment;  ///< the set-up, in enough detail to judge it
   std::string_view expected;
   result<findings> (*run)(const claim_setup& setup);
-  std::string_view on_card{};  ///< what is different on the card that --device names; empty: it is simulated always
+  std::string_view on_card{};  ///< how the set-up differs on the card that --device names; empty: always simulated
 };
 
-/// In the order in which they are told.
+/// In the order of the table.
 std::vector<claim> grab_all_claims();
 std::vector<claim> growth_claims();
 std::vector<claim> limit_claims();
 std::vector<claim> device_claims();
 std::vector<claim> day_claims();
 
-// --- what several of them need -----------------------------------------------------------------------------------
+// --- shared by the experiments -----------------------------------------------------------------------------------
 
-/// A row without GPUMEM_* from outside.
+/// A row that ignores GPUMEM_* of the environment.
 result<policy_row> plain_row(std::string_view text);
-/// The bundled traces and seeded workloads of 40,000 operations that stand beside them.
+/// The bundled traces, and seeded workloads of 40,000 operations.
 result<std::vector<trace>> all_workloads(const claim_setup& setup);
-/// The smallest capacity, in steps of 1 % from 2.5 times the peak of live down, above which every one is enough; none
-/// where the largest is not.
+/// The smallest capacity above which all tried ones suffice, searched down from 2.5 times peak live in steps of 1 %.
+/// Empty if the largest does not suffice.
 result<std::optional<std::uint64_t>> smallest_capacity(const trace& t, const policy_row& row,
                                                        const replay_setup& setup);
-/// `holds` where all of `count` agree, `does_not_hold` where none does.
+/// `holds` if all of `count` agree, `does_not_hold` if none does, else `depends`.
 verdict verdict_of(std::size_t agreeing, std::size_t count) noexcept;
 
 }  // namespace gpumem::bench

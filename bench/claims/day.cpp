@@ -1,8 +1,8 @@
-/// Four users, one machine, a working day: who picks which card.
+/// A simulated working day: four users share one machine, and each job picks a card.
 ///
-/// No driver is asked. `auto` is GPUMEM_DEVICES=auto itself (place_on_cards) with its leases, told what NVML would tell
-/// of the simulated cards; by hand, a user looks, picks among the cards that show no memory in use, and only later has
-/// memory there.
+/// No driver is called. The rule `auto` runs GPUMEM_DEVICES=auto itself (place_on_cards) with its leases, on the
+/// figures that NVML would report of the simulated cards. The rule by hand picks among the cards that show no memory in
+/// use when the user looks; the job takes its memory later.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -23,8 +23,8 @@ constexpr std::size_t cards = 4;
 constexpr double day_s = 10 * 3600.0;
 constexpr double job_s = 45 * 60.0;    ///< mean length of a job
 constexpr double pause_s = 20 * 60.0;  ///< mean time between the end of a user's job and the next look
-constexpr double to_start_s = 90;  ///< mean time from the look until the program takes memory: typing, imports, data
-constexpr std::uint64_t job_bytes = 20 * gib;  ///< of a card of 80 GiB
+constexpr double to_start_s = 90;  ///< mean time from the choice until the program takes memory: typing, imports, data
+constexpr std::uint64_t job_bytes = 20 * gib;  ///< on a card of 80 GiB
 constexpr std::size_t days = 200;
 
 enum class rule : std::uint8_t { first_card, first_idle, any_idle, automatic };
@@ -35,16 +35,16 @@ constexpr std::array<std::pair<rule, std::string_view>, 4> rules{
      {rule::automatic, "GPUMEM_DEVICES=auto"}}};
 
 struct job {
-  double seen_s = 0;   ///< when it was decided upon
-  double start_s = 0;  ///< when it shows as memory in use
+  double seen_s = 0;   ///< time of the choice
+  double start_s = 0;  ///< time from which its memory shows as in use
   double end_s = 0;
   std::size_t card = 0;
-  std::vector<card_lease> leases{};  ///< of auto, until the job ends
+  std::vector<card_lease> leases{};  ///< held by `auto` until the job ends
 };
 
 struct tally {
   std::size_t jobs = 0;
-  std::size_t collisions = 0;  ///< started on a card in use while another was idle
+  std::size_t collisions = 0;  ///< jobs started on a card in use while another was idle
 };
 
 double exponential(random_numbers& random, double mean) { return -mean * std::log(1 - random.share()); }
@@ -64,11 +64,11 @@ std::size_t pick_by_hand(rule by, const std::vector<job>& all, double now, rando
   return idle[random.below(idle.size())];
 }
 
-/// What GPUMEM_DEVICES=auto takes, among cards that show what has memory on them by now.
+/// The choice of GPUMEM_DEVICES=auto, given the memory that shows as in use at this moment.
 status place_by_auto(const std::vector<job>& all, double now, job& into) {
   std::vector<card_state> visible(cards);
   for (std::size_t i = 0; i < cards; ++i) {
-    // Nobody else's names: leases are the machine's.
+    // Lease names are shared by the machine, so these must not clash with real ones.
     visible[i].uuid = fmt::format("GPU-simulated-day-{}-{}", ::getpid(), i);
     visible[i].free_bytes = 80 * gib;
     visible[i].known = true;
@@ -88,8 +88,8 @@ status place_by_auto(const std::vector<job>& all, double now, job& into) {
   return {};
 }
 
-/// The users' looks come in order of time, each from the same random numbers under every rule.
-status play_day(rule by, std::uint64_t seed, tally& into) {
+/// Simulates one day. Choices are made in order of time, and each rule gets the same random numbers.
+status simulate_day(rule by, std::uint64_t seed, tally& into) {
   struct look {
     double at_s;
     double to_start;
@@ -136,7 +136,8 @@ result<findings> four_users(const claim_setup& setup) {
   std::array<tally, rules.size()> counted{};
   for (std::size_t i = 0; i < rules.size(); ++i) {
     for (std::uint64_t day = 0; day < days; ++day) {
-      if (status played = play_day(rules[i].first, setup.replay.seed * 1000 + day, counted[i]); !played) return played;
+      if (status simulated = simulate_day(rules[i].first, setup.replay.seed * 1000 + day, counted[i]); !simulated)
+        return simulated;
     }
     out.figures.push_back(
         {{"rule", rules[i].second}, {"days", days}, {"jobs", counted[i].jobs}, {"collisions", counted[i].collisions}});

@@ -1,4 +1,4 @@
-/// Claims about devices: one that poses as two, which are visible, and one replica on each.
+/// Claims about devices: one card as two logical devices, device visibility, and one replica on each device.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -85,7 +85,7 @@ result<findings> visible_devices(const claim_setup& /*setup*/) {
     std::optional<std::string> variable;  ///< CUDA_VISIBLE_DEVICES
     std::vector<std::size_t> seen;
   };
-  // An entry that names no card ends the list; one that comes twice leaves nothing.
+  // An entry that names no card ends the list; a duplicate empties it.
   const std::array<selection, 8> selections{{{std::nullopt, {0, 1, 2, 3}},
                                              {"1", {1}},
                                              {"2,0", {2, 0}},
@@ -133,7 +133,8 @@ result<findings> visible_devices(const claim_setup& /*setup*/) {
   return out;
 }
 
-/// A step whose batch is split over `towers` devices: weights and gradients on each, activations a share on each.
+/// A training step whose batch is split over `towers` devices: each has all weights and gradients, and its share of the
+/// activations.
 result<findings> towers_split_the_batch(const claim_setup& setup) {
   constexpr std::uint64_t weights = 512 * mib;
   constexpr std::uint64_t activations = 6 * gib;
@@ -187,7 +188,7 @@ result<findings> towers_split_the_batch(const claim_setup& setup) {
       "are there once a device.",
       format_bytes(live(0)), format_bytes(live(1)), format_bytes(live(2)), format_bytes(reserved(0)),
       format_bytes(reserved(1)), format_bytes(reserved(2)));
-  // As often as the number of devices doubles: less on each, but more than half.
+  // Agrees if each doubling of the devices lowers the memory on one device, but by less than half.
   std::size_t agree = 0;
   for (const std::size_t i : {0U, 1U}) agree += live(i + 1) < live(i) && live(i + 1) > live(i) / 2 ? 1U : 0U;
   out.outcome = verdict_of(agree, 2);

@@ -3,9 +3,9 @@
     python3 framework_claims.py tensorflow|jax GPUMEM JOBS [ID...]
 
 GPUMEM is the program `gpumem`. Runs framework_program.py under `gpumem simulate`, alone and several on one card, and
-prints one JSON object: the framework's version, and for each claim the experiment, rows of figures and a sentence. A
-row of the framework by itself says in `agrees` whether it bears the claim out; rows under gpumem have null there. The
-context (450 MiB) and cuBLAS (32 MiB a handle) are assumed; all else is the framework's own doing.
+prints one JSON object: the framework's version, and for each claim the experiment, rows of figures and a sentence. In
+a row of the framework by itself, `agrees` says whether it supports the claim; in rows under gpumem it is null. The
+context (450 MiB) and cuBLAS (32 MiB a handle) are assumed; everything else is the framework's own behaviour.
 """
 import importlib.util
 import itertools
@@ -23,11 +23,11 @@ SET_UP = "Simulated cards of 24 GiB; a context takes 450 MiB and a handle of cuB
 
 
 class Program:
-    """How a framework is started: its mode, what it does, and what stands around it."""
+    """A run of a framework: its mode, its actions, and the command around it."""
 
     def __init__(self, words, mode="default", run=None, cards=1, visible=None, before=None):
         self.words, self.mode, self.run, self.cards, self.visible = words, mode, run, cards, visible
-        self.before = before  # a program that has to be ready first
+        self.before = before  # a program that must be ready first
 
     def under(self):
         return f"gpumem run {' '.join(self.run)}" if self.run else "by itself"
@@ -41,7 +41,7 @@ class Bench:
         self.version = ""
 
     def together(self, *programs):
-        """Runs them on the same cards at the same time, each behind the one before it. What each of them told."""
+        """Runs the programs together on the same cards; each begins once the one before is ready. Returns their reports."""
         world = f"claims-{os.getpid()}-{next(self.numbers)}"
         names = [os.path.join(self.folder, f"{world}-{i}") for i in range(len(programs))]
         with ThreadPoolExecutor(len(programs)) as pool:
@@ -49,7 +49,7 @@ class Bench:
 
     def one(self, world, programs, names, i):
         program = programs[i]
-        words = list(program.words) + [f"make={names[i]}"]  # ready: and all stay until the last one is
+        words = list(program.words) + [f"make={names[i]}"]  # signals readiness; all programs stay until the last one is ready
         if i > 0:
             words.insert(0, f"await={names[i - 1]}")
         if len(programs) > 1:
@@ -73,7 +73,7 @@ class Bench:
         if told is None:
             errors = [line for line in said.splitlines() if line.strip()] or [""]
             told = {"notes": {}, "error": f"ended with status {status}: {errors[-1][:200]}"}
-        open(names[i], "w").close()  # whoever waits for it need not, where it died
+        open(names[i], "w").close()  # a program that waits for it goes on if it died
         self.version = told.get("version", self.version)
         return told
 
@@ -81,7 +81,7 @@ class Bench:
         return self.together(Program(words, **how))[0]
 
     def check(self):
-        """What would make every figure meaningless ends the run with a message for people."""
+        """Exits with a message if a requirement of all experiments is missing."""
         if importlib.util.find_spec(self.framework) is None:
             sys.exit(f"{sys.executable} has no module {self.framework}; scripts/other_frameworks {self.framework} "
                      f"installs it into build/frameworks, then: PYTHONPATH=build/frameworks/{self.framework} "
@@ -94,7 +94,7 @@ class Bench:
 
 
 def used(told, label, card=0):
-    """What the process has on the card: what NVML says of it, whatever gpumem shows it of the card."""
+    """The memory of the process on the card by NVML, independent of what gpumem shows the process."""
     return told["notes"].get(label, {}).get("own", [0] * 16)[card]
 
 

@@ -1,11 +1,11 @@
-"""A program of TensorFlow or JAX that takes memory as it is told, and says what it held.
+"""A program of TensorFlow or JAX that takes memory as its arguments say, and reports its use.
 
     python3 framework_program.py tensorflow|jax MODE WORD...
 
 MODE is `default`, `growth`, `fraction=0.3`, `limit=2048` or `limit=1024,1024` (MiB; TensorFlow's logical devices).
 Words, in order: `hold=MIB` or `hold=MIB@DEVICE` keeps an array, `fill=MIB` keeps arrays of that size until one is
-refused, `drop` lets all of them go, `matmul` multiplies, `train` trains a small network, `note=LABEL` writes down what
-the cards say, `make=FILE` and `await=FILE` keep time with another program. The last line of output is JSON.
+refused, `drop` frees all of them, `matmul` multiplies, `train` trains a small network, `note=LABEL` records the cards'
+figures, `make=FILE` and `await=FILE` synchronise with another program. The last line of output is JSON.
 """
 import ctypes
 import gc
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class Cards:
-    """What NVML says of each card: bytes in use by everybody, and by this process where processes are told."""
+    """NVML's figures of each card: bytes in use by all processes, and by this one if processes are reported."""
 
     class Memory(ctypes.Structure):
         _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
@@ -63,7 +63,7 @@ class TensorFlow:
                 tf.config.experimental.set_memory_growth(card, True)
         if mode == "fraction":
             options = tf.compat.v1.GPUOptions(per_process_gpu_memory_fraction=float(value))
-            # A session's, as the documents have it; the card's allocator is made with it, once for the process.
+            # Set by a session, as documented; the card's allocator is created with it, once for the process.
             with tf.Graph().as_default():
                 self.session = tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(gpu_options=options))
         if mode == "limit":
@@ -101,7 +101,7 @@ class Jax:
             os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = value
         if mode == "limit":
             raise ValueError("JAX has no limit in bytes")
-        # JAX looks for the device files of a driver before it asks the driver.
+        # JAX checks for the driver's device files before it calls the driver.
         from jax._src import hardware_utils
 
         hardware_utils.has_visible_nvidia_gpu = lambda: True
@@ -177,14 +177,14 @@ def first_line(error):
 
 
 def main(framework, mode, *words):
-    # Autotuning runs kernels and looks at what they computed; command buffers are graphs built node by node.
+    # Autotuning runs kernels and reads their results; command buffers are graphs built node by node.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer=")
     kind, _, value = mode.partition("=")
     told = {"notes": {}}
     try:
         importlib.import_module(framework)
-        while words and words[0].startswith("await="):  # before it looks at the card at all
+        while words and words[0].startswith("await="):  # before it uses the card
             await_file(words[0][6:])
             words = words[1:]
         program = {"tensorflow": TensorFlow, "jax": Jax}[framework](kind, value)
@@ -197,11 +197,11 @@ def main(framework, mode, *words):
         told["done"] = True
     except Exception as error:
         told["error"] = first_line(error)
-    for word in words:  # who waits for this program need not wait for ever
+    for word in words:  # releases programs that wait for this one
         if word.startswith("make="):
             open(word[5:], "w").close()
     print(json.dumps(told), flush=True)
-    os._exit(0)  # frameworks that failed can hang in their destructors
+    os._exit(0)  # a framework may hang in its destructors after a failure
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-/// Claims about taking everything at once.
+/// Claims about taking all memory at once.
 #include <fmt/format.h>
 
 #include <array>
@@ -10,10 +10,10 @@
 namespace gpumem::bench {
 namespace {
 
-/// Nearly all: nine tenths of what was free.
+/// Nearly all: nine tenths of the free memory.
 constexpr double nearly = 0.9;
 
-/// The cards of the experiment, each with what is free on it before anything is taken.
+/// The cards of the experiment, each with its free memory at the start.
 result<std::vector<experiment_card>> every_card(const claim_setup& setup) {
   constexpr std::array<std::pair<std::uint64_t, std::uint64_t>, 4> simulated{
       {{80 * gib, 0}, {40 * gib, 0}, {24 * gib, 6 * gib}, {8 * gib, 0}}};
@@ -105,7 +105,7 @@ result<findings> fragments_less(const claim_setup& setup) {
   return out;
 }
 
-/// Two programs on one card, one behind the other, each with 4 GiB to allocate.
+/// Starts two programs on one card, one after the other; each allocates 4 GiB.
 result<findings> second_program_fails(const claim_setup& setup) {
   constexpr std::uint64_t wanted = 4 * gib;
   findings out;
@@ -123,7 +123,7 @@ result<findings> second_program_fails(const claim_setup& setup) {
         config.foreign_bytes = i == 0 ? 0 : holds[0];
         config.referee = false;
         auto one = start_process(setup, config, text);
-        if (!one) continue;  // it cannot even open: it has nothing
+        if (!one) continue;  // it cannot open its allocator, so it has no memory
         while (got[i] < wanted && one->memory->try_allocate({.bytes = 256 * mib}).ok()) got[i] += 256 * mib;
         const auto taken = one->card.taken_bytes();
         if (!taken) return taken.why();

@@ -1,4 +1,4 @@
-/// Claims about growing on demand, and about giving back.
+/// Claims about growth on demand, and about returning memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -107,7 +107,7 @@ result<cost_of_way> cost(const trace& t, const way& how, const replay_setup& set
   return out;
 }
 
-/// Worse: the peak of reserved is more than 1 % higher.
+/// Whether `peak` is more than 1 % above `than`.
 bool worse(std::uint64_t peak, std::uint64_t than) { return peak > than + than / 100; }
 
 result<findings> releasing(const claim_setup& setup) {

@@ -1,8 +1,7 @@
 /// Claims about shares and limits.
 ///
-/// A process is a simulated card of its own on which what the other processes hold counts as foreign memory. What the
-/// CUDA context and libraries take outside of an allocator is assumed, and stands in every set-up: nothing here is a
-/// driver.
+/// Each process is a simulated card of its own, on which the memory of the other processes counts as foreign. The
+/// memory of CUDA contexts and libraries is assumed, since no driver runs; each set-up states it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,9 +19,9 @@ constexpr std::uint64_t card_bytes = 80 * gib;
 constexpr std::uint64_t context_bytes = 512 * mib;  ///< assumed, of each process
 constexpr std::uint64_t libraries_bytes =
     1 * gib;  ///< assumed: handles and workspaces that libraries allocate themselves
-constexpr std::uint64_t headroom_bytes = 256 * mib;  ///< what GPUMEM_HEADROOM is by default
+constexpr std::uint64_t headroom_bytes = 256 * mib;  ///< default of GPUMEM_HEADROOM
 
-/// The card that is made where the setup names none; others have `foreign_bytes` of it.
+/// The simulated card, used if the setup names no GPU; other processes hold `foreign_bytes` of it.
 sim_config card_with(std::uint64_t foreign_bytes) {
   sim_config config;
   config.capacity_bytes = card_bytes;
@@ -81,7 +80,7 @@ result<findings> one_nth_each(const claim_setup& setup) {
       std::size_t whole = 0;
       std::size_t started = 0;
       for (std::size_t i = 0; i < count; ++i) {
-        held += context_bytes;  // before the process can ask how much is free
+        held += context_bytes;  // a process creates its context before it can query free memory
         auto each = start_process(setup, card_with(held), row);
         std::uint64_t got = 0;
         if (each && each->memory->try_allocate({.bytes = mib}).ok()) {
@@ -123,10 +122,10 @@ result<findings> one_nth_each(const claim_setup& setup) {
   return out;
 }
 
-/// What libraries take from the driver beside the allocator: entered in the account first, where there is one, as every
-/// such call of a preloaded program is. 0 where that refuses it, or the card does.
-result<std::uint64_t> take_beside(process& of, preload::ledger& account, std::uint64_t bytes,
-                                  std::vector<address>& segments) {
+/// Allocates `bytes` from the driver, as libraries do, outside the allocator. Charges an active account first, as the
+/// preload library does for such calls. 0 if the account or the card refuses.
+result<std::uint64_t> allocate_outside(process& of, preload::ledger& account, std::uint64_t bytes,
+                                       std::vector<address>& segments) {
   if (account.active() && !account.charge(bytes)) return std::uint64_t{0};
   const result<address> got = of.card.on->alloc(bytes);
   if (!got && got.code() != errc::out_of_memory) return got.why();
@@ -135,8 +134,8 @@ result<std::uint64_t> take_beside(process& of, preload::ledger& account, std::ui
   return got ? bytes : 0;
 }
 
-/// One program with a share of the card: its pool, its context, and libraries that come before and after the pool is
-/// full.
+/// Runs one program with a share of the card: its context, its pool, and library allocations before and after the pool
+/// is full.
 status with_a_share(const claim_setup& setup, unsigned percent, std::string_view scope, figures_json& rows) {
   const std::string text = fmt::format("growth,limit={}%,limit_scope={},headroom={}", percent, scope, headroom_bytes);
   auto one = start_process(setup, card_with(context_bytes), text);
@@ -150,11 +149,11 @@ status with_a_share(const claim_setup& setup, unsigned percent, std::string_view
     if (status open = account.open(*one->memory, limit, headroom_bytes, *context, nullptr); !open) return open;
   }
   std::vector<address> segments;
-  const auto before = take_beside(*one, account, sized_for(one->card, libraries_bytes), segments);
+  const auto before = allocate_outside(*one, account, sized_for(one->card, libraries_bytes), segments);
   if (!before) return before.why();
   while (one->memory->try_allocate({.bytes = 16 * mib}).ok()) {
   }
-  const auto later = take_beside(*one, account, 256 * mib, segments);
+  const auto later = allocate_outside(*one, account, 256 * mib, segments);
   const auto taken = one->card.taken_bytes();
   const auto stats = one->memory->stats(0);
   for (const address each : segments) static_cast<void>(one->card.on->free(each));
@@ -189,8 +188,8 @@ result<findings> fraction_is_exceeded(const claim_setup& setup) {
   out.measured = fmt::format(
       "TensorFlow's way, which GPUMEM_LIMIT_SCOPE=pool is, the process exceeded its share in {} of {} cases, with {} "
       "of "
-      "a limit of {} in the last. Under GPUMEM_LIMIT_SCOPE=process it stayed within in {} of {}: what libraries take "
-      "beside the pool is refused where it would not fit.",
+      "a limit of {} in the last. Under GPUMEM_LIMIT_SCOPE=process it stayed within in {} of {}: library allocations "
+      "outside the pool are refused if they do not fit.",
       exceeded, shares.size(), format_bytes(last["process_bytes"].get<std::uint64_t>()),
       format_bytes(last["limit_bytes"].get<std::uint64_t>()), within, shares.size());
   out.outcome = verdict_of(exceeded, shares.size());
@@ -226,7 +225,7 @@ result<findings> byte_limit(const claim_setup& setup) {
         if (random.below(4) != 0) continue;
       } else {
         ++refused;
-        // Once all is taken, a request can also fail because what is free is in pieces.
+        // After everything is taken, a request can also fail by fragmentation.
         for_the_limit += why.cause == oom_cause::limit || why.cause == oom_cause::fragmentation ? 1U : 0U;
       }
       if (blocks.empty()) continue;
@@ -234,7 +233,8 @@ result<findings> byte_limit(const claim_setup& setup) {
       one->memory->deallocate(blocks.back());
       blocks.pop_back();
     }
-    if (one->card.simulated != nullptr) most = one->card.simulated->peak_used_bytes();  // within a request, too
+    if (one->card.simulated != nullptr)
+      most = one->card.simulated->peak_used_bytes();  // includes peaks within a request
     kept += most <= limit && refused > 0 && refused == for_the_limit ? 1U : 0U;
     out.figures.push_back({{"policy", policy},
                            {"limit_bytes", limit},

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::minutes longest{90};
 
-/// The first of the two that exists: as installed, or as built.
+/// The installed file if it exists, else the one of the build.
 std::string first_of(const fs::path& installed, const fs::path& built) {
   std::error_code none;
   return fs::exists(installed, none) ? installed.string() : fs::exists(built, none) ? built.string() : "";
@@ -30,7 +30,7 @@ fs::path own_folder() {
   return fs::read_symlink("/proc/self/exe", none).parent_path();
 }
 
-/// Rows without a word of their own (null) are not the framework's own doing.
+/// Rows whose `agrees` is null do not count: they do not show the framework's own behaviour.
 verdict verdict_of_rows(const figures_json& rows) {
   std::size_t agreeing = 0;
   std::size_t count = 0;
@@ -63,23 +63,23 @@ result<std::vector<framework_findings>> measure_with(const std::string& framewor
   const auto ran = sweep::run_child("/usr/bin/env", words, "", longest);
   if (!ran) return ran.why();
   if (ran->timed_out) return refused(fmt::format("not done within {} minutes", longest.count()));
-  const figures_json told = figures_json::parse(ran->out, nullptr, false);
-  if (ran->exit_status != 0 || !told.is_object()) {
+  const figures_json answer = figures_json::parse(ran->out, nullptr, false);
+  if (ran->exit_status != 0 || !answer.is_object()) {
     const std::string why = ran->err.substr(0, ran->err.find_last_not_of('\n') + 1);
     return refused(why.empty() ? fmt::format("{} ended with status {}", with.python, ran->exit_status)
                                : printable(why.substr(why.rfind('\n') + 1), 2000));
   }
   std::vector<framework_findings> out;
-  for (const figures_json& each : told.at("claims")) {
+  for (const figures_json& each : answer.at("claims")) {
     const std::string id = each.at("id");
-    out.push_back(
-        {.id = id,
-         .name = fmt::format("{} {}", framework == "jax" ? "JAX" : "TensorFlow", told.at("version").get<std::string>()),
-         .experiment = each.at("experiment"),
-         .command = command_of(id, framework, with),
-         .found = {.figures = each.at("figures"),
-                   .measured = each.at("measured"),
-                   .outcome = verdict_of_rows(each.at("figures"))}});
+    out.push_back({.id = id,
+                   .name = fmt::format("{} {}", framework == "jax" ? "JAX" : "TensorFlow",
+                                       answer.at("version").get<std::string>()),
+                   .experiment = each.at("experiment"),
+                   .command = command_of(id, framework, with),
+                   .found = {.figures = each.at("figures"),
+                             .measured = each.at("measured"),
+                             .outcome = verdict_of_rows(each.at("figures"))}});
   }
   return out;
 }

@@ -1,7 +1,6 @@
 /// The claims measured on a framework itself, TensorFlow or JAX, on simulated cards (`gpumem simulate`).
 ///
-/// framework_claims.py beside this file runs the framework and gives rows of figures; the verdict is made here, of what
-/// the rows say in `agrees`.
+/// framework_claims.py runs the framework and returns rows of figures. The verdict follows from their field `agrees`.
 #pragma once
 
 #include "claim.hpp"
@@ -17,8 +16,8 @@ struct framework_findings {
   findings found;
 };
 
-/// `framework` is one of `with.frameworks`; those claims of `with.only` that it can be asked for. `unsupported` with
-/// what to do where Python, the framework, `gpumem` or the libraries of CUDA 12 are missing. Minutes long.
+/// Runs the claims of `with.only` that apply to `framework`, one of `with.frameworks`. Takes minutes. `unsupported`,
+/// with what to install, if Python, the framework, `gpumem` or the libraries of CUDA 12 are missing.
 result<std::vector<framework_findings>> measure_with(const std::string& framework, const options& with);
 
 figures_json json_of(const framework_findings& of);

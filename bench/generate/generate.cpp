@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::uint64_t most_traces = 10'000'000;
 
-/// Requests with growing caches, as bench/workloads/serving.cpp has them.
+/// Requests with growing caches, as in bench/workloads/serving.cpp.
 trace serve(std::uint64_t ops, random_numbers& random) {
   workload_shape shape;
   shape.ops = ops;
@@ -55,7 +55,7 @@ result<std::vector<trace>> load_recordings(const std::vector<std::string>& from)
   return out;
 }
 
-/// The part before the first `-` is the kind; the number comes behind it, so that names sort by kind.
+/// The part before the first `-` is the kind. The number follows it, so that names sort by kind.
 std::string numbered(const std::string& name, std::uint64_t number) {
   const std::size_t dash = name.find('-');
   return fmt::format("{}-{:05}{}", name.substr(0, dash), number, dash == std::string::npos ? "" : name.substr(dash));
@@ -116,16 +116,16 @@ void add_generate_options(CLI::App& app, generate_options& with) {
   app.add_flag("--quiet", with.quiet, "no progress bar");
 }
 
-int generate_main(std::vector<std::string> words) {
+int generate_main(std::vector<std::string> arguments) {
   generate_options with;
   with.jobs = std::max(1U, std::thread::hardware_concurrency());
   CLI::App app{"Traces from a seed: steps of networks of many shapes, variations of recorded programs, serving.",
                "gpumem_bench generate"};
   add_generate_options(app, with);
-  std::reverse(words.begin(), words.end());
+  std::reverse(arguments.begin(), arguments.end());
   status made;
   try {
-    app.parse(words);
+    app.parse(arguments);
     if (!with.ending.starts_with('.')) with.ending.insert(0, ".");
     made = generate(with);
   } catch (const CLI::CallForHelp&) {

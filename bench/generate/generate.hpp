@@ -1,5 +1,5 @@
-/// Traces by the thousand, from a seed: steps of networks that differ in model, batch, length, optimiser and
-/// parallelism, and variations of recorded ones. The same seed gives the same files on every machine.
+/// Generates any number of traces from a seed: steps of networks that differ in model, batch, length, optimiser and
+/// parallelism, and variations of recorded traces. The same seed gives the same files on every machine.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +20,24 @@ struct generate_options {
   std::string folder;
   std::uint64_t count = 1000;
   std::uint64_t seed = 1;
-  std::uint64_t ops = 4000;             ///< of each trace, about
+  std::uint64_t ops = 4000;             ///< of each trace, approximately
   std::vector<std::string> recordings;  ///< files and folders; empty: the bundled traces
   std::string ending = ".gmtrace";      ///< or `.csv.gz`
   unsigned jobs = 1;
   bool quiet = false;
 };
 
-/// The trace of a number, with its name: `transformer-00012-h1024x24-b8-s512-adam-tensor4`. Depends on the seed, the
-/// number, `ops` and the recordings alone.
+/// The trace of a number, with its name: `transformer-00012-h1024x24-b8-s512-adam-tensor4`. Depends only on the seed,
+/// the number, `ops` and the recordings.
 trace generate_trace(std::uint64_t seed, std::uint64_t number, std::uint64_t ops, const std::vector<trace>& recordings);
 
-/// All of them, each written whole or not at all; files that are there already with the same name are written again.
+/// Generates all traces, each written whole or not at all. Replaces existing files of the same names.
 status generate(const generate_options& with);
 
-/// What `generate` takes.
+/// Declares the options of `generate`.
 void add_generate_options(CLI::App& app, generate_options& into);
 
-/// `gpumem_bench generate`: exit status 0, or 2.
-int generate_main(std::vector<std::string> words);
+/// Runs `gpumem_bench generate`: exit status 0, or 2.
+int generate_main(std::vector<std::string> arguments);
 
 }  // namespace gpumem::bench

@@ -1,5 +1,5 @@
-/// Sizes are those of the usual implementations: a transformer's layer keeps some 16 tensors of tokens x width and its
-/// attention's scores, a convolution its input and output, an expert the tokens that it was given.
+/// Sizes follow common implementations: a transformer layer keeps some 16 tensors of tokens x width and its attention
+/// scores, a convolution its input and output, an expert its share of the tokens.
 #include "network.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t most_bytes = std::uint64_t{64} << 30;
 constexpr std::uint64_t least_bytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t bucket_bytes = std::uint64_t{25} << 20;  // of gradients that are reduced together
+constexpr std::uint64_t bucket_bytes = std::uint64_t{25} << 20;  // gradients that are reduced together
 constexpr std::uint16_t compute = 0;
 constexpr std::uint16_t communicate = 1;
 
@@ -22,7 +22,7 @@ value pick(random_numbers& random, const std::array<value, count>& of) {
   return of[random.below(count)];
 }
 
-/// Bytes of a layer: its weights, and what one batch leaves in it.
+/// Bytes of a layer: its weights, and the tensors of one batch.
 struct layer_bytes {
   std::vector<std::uint64_t> weights;
   std::vector<std::uint64_t> kept;  ///< from the forward to the backward pass
@@ -104,7 +104,7 @@ class network {
     return out;
   }
 
-  /// Every expert gets another share of the tokens at every step.
+  /// Each expert gets a different share of the tokens in every step.
   layer_bytes moe_layer(std::uint64_t length) {
     layer_bytes out = transformer_layer(length);
     constexpr std::uint64_t experts = 8;
@@ -120,7 +120,7 @@ class network {
     return out;
   }
 
-  /// Down to a quarter of the side and up again, twice as many channels at half the side.
+  /// Each further third of the layers halves the side and doubles the channels.
   layer_bytes conv_layer(unsigned index, std::uint64_t side) const {
     const unsigned third = std::max(shape_.layers / 3, 1U);
     const unsigned depth = index < third ? 0 : index < 2 * third ? 1 : 2;
@@ -134,7 +134,7 @@ class network {
     return out;
   }
 
-  /// Each token is a step of its own: many small tensors.
+  /// Each token is a step: many small tensors.
   layer_bytes recurrent_layer(std::uint64_t length) const {
     const std::uint64_t state = shape_.batch * shape_.width * shape_.element_bytes;
     layer_bytes out;
@@ -213,13 +213,13 @@ class network {
       if (gradients_[w] == none) {
         gradients_[w] = fresh;
       } else {
-        out_.free(fresh);  // added to what an earlier micro-batch left
+        out_.free(fresh);  // added to the gradients of an earlier micro-batch
       }
     }
     return sum;
   }
 
-  /// A buffer that another stream reads while the program goes on.
+  /// A buffer that another stream reads while the program continues.
   void reduce(std::uint64_t bytes) {
     const std::uint32_t buffer = out_.allocate(bytes, communicate);
     out_.free(buffer, communicate);
@@ -257,7 +257,7 @@ class network {
   random_numbers& random_;
   trace_builder out_;
   std::vector<std::uint64_t> weights_;
-  std::vector<unsigned> weights_of_;  ///< layer
+  std::vector<unsigned> weights_of_;  ///< by layer
   std::vector<std::uint32_t> gradients_;
 };
 

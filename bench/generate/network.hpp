@@ -1,4 +1,4 @@
-/// A network of some shape as a program that trains or serves it: what stays, what a step takes and gives back.
+/// A network of a given shape, as the allocations of a program that trains or serves it.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,22 @@ struct network_shape {
   model_kind model = model_kind::transformer;
   optimiser_kind optimiser = optimiser_kind::adam;
   parallel_kind parallel = parallel_kind::none;
-  unsigned ways = 1;  ///< of `tensor`, the shards; of `pipeline`, the micro-batches in flight
+  unsigned ways = 1;  ///< `tensor`: shards; `pipeline`: micro-batches in flight
   unsigned layers = 12;
   std::uint64_t width = 768;
   std::uint64_t batch = 8;
   std::uint64_t length = 512;       ///< tokens; of `conv`, pixels on a side
   std::uint64_t element_bytes = 4;  ///< of activations
-  bool ragged = false;              ///< every batch of another length
-  bool checkpoints = false;         ///< activations within a layer are computed again
+  bool ragged = false;              ///< every batch has a different length
+  bool checkpoints = false;         ///< recomputes the activations within a layer
   unsigned evaluate_every = 0;      ///< steps; 0: never
   [[nodiscard]] std::string text() const;
 };
 
-/// One that fits a card of 80 GiB.
+/// Draws a network that fits a card of 80 GiB.
 network_shape draw_network(random_numbers& random);
 
-/// Weights and optimiser states first, then whole steps until there are so many operations.
+/// Allocates weights and optimiser states, then adds whole steps until `ops` operations are reached.
 trace train(const network_shape& shape, std::uint64_t ops, random_numbers& random);
 
 }  // namespace gpumem::bench

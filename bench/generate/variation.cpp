@@ -18,7 +18,7 @@ constexpr std::uint32_t none = UINT32_MAX;
 struct factors {
   double batch = 1;
   double width = 1;
-  int states = 0;       ///< copies of the weights that an optimiser keeps, beside what was recorded
+  int states = 0;       ///< copies of the weights kept by an optimiser, in addition to the recorded ones
   unsigned shards = 1;  ///< of tensor parallelism
   bool data = false;
 };
@@ -34,12 +34,12 @@ factors draw_factors(random_numbers& random) {
           .data = random.below(2) == 0};
 }
 
-/// Which slots hold what at the beginning of a window, and which of its blocks are freed within.
+/// A window of operations: the blocks live at its beginning, and which of its own blocks it frees.
 struct window {
   std::size_t begin = 0;
   std::size_t end = 0;
-  std::vector<std::uint64_t> live;  ///< by slot: bytes; 0: none
-  std::vector<bool> freed;          ///< by operation of the window: an allocation that the window frees
+  std::vector<std::uint64_t> live;  ///< by slot: bytes; 0: free
+  std::vector<bool> freed;          ///< by operation: an allocation that the window frees
 };
 
 window cut(const trace& of, std::uint64_t ops, random_numbers& random) {

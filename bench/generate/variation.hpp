@@ -1,5 +1,4 @@
-/// A recorded program with another batch, width, optimiser and parallelism: a window of its operations with other
-/// sizes.
+/// Varies a recorded program's batch, width, optimiser and parallelism: a window of its operations with scaled sizes.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +8,9 @@
 
 namespace gpumem::bench {
 
-/// Blocks that outlive the window count as weights and optimiser states, the others as activations: they grow with the
-/// batch, the first with the square of the width. What is live where the window begins is allocated first. With `data`
-/// parallelism some of the largest frees come from a second stream.
+/// Blocks that outlive the window count as weights and optimiser states, which scale with the square of the width; the
+/// others as activations, which scale with the width and the batch. Blocks live at the window's beginning are allocated
+/// first. With `data` parallelism some of the largest frees come from a second stream.
 trace vary(const trace& recorded, std::uint64_t ops, random_numbers& random);
 
 }  // namespace gpumem::bench

@@ -22,13 +22,13 @@ std::string replaced(std::string_view text, char what, std::string_view with) {
 std::string in_script(std::string_view json) { return replaced(json, '<', "\\u003c"); }
 std::string in_text(std::string_view text) { return replaced(replaced(text, '&', "&amp;"), '<', "&lt;"); }
 
-/// The last line of a minified file may name a source map, which is not there.
+/// Removes the last line of a minified file if it names a source map, which is not embedded.
 std::string_view without_source_map(std::string_view text) {
   const std::size_t at = text.rfind("sourceMappingURL");
   return at == std::string_view::npos ? text : text.substr(0, text.rfind('\n', at));
 }
 
-/// One text of style, body, data and script, whichever report it is.
+/// Joins style, body, data and script of a report into one text.
 std::string page_of(std::string_view body, std::string_view data_json, std::string_view script) {
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"

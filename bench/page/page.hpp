@@ -8,7 +8,7 @@
 
 namespace gpumem::bench {
 
-/// Whether the chart library was there when this was built; otherwise one line says what to install.
+/// Whether the build found the chart library; the error says what to install.
 status page_available();
 
 /// `data_json` is what page.js reads: `title`, `subtitle`, `made_by`, and `rows` or `claims` or both. Requires

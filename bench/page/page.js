@@ -1,4 +1,4 @@
-// Draws what stands in #report-data. Charts are dygraphs' (global Dygraph); the map is one canvas.
+// Draws the report from #report-data. dygraphs (global Dygraph) draws the charts; the map is one canvas.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("report-data").textContent);
@@ -79,7 +79,7 @@
       highlightCircleSize: 3,
       axes: {x: {axisLabelFormatter: short_count, pixelsPerLabel: 60},
              y: {axisLabelWidth: 66, pixelsPerLabel: 32, axisLabelFormatter: (v) => `${+v.toFixed(2)} ${unit.name}`}},
-      ...(window.matchMedia("(pointer: coarse)").matches ? {interactionModel: {}} : {}),  // there a drag is to scroll
+      ...(window.matchMedia("(pointer: coarse)").matches ? {interactionModel: {}} : {}),  // dragging must scroll there
       highlightCallback: (event, x, points, at) => {
         reading.textContent = `Operation ${count_text(h.op[at])}: live ${bytes_text(h.live[at] * granule)}, reserved ` +
           `${bytes_text(h.reserved[at] * granule)}. ${rest}`;
@@ -100,7 +100,7 @@
     by_id("charts").textContent = "";
     const rows = rows_of(by_id("trace").value);
     const tops = rows.map(top_of);
-    const top = Math.max(...tops);  // one axis for all, so that they can be compared
+    const top = Math.max(...tops);  // one axis for all charts, to compare them
     for (const row of rows) draw_chart(row, top);
   }
 
@@ -183,7 +183,7 @@
     const slider = by_id("time");
     const former = scrubbed_op;
     slider.max = frames.length - 1;
-    // At the same moment as before; at first where most is live.
+    // Keeps the moment; starts at the peak of live.
     const live = frames.map((frame) => frame.live);
     let at = live.indexOf(Math.max(...live));
     if (former !== null) at = Math.max(0, frames.findLastIndex((frame) => frame.op <= former));
@@ -243,7 +243,7 @@
       const key = sorted.column.key || sorted.column.name;
       const known = (row) => row[key] !== null && row[key] !== undefined;
       rows.sort((a, b) => {
-        if (!known(a) || !known(b)) return known(b) - known(a);  // what is not known stands last
+        if (!known(a) || !known(b)) return known(b) - known(a);  // unknown values come last
         const order = typeof a[key] === "string" ? a[key].localeCompare(b[key]) : a[key] - b[key];
         return sorted.down ? -order : order;
       });
@@ -254,9 +254,9 @@
         const value = row[column.key || column.name];
         const text = value === null || value === undefined ? "-" : column.show ? column.show(value) : value;
         const cell = make("td", undefined, column.text ? "text" : "");
-        // A row's name may be broken behind a comma, and nowhere else.
+        // A row's name may break only after a comma.
         String(text).split(/(?<=[,+])/).forEach((part, i) => cell.append(...(i === 0 ? [part] : [make("wbr"), part])));
-        cell.dataset.label = column.name;  // stands beside the figure where a row is a card
+        cell.dataset.label = column.name;  // shown next to the figure if a row is a card
         line.append(cell);
       }
       return line;
@@ -308,7 +308,7 @@
     return link;
   });
   const verdict_of = (claim) => make("span", claim.verdict, `verdict ${verdict_kind[claim.verdict]}`);
-  /// What is said of an experiment, and its figures.
+  /// The texts of an experiment, and its figures.
   const add_findings = (card, claim) => {
     const list = make("dl");
     for (const name of ["measured", "expected", "experiment", "device", "source", "command"]) {
@@ -330,7 +330,7 @@
       card.append(details);
     }
   };
-  /// Verdicts side by side: the library's own, and those of frameworks that were measured themselves.
+  /// The library's own verdict, and those of measured frameworks.
   const claim_card = (claim) => {
     const card = make("article", undefined, "panel claim");
     card.id = `claim-${claim.id}`;

@@ -1,4 +1,4 @@
-/// In place of page.cpp where the chart library was not found.
+/// Replaces page.cpp in builds without the chart library.
 #include "page.hpp"
 
 namespace gpumem::bench {

@@ -1,4 +1,4 @@
-/// The files of this folder and the chart library's, as they were when the program was built.
+/// The files of this folder and the chart library, as they were at build time.
 #pragma once
 
 #include <string_view>

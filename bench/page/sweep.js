@@ -1,4 +1,4 @@
-// Draws a sweep's summary from #report-data. Charts are dygraphs' (global Dygraph).
+// Draws a sweep's summary from #report-data, with dygraphs (global Dygraph) for the charts.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("report-data").textContent);
@@ -44,7 +44,7 @@
            ...(fits ? [] : [share_text(p.cheapest, cases), ms_text(p.device_ms?.median), ms_text(p.device_ms?.p95),
              ms_text(p.device_ms?.most)]), String(p.oom), String(p.failed)]));
     by_id("ranking-note").textContent = `${cases} cases, in the order of the median utilization (peak live / ` +
-      `${fits ? "the smallest capacity that is enough" : "peak reserved"}). "Best": no other policy has more. "Clearly less": ` +
+      `${fits ? "the smallest sufficient capacity" : "peak reserved"}). "Best": no other policy has more. "Clearly less": ` +
       `by more than ${100 * data.summary.clearly_less} % of the best, or not at all.` +
       (fits ? "" : " A policy that takes everything at once is not ranked by utilization: its peak is the card's.");
     const kinds = data.summary.kinds;
@@ -58,8 +58,8 @@
   const draw_worst = () => {
     const chosen = policies.find((p) => p.policy === by_id("policy").value);
     by_id("worst-note").textContent = chosen.worst.length === 0
-      ? "On no case has it clearly less than the best policy."
-      : `On ${chosen.lost} of ${cases} cases it has clearly less than the best policy; the worst ${chosen.worst.length}:`;
+      ? "In no case is it clearly below the best policy."
+      : `In ${chosen.lost} of ${cases} cases it is clearly below the best policy; the worst ${chosen.worst.length}:`;
     fill("worst", ["trace", "on", "utilization", "best", "by"], chosen.worst.map((each) =>
       [each.trace, each.where, each.oom ? "out of memory" : used_text(each.utilization), used_text(each.best),
        each.best_policy]));

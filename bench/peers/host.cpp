@@ -1,5 +1,5 @@
-/// The side that measures: each pass in a process forked for it, so that every one finds the peer as its library's
-/// initialisation left it, and a pass that aborts takes nothing with it.
+/// The measuring side. Each pass runs in a child process, so that every pass finds the peer's library freshly
+/// initialised, and a pass that aborts affects no other.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -12,7 +12,7 @@
 #include <cstring>
 #include <iostream>
 
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 #include "measure_loop.hpp"
 #include "peer.hpp"
 #include "protocol.hpp"
@@ -37,9 +37,9 @@ bool send(int to, std::string_view text) {
   return true;
 }
 
-/// What `pass` returns, or `{"failed": ...}`.
+/// Runs `pass` in a child process. Returns its result, or `{"failed": ...}`.
 template <typename function>
-json apart(const function& pass) {
+json run_in_child(const function& pass) {
   std::array<int, 2> ends{};
   if (::pipe(ends.data()) != 0) return failed(fmt::format("no pipe: {}", std::strerror(errno)));
   const pid_t parent = ::getpid();
@@ -51,7 +51,7 @@ json apart(const function& pass) {
     ::close(ends[0]);
     const std::string text = pass().dump();
     const bool sent = send(ends[1], text);
-    ::_exit(sent ? 0 : 1);  // destructors of the peer's libraries have nothing to add
+    ::_exit(sent ? 0 : 1);  // skips the destructors of the peer's libraries
   }
   ::close(ends[1]);
   std::string text;
@@ -68,9 +68,9 @@ json apart(const function& pass) {
   return ended == 0 && answer.is_object() ? answer : failed(how_it_ended(ended));
 }
 
-/// A pass with one figure.
-json number_apart(const std::function<result<std::optional<double>>()>& pass) {
-  return apart([&]() -> json {
+/// A pass with one figure, in a child process.
+json number_in_child(const std::function<result<std::optional<double>>()>& pass) {
+  return run_in_child([&]() -> json {
     const auto got = pass();
     if (!got) return failed(got.why().message());
     return {{"value", *got ? json(**got) : json(nullptr)}};
@@ -84,7 +84,7 @@ struct question {
 };
 
 json checked(const question& q) {
-  return apart([&]() -> json {
+  return run_in_child([&]() -> json {
     const auto got = bench::measure_checked(q.recorded, q.row, q.setup);
     return got ? json_of(*got) : failed(got.why().message());
   });
@@ -93,7 +93,7 @@ json checked(const question& q) {
 json times(const question& q) {
   json failure;
   const auto once = [&](const std::function<result<std::optional<double>>()>& pass) -> result<std::optional<double>> {
-    const json got = number_apart(pass);
+    const json got = number_in_child(pass);
     if (got.contains("value")) return number_of(got["value"]);
     return status{errc::device_error, got.value("failed", "")};
   };
@@ -108,7 +108,7 @@ json times(const question& q) {
 json fit(const question& q) {
   const auto found = search_fit(
       peak_live_of(q.recorded, 1), [&](std::uint64_t capacity_bytes) -> result<std::optional<std::uint64_t>> {
-        const json got = apart([&]() -> json {
+        const json got = run_in_child([&]() -> json {
           const auto at = try_baseline_in(q.recorded, q.row, q.setup, capacity_bytes);
           if (!at) return failed(at.why().message());
           return {{"at", *at ? json(**at) : json(nullptr)}};
@@ -121,7 +121,7 @@ json fit(const question& q) {
   return found ? json_of(*found) : failed(found.why().message());
 }
 
-/// Everything on one stream, for an allocator that knows no others.
+/// Puts all operations on one stream, for an allocator that supports only one.
 void put_on_one_stream(trace& t) {
   t.streams = {0};
   for (trace_op& op : t.ops) op.stream = 0;
@@ -149,20 +149,20 @@ json answer_to(const json& request) {
   }
   const auto q = question_of(request);
   if (!q) return failed(q.why().message());
-  // Before the first fork, so that every pass starts with the libraries loaded and nothing called.
+  // Loads the libraries before the first fork; every pass starts with them loaded and unused.
   if (const status loaded = load_simulated_runtime(); !loaded) return failed(loaded.message());
   if (const status loaded = load_plug_in(q->row.plug_in); !loaded) return failed(loaded.message());
   const auto what = request.at("what").get<std::string>();
   if (what == "checked") return checked(*q);
   if (what == "times") return times(*q);
   if (what == "fit") return fit(*q);
-  return failed(fmt::format("'{}' is no question; expected checked, times or fit", what));
+  return failed(fmt::format("'{}' is not a request; expected checked, times or fit", what));
 }
 
 }  // namespace
 
-int peer_main(const std::vector<std::string>& words) {
-  // What a peer prints is not the answer.
+int peer_main(const std::vector<std::string>& arguments) {
+  // Sends the peer's own output to standard error; standard output is for the answer only.
   const int answers = ::dup(STDOUT_FILENO);
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   json answer;
@@ -170,8 +170,8 @@ int peer_main(const std::vector<std::string>& words) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     std::string line;
     std::getline(std::cin, line);
-    answer =
-        words.empty() ? answer_to(json::parse(line)) : failed("peer takes no words; its request is on standard input");
+    answer = arguments.empty() ? answer_to(json::parse(line))
+                               : failed("peer takes no arguments; expected a request on standard input");
   } catch (const std::exception& e) {
     answer = failed(e.what());
   }

@@ -1,4 +1,4 @@
-/// The side that asks: finds a peer's file, starts its process, reads the answer.
+/// The asking side: finds a peer's file, starts its process, reads the answer.
 #include "peer.hpp"
 
 #include <fmt/format.h>
@@ -19,14 +19,14 @@ namespace {
 
 constexpr std::array known_peers{"torch", "torch_expandable", "tensorflow", "rmm"};
 
-/// JSON in a result: by itself it would be taken for a list of one.
+/// Wraps JSON for `result`: a bare json would convert to a list of one.
 struct document {
   json value;
 };
 
 std::string file_of(const std::string& folder, const std::string& name) { return folder + "/" + name + ".json"; }
 
-/// A folder of its own that goes with all that is in it.
+/// A temporary folder, removed with its contents.
 class temporary_folder {
  public:
   temporary_folder() {
@@ -55,36 +55,37 @@ std::string text_at(const json& of, const char* key) {
   return found != of.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-/// What scripts/peers wrote, where all that it names is still there.
+/// Reads the file that scripts/peers wrote, and checks that the files it names still exist.
 result<document> read_file(const policy_row& row) {
   std::ifstream file{row.peer};
-  if (!file) return about(row, fmt::format("not installed ({} is not there; scripts/peers makes it)", row.peer));
-  const json told = json::parse(file, nullptr, false);
-  if (!told.is_object()) return about(row, row.peer + " is no JSON object; run scripts/peers again");
-  if (const std::string problem = text_at(told, "problem"); !problem.empty()) return about(row, problem);
+  if (!file) return about(row, fmt::format("not installed ({} does not exist; scripts/peers writes it)", row.peer));
+  const json description = json::parse(file, nullptr, false);
+  if (!description.is_object()) return about(row, row.peer + " is no JSON object; run scripts/peers again");
+  if (const std::string problem = text_at(description, "problem"); !problem.empty()) return about(row, problem);
   for (const char* key : {"library", "kind", "version", "installed"}) {
-    if (text_at(told, key).empty()) {
+    if (text_at(description, key).empty()) {
       return about(row, fmt::format("{} has no text '{}'; run scripts/peers again", row.peer, key));
     }
   }
   std::error_code why;
-  if (!std::filesystem::exists(told["installed"].get<std::string>(), why)) {
-    return about(row, fmt::format("built against version {}, of which {} is gone; run scripts/peers again",
-                                  text_at(told, "version"), text_at(told, "installed")));
+  if (!std::filesystem::exists(description["installed"].get<std::string>(), why)) {
+    return about(row, fmt::format("built against version {}, but {} no longer exists; run scripts/peers again",
+                                  text_at(description, "version"), text_at(description, "installed")));
   }
-  if (!std::filesystem::exists(told["library"].get<std::string>(), why)) {
-    return about(row, fmt::format("{} is gone; run scripts/peers again", text_at(told, "library")));
+  if (!std::filesystem::exists(description["library"].get<std::string>(), why)) {
+    return about(row, fmt::format("{} no longer exists; run scripts/peers again", text_at(description, "library")));
   }
-  return document{told};
+  return document{description};
 }
 
-json request_for(const json& told, const std::string& trace_path, const replay_setup& setup, std::string_view what) {
+json request_for(const json& description, const std::string& trace_path, const replay_setup& setup,
+                 std::string_view what) {
   return {{"protocol", 1},
           {"what", what},
-          {"library", told["library"]},
-          {"kind", told["kind"]},
-          {"one_stream", told.value("one_stream", false)},
-          {"environment", told.value("environment", json::object())},
+          {"library", description["library"]},
+          {"kind", description["kind"]},
+          {"one_stream", description.value("one_stream", false)},
+          {"environment", description.value("environment", json::object())},
           {"trace", trace_path},
           {"capacity_bytes", setup.device.capacity_bytes},
           {"lag_ns", setup.lag_ns},
@@ -116,24 +117,24 @@ result<document> answer_of(const policy_row& row, const sweep::child_outcome& go
   return document{answer};
 }
 
-/// The peer's answer: figures, never a failure.
+/// The peer's answer: figures, never `failed`.
 result<document> ask(const trace& t, const policy_row& row, const replay_setup& setup, std::string_view what) {
   if (setup.cuda) return about(row, "peers run over the simulated driver; expected --device sim");
-  const result<document> told = read_file(row);
-  if (!told) return told.why();
+  const result<document> description = read_file(row);
+  if (!description) return description.why();
   const temporary_folder folder;
   if (folder.path().empty()) return about(row, "no folder for its trace can be made in the temporary folder");
   const std::string trace_path = folder.path() + "/peer.gmtrace";
   if (status written = write_binary_trace(trace_path, t); !written) return about(row, written.message());
   std::error_code why;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", why).string();
-  const auto got = sweep::run_child(program, {"peer"}, request_for(told->value, trace_path, setup, what).dump() + "\n",
-                                    setup.peer_limit);
+  const auto got = sweep::run_child(
+      program, {"peer"}, request_for(description->value, trace_path, setup, what).dump() + "\n", setup.peer_limit);
   if (!got) return got.why();
   return answer_of(row, *got, setup);
 }
 
-/// An answer with keys that are missing is a failure like others.
+/// Turns a missing key in an answer into a status.
 template <typename read>
 auto read_answer(const result<document>& answer, const policy_row& row, const read& as)
     -> result<decltype(as(std::declval<const json&>()))> {
@@ -158,7 +159,7 @@ policy_row row_of(const std::string& folder, const std::string& name) {
   row.text = name;
   row.baseline = name;
   row.peer = file_of(folder, name);
-  if (const auto told = read_file(row)) row.version = text_at(told->value, "version");
+  if (const auto description = read_file(row)) row.version = text_at(description->value, "version");
   return row;
 }
 

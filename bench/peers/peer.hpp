@@ -1,9 +1,8 @@
-/// Baselines that are packages of others: PyTorch's, TensorFlow's and RMM's own allocators, over the driver's double.
+/// Baselines from other packages: the allocators of PyTorch, TensorFlow and RMM, over the driver double.
 ///
-/// scripts/peers builds a plug-in (baselines/baseline.h) against each package that is installed and writes a file
-/// NAME.json beside it; README.md has the format. A peer brings its own libraries and may abort, so each is measured in
-/// a process of its own, which is this program under the command `peer`. What goes wrong is the row's error, whatever
-/// it is, and its text names the peer.
+/// scripts/peers builds a plug-in (baselines/baseline.h) against each installed package and writes a file NAME.json;
+/// README.md has the format. A peer loads its own libraries and may abort, so each is measured in its own process: this
+/// program under the command `peer`. Any failure becomes the row's error, and its text names the peer.
 #pragma once
 
 #include <optional>
@@ -15,26 +14,26 @@
 
 namespace gpumem::bench::peers {
 
-/// Whether a baseline is one of those that scripts/peers knows, or has a file in the folder.
+/// Whether a baseline is known to scripts/peers or has a file in the folder.
 bool is_peer(const std::string& folder, const std::string& name);
 
-/// The row of a peer, which need not be installed.
+/// The row of a peer, installed or not.
 policy_row row_of(const std::string& folder, const std::string& name);
 
-/// `measure_checked`, in the peer's process.
+/// `measure_checked` in the peer's process.
 result<compare_figures> measure_checked(const trace& t, const policy_row& row, const replay_setup& setup);
 
 struct peer_times {
   std::optional<double> host_ns_per_op;
   std::optional<double> loop_ns_per_op;
 };
-/// `measure_time` and `measure_loop`.
+/// `measure_time` and `measure_loop` in the peer's process.
 result<peer_times> measure_times(const trace& t, const policy_row& row, const replay_setup& setup);
 
-/// `measure_fit`.
+/// `measure_fit` in the peer's process.
 result<fit_figures> measure_fit(const trace& t, const policy_row& row, const replay_setup& setup);
 
-/// The command `peer`: one request on standard input, one answer on standard output, as README.md has them.
-int peer_main(const std::vector<std::string>& words);
+/// Runs the command `peer`: reads one request from standard input, writes one answer to standard output (README.md).
+int peer_main(const std::vector<std::string>& arguments);
 
 }  // namespace gpumem::bench::peers

@@ -1,4 +1,4 @@
-/// The figures of a pass as JSON, for the process that measures a peer and the one that asks it.
+/// The figures of a pass as JSON, shared by the measuring process and the asking one.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@ using json = nlohmann::json;
 json json_of(const compare_figures& figures);
 json json_of(const fit_figures& figures);
 
-/// These throw json::exception where a key is missing or of another type.
+/// These throw json::exception if a key is missing or has another type.
 compare_figures compare_figures_of(const json& from);
 fit_figures fit_figures_of(const json& from);
 std::optional<double> number_of(const json& from);

@@ -1,6 +1,5 @@
-// RMM's pool over cudaMalloc: 64 MiB at first, no maximum. scripts/peers builds this with the sources of RMM that the
-// user names. RMM wants a block's size back at its free, so the sizes are kept here; what that costs is among the
-// calls that are taken out of a pair's time.
+// RMM's pool over cudaMalloc: 64 MiB at first, no maximum. scripts/peers builds this with RMM's sources. RMM needs the
+// size of a freed block, so sizes are kept here; their cost is part of the calls subtracted from a pair's time.
 #include <exception>
 #include <new>
 #include <rmm/mr/cuda_memory_resource.hpp>
@@ -19,7 +18,7 @@ class rmm_baseline final : public gpumem_baseline {
   cudaError_t allocate(void** p, std::size_t bytes, cudaStream_t s) override {
     try {
       *p = pool_.allocate(cuda::stream_ref{s}, bytes, alignment);
-    } catch (const std::bad_alloc&) {  // rmm::out_of_memory is one
+    } catch (const std::bad_alloc&) {  // base class of rmm::out_of_memory
       return cudaErrorMemoryAllocation;
     } catch (const std::exception&) {
       return cudaErrorUnknown;
@@ -47,7 +46,7 @@ class rmm_baseline final : public gpumem_baseline {
   rmm::mr::cuda_memory_resource device_;
   rmm::mr::pool_memory_resource pool_{device_, initial_bytes};
   std::unordered_map<void*, std::size_t> sizes_;
-  cudaEvent_t event_ = nullptr;  // lives as long as the process
+  cudaEvent_t event_ = nullptr;  // never destroyed
 };
 
 gpumem_baseline* open_baseline(const char* /*kind*/, int device) {
@@ -55,7 +54,7 @@ gpumem_baseline* open_baseline(const char* /*kind*/, int device) {
   try {
     return new rmm_baseline;
   } catch (const std::exception&) {
-    return nullptr;  // a device of less than 64 MiB
+    return nullptr;  // fails on devices of less than 64 MiB
   }
 }
 

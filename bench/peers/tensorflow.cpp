@@ -1,6 +1,6 @@
-// TensorFlow's BFC allocator over cudaMalloc, with the options that it gets for a GPU with memory growth: garbage
-// collection of free regions is on. Retrying is off: it waits ten seconds for another thread's free, and there is none.
-// scripts/peers builds this against the headers of an installed wheel. It knows one stream.
+// TensorFlow's BFC allocator over cudaMalloc, with its options for a GPU with memory growth: garbage collection of free
+// regions is on. Retries are off: they would wait ten seconds for a free of another thread, and there is none.
+// scripts/peers builds this against the headers of an installed wheel. Supports one stream.
 #include <cuda_runtime_api.h>
 
 #include "over_runtime.hpp"
@@ -8,7 +8,7 @@
 
 namespace {
 
-/// Regions straight from the device, as GPU devices of TensorFlow take them.
+/// Allocates regions from the device directly, as TensorFlow's GPU devices do.
 class device_regions final : public tsl::SubAllocator {
  public:
   device_regions() : tsl::SubAllocator{{}, {}} {}
@@ -54,7 +54,7 @@ class tensorflow_baseline final : public gpumem_baseline {
     return cudaSuccess;
   }
   std::uint64_t reserved_bytes() override { return regions_->reserved(); }
-  // A cached pair calls nothing of the runtime.
+  // A cached pair makes no runtime call.
   int runtime_calls_of_a_pair(cudaStream_t /*s*/) override { return cudaSuccess; }
 
  private:

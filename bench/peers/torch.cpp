@@ -15,14 +15,14 @@ namespace caching = c10::cuda::CUDACachingAllocator;
 class torch_baseline final : public gpumem_baseline {
  public:
   explicit torch_baseline(int device) : device_{static_cast<c10::DeviceIndex>(device)} {
-    c10::cuda::detail::init_p2p_access_cache(device + 1);  // which expandable segments look into
+    c10::cuda::detail::init_p2p_access_cache(device + 1);  // expandable segments read this cache
     caching::init(device + 1);
   }
   ~torch_baseline() override {
     try {
       caching::emptyCache();
     } catch (const std::exception&) {
-      // A device that is broken already said so.
+      // An earlier call reported the broken device.
     }
   }
   torch_baseline(const torch_baseline&) = delete;
@@ -35,7 +35,7 @@ class torch_baseline final : public gpumem_baseline {
     } catch (const c10::OutOfMemoryError&) {
       return cudaErrorMemoryAllocation;
     } catch (const c10::Error& e) {
-      return told(e);
+      return error_of(e);
     }
   }
   cudaError_t release(void* p, cudaStream_t /*s*/) override {
@@ -43,20 +43,20 @@ class torch_baseline final : public gpumem_baseline {
       caching::raw_delete(p);
       return cudaSuccess;
     } catch (const c10::Error& e) {
-      return told(e);
+      return error_of(e);
     }
   }
   std::uint64_t reserved_bytes() override {
     return static_cast<std::uint64_t>(caching::getDeviceStats(device_).reserved_bytes[0].current);
   }
-  // raw_alloc_with_stream asks which device is current.
+  // raw_alloc_with_stream queries the current device.
   int runtime_calls_of_a_pair(cudaStream_t /*s*/) override {
     int device = 0;
     return cudaGetDevice(&device);
   }
 
  private:
-  static cudaError_t told(const c10::Error& e) {
+  static cudaError_t error_of(const c10::Error& e) {
     std::fprintf(stderr, "%s\n", e.what_without_backtrace());
     return cudaErrorUnknown;
   }

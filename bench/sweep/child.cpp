@@ -22,7 +22,7 @@ namespace {
 using clock = std::chrono::steady_clock;
 constexpr std::size_t most_err = 2000;
 
-/// A descriptor that is closed when it goes.
+/// Closes a descriptor at destruction.
 class descriptor {
  public:
   descriptor() = default;
@@ -59,13 +59,14 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return out;
 }
 
-/// 0, or why not. Signals that the parent ignores or blocks are as usual in the child.
-int start(const std::string& program, std::vector<std::string> words, const std::array<int, 3>& ends, pid_t& child) {
+/// Starts the child. Returns 0 or the error number. Resets signals that the parent ignores or blocks.
+int start(const std::string& program, std::vector<std::string> arguments, const std::array<int, 3>& ends,
+          pid_t& child) {
   std::vector<std::string> variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     if (!is_left_out(*entry)) variables.emplace_back(*entry);
   }
-  words.insert(words.begin(), program);
+  arguments.insert(arguments.begin(), program);
   posix_spawn_file_actions_t files;
   posix_spawnattr_t how;
   ::posix_spawn_file_actions_init(&files);
@@ -79,14 +80,14 @@ int start(const std::string& program, std::vector<std::string> words, const std:
   ::posix_spawnattr_setsigmask(&how, &none);
   ::posix_spawnattr_setsigdefault(&how, &usual);
   ::posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  const int error =
-      ::posix_spawn(&child, program.c_str(), &files, &how, pointers_to(words).data(), pointers_to(variables).data());
+  const int error = ::posix_spawn(&child, program.c_str(), &files, &how, pointers_to(arguments).data(),
+                                  pointers_to(variables).data());
   ::posix_spawn_file_actions_destroy(&files);
   ::posix_spawnattr_destroy(&how);
   return error;
 }
 
-/// What there is to read goes to `into`; false at the end.
+/// Reads available bytes into `into`. False at the end of the stream.
 bool take(int fd, std::string& into) {
   std::array<char, 16384> piece;
   const ssize_t got = ::read(fd, piece.data(), piece.size());
@@ -94,7 +95,7 @@ bool take(int fd, std::string& into) {
   return got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN));
 }
 
-/// Until both ends are closed; false where the time is up before.
+/// Exchanges data until both pipes are closed. False if the deadline passes first.
 bool converse(pipe_ends& in, pipe_ends& out, pipe_ends& err, std::string_view input, clock::time_point deadline,
               child_outcome& into) {
   while (out.read.fd >= 0 || err.read.fd >= 0) {
@@ -117,7 +118,7 @@ bool converse(pipe_ends& in, pipe_ends& out, pipe_ends& err, std::string_view in
   return true;
 }
 
-/// Closed pipes do not mean that it has ended; it is given the rest of its time.
+/// Waits until the deadline, then kills the child: closed pipes do not mean that it has ended.
 void wait_for(pid_t child, clock::time_point deadline, child_outcome& into) {
   int ended = 0;
   rusage used{};
@@ -154,14 +155,14 @@ bool is_left_out(std::string_view entry) noexcept {
   return false;
 }
 
-result<child_outcome> run_child(const std::string& program, const std::vector<std::string>& words,
+result<child_outcome> run_child(const std::string& program, const std::vector<std::string>& arguments,
                                 const std::string& input, std::chrono::milliseconds time_limit) {
   pipe_ends in;
   pipe_ends out;
   pipe_ends err;
   if (!in.open() || !out.open() || !err.open()) return no_child(errno);
   pid_t child = 0;
-  if (const int error = start(program, words, {in.read.fd, out.write.fd, err.write.fd}, child); error != 0) {
+  if (const int error = start(program, arguments, {in.read.fd, out.write.fd, err.write.fd}, child); error != 0) {
     return no_child(error);
   }
   in.read.close();

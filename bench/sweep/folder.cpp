@@ -62,7 +62,7 @@ status same_sweep(const std::string& folder, const sweep_plan& plan) {
   const json there = json::parse(content_of(folder + "/sweep.json"), nullptr, false);
   const std::string shown = printable(folder, 4096);
   if (there.is_discarded() || !there.contains("version") || !there.contains("manifest")) {
-    return {errc::bad_setting, shown + "/sweep.json: damaged; expected what a sweep wrote, or an empty folder"};
+    return {errc::bad_setting, shown + "/sweep.json: damaged; expected a sweep's folder, or an empty one"};
   }
   if (there["version"] != plan.version) {
     return {errc::bad_setting, fmt::format("{}: holds results of version {}, this is {}; expected another folder",
@@ -104,15 +104,15 @@ status write_whole(const std::string& path, const std::function<bool(std::FILE*)
   };
   char host[65] = "";
   (void)::gethostname(host, sizeof host - 1);
-  const std::string beside = fmt::format("{}.{}.{}.new", path, host, ::getpid());
-  std::FILE* const file = std::fopen(beside.c_str(), "wbe");
+  const std::string temporary = fmt::format("{}.{}.{}.new", path, host, ::getpid());
+  std::FILE* const file = std::fopen(temporary.c_str(), "wbe");
   if (file == nullptr) return failed(errno);
   const bool written = write(file) && std::fflush(file) == 0;
   int error = written ? 0 : errno;
   if (std::fclose(file) != 0 && error == 0) error = errno;
-  if (error == 0 && written && std::rename(beside.c_str(), path.c_str()) == 0) return {};
+  if (error == 0 && written && std::rename(temporary.c_str(), path.c_str()) == 0) return {};
   if (error == 0) error = errno != 0 ? errno : EIO;
-  (void)std::remove(beside.c_str());
+  (void)std::remove(temporary.c_str());
   return failed(error);
 }
 
@@ -191,7 +191,7 @@ result<folder_plan> read_folder_plan(const std::string& folder) {
     std::uint32_t trace = 0;
     if (!key || line.size() < key_digits + 2 ||
         std::from_chars(line.data() + key_digits + 1, line.data() + line.size(), trace).ec != std::errc{}) {
-      return status{errc::bad_setting, shown + "/units.txt: damaged; start the sweep again to have it written"};
+      return status{errc::bad_setting, shown + "/units.txt: damaged; starting the sweep again rewrites it"};
     }
     out.units.emplace_back(*key, trace);
   }
@@ -202,7 +202,7 @@ result<folder_plan> read_folder_plan(const std::string& folder) {
   const bool known = std::all_of(out.units.begin(), out.units.end(),
                                  [&](const auto& each) { return each.second < out.traces.size(); });
   if (out.units.empty() || !known) {
-    return status{errc::bad_setting, shown + "/units.txt: damaged; start the sweep again to have it written"};
+    return status{errc::bad_setting, shown + "/units.txt: damaged; starting the sweep again rewrites it"};
   }
   return out;
 }

@@ -1,4 +1,4 @@
-/// A sweep's output folder: which sweep it is of, which units that has, and what is done.
+/// A sweep's output folder: its manifest, its units, and the results so far.
 ///
 ///   sweep.json           manifest and version; a folder with another one is refused
 ///   units.txt            key and trace of every unit, in the order of the merged results
@@ -21,27 +21,28 @@ struct key_hash {
   std::size_t operator()(const hash128& key) const noexcept { return key[0] ^ key[1]; }
 };
 
-/// Creates the folder, or checks that what is there is of the same manifest and version. Several may do so at once.
+/// Creates the folder, or checks that it belongs to the same manifest and version. Safe to call from several processes
+/// at once.
 status prepare_folder(const std::string& folder, const sweep_plan& plan);
 
-/// Which of the plan's units have no result yet, longest first. A unit that failed has one; with `again` it is run
-/// again. Damaged lines are told on standard error and count for nothing.
+/// The units without a result, longest first. A failed unit has a result; `again` includes it all the same. Damaged
+/// lines are reported on standard error and ignored.
 result<std::vector<std::uint32_t>> units_left(const std::string& folder, const sweep_plan& plan, bool again);
 
-/// Where a unit's row is.
+/// The place of a unit's row.
 struct row_place {
-  std::uint32_t file = 0;  ///< of `found_results::files`
+  std::uint32_t file = 0;  ///< index into `found_results::files`
   bool failed = false;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
 };
 struct found_results {
   std::vector<std::string> files;
-  std::unordered_map<hash128, row_place, key_hash> rows;  ///< of two for one unit, one that is no error
+  std::unordered_map<hash128, row_place, key_hash> rows;  ///< of two rows for one unit, one without an error
 };
 result<found_results> find_results(const std::string& folder);
 
-/// What sweep.json and units.txt say.
+/// The contents of sweep.json and units.txt.
 struct folder_plan {
   std::string version;
   std::string manifest_text;
@@ -51,7 +52,7 @@ struct folder_plan {
 };
 result<folder_plan> read_folder_plan(const std::string& folder);
 
-/// Writes to a file beside it, which then takes its name: whole or not at all.
+/// Writes a temporary file in the same folder and renames it: all or nothing.
 status write_whole(const std::string& path, const std::function<bool(std::FILE*)>& write);
 
 }  // namespace gpumem::bench::sweep

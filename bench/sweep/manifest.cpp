@@ -33,7 +33,7 @@ status bad(std::string_view what, const std::string& why) {
   return {errc::bad_setting, what.empty() ? why : fmt::format("{}: {}", what, why)};
 }
 
-/// A list of texts, or one text; absent: empty.
+/// Reads a list of texts, or one text; empty if absent.
 status read_texts(const json& from, const char* key, std::vector<std::string>& into) {
   if (!from.contains(key)) return {};
   const json& value = from[key];
@@ -83,7 +83,7 @@ result<capacity> read_capacity(const std::string& text) {
   return out;
 }
 
-/// The files of a glob or of a folder, sorted.
+/// The files of a glob or a folder, sorted.
 result<std::vector<std::string>> files_of(const std::string& pattern, const fs::path& folder) {
   const std::string full = fs::path{pattern}.is_absolute() ? pattern : (folder / pattern).string();
   std::error_code ignored;
@@ -115,13 +115,13 @@ status find_traces(const std::vector<std::string>& patterns, const fs::path& fol
   return {};
 }
 
-/// Opened once with room to spare, so that a row that can never start is found here.
+/// Opens each row once with ample memory, to find rows that can never start.
 status try_policy(const manifest& of, const std::string& text) {
   const settings none;
   const auto row = parse_policy_row(text, none, "");
   if (!row) return row.why();
   if (!row->with.plan_path.empty()) {
-    return bad("policies", fmt::format("'{}': plan= has no meaning in a sweep, where each trace has a plan of its own",
+    return bad("policies", fmt::format("'{}': plan= has no meaning in a sweep, where each trace gets its own plan",
                                        printable(text)));
   }
   const bool needs_plan = needs_own_plan(*row);
@@ -132,7 +132,7 @@ status try_policy(const manifest& of, const std::string& text) {
       auto limited = parse_policy_row(text, none, each.limit_for(setup->device.capacity_bytes / 4));
       if (limited && of.mode == sweep_mode::fit) limited = fit_row(*limited);
       if (!limited) return limited.why();
-      if (needs_plan) continue;  // its plan is made when it runs
+      if (needs_plan) continue;  // its plan is made when the unit runs
       if (auto opened = open_rig(setup->device, limited->with); !opened) {
         return bad(fmt::format("policies: '{}'", printable(text)), opened.why().message());
       }
@@ -194,7 +194,7 @@ status read_lists(const json& all, const fs::path& folder, manifest& into, std::
     if (const auto setup = setup_for(into, device, 1); !setup) return setup.why();
   }
   if (into.mode == sweep_mode::fit && !capacities.empty()) {
-    return bad("capacities", "mode fit looks for the capacity; expected none");
+    return bad("capacities", "mode fit varies the capacity; expected none");
   }
   for (const std::string& text : capacities) {
     const auto read = read_capacity(text);

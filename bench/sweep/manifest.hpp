@@ -1,7 +1,7 @@
-/// A sweep's manifest: what is replayed, under what, on what. A small JSON file, read strictly.
+/// A sweep's manifest: traces, policies, devices, capacities and seeds. A small JSON file, read strictly.
 ///
-/// Everything that can be wrong with it is found before the first unit runs: an unknown key, a policy that cannot be
-/// read or opened, a device, a capacity, a glob that matches nothing.
+/// All errors are found before the first unit runs: an unknown key, a policy that cannot be read or opened, a device, a
+/// capacity, a glob without a match.
 #pragma once
 
 #include <cstdint>
@@ -18,32 +18,32 @@ namespace gpumem::bench::sweep {
 enum class sweep_mode : std::uint8_t { compare, fit };
 std::string_view to_string(sweep_mode mode) noexcept;
 
-/// What a program may take of the card: the limit of the rows that name none.
+/// The memory a program may use of the card: the limit of rows that name none.
 struct capacity {
   std::string text;                          ///< `24GiB`, `30%`, `110%live`; empty: no limit
-  std::optional<double> share_of_peak_live;  ///< of `110%live`: 1.1
-  /// The limit's text for a trace of this peak.
+  std::optional<double> share_of_peak_live;  ///< `110%live`: 1.1
+  /// The limit as text, for a trace with this peak.
   [[nodiscard]] std::string limit_for(std::uint64_t peak_live_bytes) const;
 };
 
 struct manifest {
   sweep_mode mode = sweep_mode::compare;
-  std::vector<std::string> traces;     ///< files that the globs name, sorted within each glob
-  std::vector<std::string> workloads;  ///< as `make_workload` reads them
+  std::vector<std::string> traces;     ///< files matched by the globs, sorted within each glob
+  std::vector<std::string> workloads;  ///< texts for `make_workload`
   std::vector<std::string> policies;
   std::vector<std::string> devices;
   std::vector<capacity> capacities;
   std::vector<std::uint64_t> seeds;
   std::uint64_t lag_ns = 1'000'000;
   double shared_use = 0;
-  std::uint64_t plan_steps = 0;  ///< what `planned` may spend on a trace's plan
-  std::string text;              ///< the manifest in one form: two files that mean the same have the same text
+  std::uint64_t plan_steps = 0;  ///< the solver's steps for a trace's plan
+  std::string text;              ///< normal form: equal for manifests with the same meaning
 };
 
-/// `bad_setting` names the file, what is wrong and what was expected. Globs are relative to the file's folder.
+/// `bad_setting` names the file, the error and what was expected. Globs are relative to the file's folder.
 result<manifest> read_manifest(const std::string& path);
 
-/// The device and the rest of a unit's setup; every text comes from a manifest that was read.
+/// The device and setup of a unit. Requires texts of a manifest that was read without error.
 result<replay_setup> setup_for(const manifest& of, std::string_view device, std::uint64_t seed);
 
 }  // namespace gpumem::bench::sweep

@@ -27,7 +27,7 @@ using file_pointer = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-/// The rows of a folder, read again one at a time.
+/// Reads the rows of a folder again, one at a time.
 class row_reader {
  public:
   explicit row_reader(const found_results& from) {
@@ -70,12 +70,12 @@ result<merged> gather(const merge_options& with) {
                     printable(with.folder, 4096), out.missing, out.plan.units.size())};
   }
   if (out.missing == out.plan.units.size()) {
-    return status{errc::bad_setting, printable(with.folder, 4096) + ": no result at all"};
+    return status{errc::bad_setting, printable(with.folder, 4096) + ": no results; expected at least one"};
   }
   return out;
 }
 
-/// Calls `each(row)` in the order of the plan, with the trace's name put in after the key.
+/// Calls `each(row)` in the order of the plan, with the trace's name inserted after the key.
 status for_each_row(const merged& of, const std::function<bool(std::string_view)>& each) {
   row_reader reader{of.found};
   std::string row;
@@ -177,7 +177,7 @@ status write_page(const std::string& path, const merged& of, json summary) {
                      [&](std::FILE* file) { return std::fwrite(page.data(), 1, page.size(), file) == page.size(); });
 }
 
-/// Beside an installed program's traces, else in the source tree.
+/// Installed with the program, else in the source tree.
 std::string parquet_script() {
   const fs::path installed = fs::path{bundled_traces_folder()}.parent_path() / "sweep_to_parquet.py";
   std::error_code ignored;
@@ -186,11 +186,12 @@ std::string parquet_script() {
 }
 
 status write_parquet(const std::string& path, const merged& of, json summary) {
-  const std::string beside = path + ".json.new";
-  if (status written = write_json(beside, of, std::move(summary)); !written) return written;
-  const auto ran = run_child("/usr/bin/env", {"python3", parquet_script(), beside, path}, "", std::chrono::hours{24});
+  const std::string temporary = path + ".json.new";
+  if (status written = write_json(temporary, of, std::move(summary)); !written) return written;
+  const auto ran =
+      run_child("/usr/bin/env", {"python3", parquet_script(), temporary, path}, "", std::chrono::hours{24});
   std::error_code ignored;
-  fs::remove(beside, ignored);
+  fs::remove(temporary, ignored);
   if (!ran) return ran.why();
   if (ran->exit_status == 0 && ran->signal == 0) return {};
   const std::size_t end = ran->err.find_last_not_of("\n ");

@@ -1,5 +1,5 @@
-/// A sweep's folder as one file: the same bytes however many ranks or shards made it, in whatever order, after whatever
-/// kill.
+/// Merges a sweep's folder into one file. The bytes do not depend on the number of ranks or shards, their order, or
+/// interruptions.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ namespace gpumem::bench::sweep {
 struct merge_options {
   std::string folder;
   std::string output;    ///< ends in .json, .html or .parquet
-  bool partial = false;  ///< also where units have no result yet
+  bool partial = false;  ///< allows units without a result
 };
 
-/// `bad_setting` for an output of another kind, a folder that is none, or units without a result.
+/// `bad_setting` for another output format, a folder without a sweep, or units without a result.
 status merge(const merge_options& with);
 
 }  // namespace gpumem::bench::sweep

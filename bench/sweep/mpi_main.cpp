@@ -1,9 +1,8 @@
-/// gpumem_bench_mpi: a sweep over all ranks of an MPI job. Any other command is gpumem_bench's.
+/// gpumem_bench_mpi: a sweep over all ranks of an MPI job. It has no other command.
 ///
-/// All calls of MPI are made by the main thread, which stays in it until the end; units run in processes of their own,
-/// started by other threads, and know nothing of MPI. Rank 0 has the counter that all draw from with MPI_Fetch_and_op.
-/// Such a call makes progress only while rank 0 is in MPI, so its main thread looks in every millisecond, whatever its
-/// units are doing. Exit status: as gpumem_bench sweep, the worst of all ranks.
+/// Only the main thread calls MPI. Other threads start the units in child processes without MPI. All ranks draw units
+/// from a counter on rank 0 with MPI_Fetch_and_op. Such a call makes progress only while rank 0 is inside MPI, so rank
+/// 0's main thread enters MPI every millisecond. Exit status: as gpumem_bench sweep, the worst of all ranks.
 #include <fmt/format.h>
 #include <mpi.h>
 
@@ -27,10 +26,10 @@ namespace {
 using namespace gpumem;
 using namespace gpumem::bench::sweep;
 
-constexpr std::chrono::milliseconds look_in_every{1};
+constexpr std::chrono::milliseconds progress_interval{1};
 enum counter : int { drawn, done, failed, counters };
 
-/// Numbers on rank 0 that every rank adds to. Used by the main thread alone.
+/// Counters on rank 0, to which every rank adds. Main thread only.
 class shared_counters {
  public:
   shared_counters() {
@@ -49,7 +48,7 @@ class shared_counters {
   shared_counters(const shared_counters&) = delete;
   shared_counters& operator=(const shared_counters&) = delete;
 
-  /// Adds, and says what it was before.
+  /// Adds and returns the previous value.
   std::int64_t add(counter which, std::int64_t value) {
     std::int64_t before = 0;
     MPI_Fetch_and_op(&value, &before, MPI_INT64_T, 0, which, value == 0 ? MPI_NO_OP : MPI_SUM, window_);
@@ -62,7 +61,7 @@ class shared_counters {
   MPI_Win window_ = MPI_WIN_NULL;
 };
 
-/// Units drawn from the shared counter. Workers ask; the main thread answers in `serve`.
+/// Draws units from the shared counter. Worker threads ask; the main thread answers in `serve`.
 class shared_source final : public unit_source {
  public:
   shared_source(const std::vector<std::uint32_t>& units, sweep_progress& progress, bool root)
@@ -78,31 +77,31 @@ class shared_source final : public unit_source {
   }
   void done(bool unit_failed) override {
     const std::lock_guard lock{mutex_};
-    ++unsaid_done_;
-    if (unit_failed) ++unsaid_failed_;
+    ++unreported_done_;
+    if (unit_failed) ++unreported_failed_;
     asked_.notify_one();
   }
-  /// No worker will ask any more.
+  /// Call when no worker asks any more.
   void end() {
     const std::lock_guard lock{mutex_};
     ended_ = true;
     asked_.notify_one();
   }
 
-  /// Answers until `end`, from the main thread.
+  /// Answers requests until `end`. Main thread only.
   void serve(shared_counters& all) {
     std::unique_lock lock{mutex_};
-    while (!ended_ || unsaid_done_ != 0) {
-      const auto something = [&] { return ended_ || !waiting_.empty() || unsaid_done_ != 0; };
+    while (!ended_ || unreported_done_ != 0) {
+      const auto something = [&] { return ended_ || !waiting_.empty() || unreported_done_ != 0; };
       if (root_) {
-        asked_.wait_for(lock, look_in_every, something);
+        asked_.wait_for(lock, progress_interval, something);
       } else {
         asked_.wait(lock, something);
       }
       std::deque<request*> requests;
       requests.swap(waiting_);
-      const std::int64_t done_now = std::exchange(unsaid_done_, 0);
-      const std::int64_t failed_now = std::exchange(unsaid_failed_, 0);
+      const std::int64_t done_now = std::exchange(unreported_done_, 0);
+      const std::int64_t failed_now = std::exchange(unreported_failed_, 0);
       lock.unlock();
       if (done_now != 0) all.add(counter::done, done_now);
       if (failed_now != 0) all.add(counter::failed, failed_now);
@@ -110,14 +109,14 @@ class shared_source final : public unit_source {
         const auto at = static_cast<std::size_t>(all.add(counter::drawn, 1));
         if (at < units_.size()) each->unit = units_[at];
       }
-      look_in(all);
+      make_progress(all);
       lock.lock();
       for (request* each : requests) each->answered = true;
       if (!requests.empty()) answered_.notify_all();
     }
   }
-  /// On the counter's rank: lets calls of others make progress, and shows how far all are.
-  void look_in(shared_counters& all) {
+  /// On rank 0: lets the calls of other ranks make progress, and shows the progress of all.
+  void make_progress(shared_counters& all) {
     if (!root_) return;
     int flag = 0;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
@@ -140,13 +139,13 @@ class shared_source final : public unit_source {
   std::condition_variable asked_;
   std::condition_variable answered_;
   std::deque<request*> waiting_;
-  std::int64_t unsaid_done_ = 0;
-  std::int64_t unsaid_failed_ = 0;
+  std::int64_t unreported_done_ = 0;
+  std::int64_t unreported_failed_ = 0;
   bool ended_ = false;
   std::chrono::steady_clock::time_point shown_{};
 };
 
-/// From rank 0 to all.
+/// Sends `text` from rank 0 to all ranks.
 void broadcast(std::string& text) {
   std::uint64_t bytes = text.size();
   MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
@@ -168,23 +167,23 @@ std::vector<value> values_of(const std::string& bytes) {
   return out;
 }
 
-/// Whether all ranks are well; where one is not, rank 0 or it has said why.
-bool all_well(bool here) {
+/// Whether `here` holds on all ranks. A rank where it does not has reported the error.
+bool all_ranks_ok(bool here) {
   int mine = here ? 1 : 0;
   int all = 0;
   MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   return all != 0;
 }
 
-/// Waits for all ranks without taking a core: others may be in long units.
-void meet(shared_source& source, shared_counters& all) {
+/// Waits for all ranks without busy waiting, because others may be in long units.
+void wait_for_ranks(shared_source& source, shared_counters& all) {
   MPI_Request barrier = MPI_REQUEST_NULL;
   MPI_Ibarrier(MPI_COMM_WORLD, &barrier);
   for (int met = 0; met == 0;) {
     MPI_Test(&barrier, &met, MPI_STATUS_IGNORE);
     if (met != 0) return;
-    source.look_in(all);
-    std::this_thread::sleep_for(look_in_every);
+    source.make_progress(all);
+    std::this_thread::sleep_for(progress_interval);
   }
 }
 
@@ -193,8 +192,8 @@ struct shared_plan {
   std::vector<std::uint32_t> left;
 };
 
-/// Rank 0 reads the manifest, the traces and the folder; the others are told.
-result<shared_plan> plan_on_rank_0(const sweep_words& with) {
+/// Reads the manifest, the traces and the folder. Rank 0 only.
+result<shared_plan> plan_on_rank_0(const sweep_arguments& with) {
   auto plan = plan_sweep(with, unit_program());
   if (!plan) return plan.why();
   if (status ready = prepare_folder(with.folder, *plan); !ready) return ready;
@@ -236,8 +235,8 @@ std::vector<bench::sweep::trace_source> sources_from(const std::string& text) {
   return all;
 }
 
-/// The same plan on every rank; nothing where rank 0 could not make it, and has said why.
-std::optional<shared_plan> share_plan(const sweep_words& with, int rank) {
+/// Gives every rank the plan of rank 0. Empty if rank 0 could not make it, and has reported the error.
+std::optional<shared_plan> share_plan(const sweep_arguments& with, int rank) {
   std::optional<shared_plan> mine;
   if (rank == 0) {
     auto made = plan_on_rank_0(with);
@@ -247,13 +246,13 @@ std::optional<shared_plan> share_plan(const sweep_words& with, int rank) {
       (void)complain(made.why(), bad_input);
     }
   }
-  if (!all_well(rank != 0 || mine.has_value())) return std::nullopt;
+  if (!all_ranks_ok(rank != 0 || mine.has_value())) return std::nullopt;
   std::string sources = mine ? sources_text(mine->plan.traces) : "";
   std::string version = mine ? mine->plan.version : "";
   std::string left = mine ? bytes_of(mine->left) : "";
   for (std::string* each : {&sources, &version, &left}) broadcast(*each);
   if (rank == 0) return mine;
-  auto what = read_manifest(with.manifest);  // which rank 0 has read without an error
+  auto what = read_manifest(with.manifest);  // rank 0 has read it without an error
   if (!what) {
     (void)complain(what.why(), bad_input);
     return std::nullopt;
@@ -261,9 +260,9 @@ std::optional<shared_plan> share_plan(const sweep_words& with, int rank) {
   return shared_plan{make_plan(*std::move(what), version, sources_from(sources)), values_of<std::uint32_t>(left)};
 }
 
-int run_ranks(const sweep_words& with, int rank) {
+int run_ranks(const sweep_arguments& with, int rank) {
   std::optional<shared_plan> shared = share_plan(with, rank);
-  if (!all_well(shared.has_value())) return bad_input;
+  if (!all_ranks_ok(shared.has_value())) return bad_input;
   const std::size_t all = shared->plan.units.size();
   result<run_outcome> ran{run_outcome{}};
   std::int64_t failed_units = 0;
@@ -280,11 +279,11 @@ int run_ranks(const sweep_words& with, int rank) {
     }};
     source.serve(counts);
     runner.join();
-    meet(source, counts);
+    wait_for_ranks(source, counts);
     failed_units = rank == 0 ? counts.add(counter::failed, 0) : 0;
   }
   if (!ran) (void)complain(ran.why(), bad_input);
-  const bool well = all_well(ran.ok());
+  const bool well = all_ranks_ok(ran.ok());
   if (rank == 0 && well) {
     (void)bench::print_out(fmt::format("{} units, {} of them had results, {} failed: {}\n", all,
                                        all - shared->left.size(), failed_units, with.folder))
@@ -294,15 +293,15 @@ int run_ranks(const sweep_words& with, int rank) {
   return failed_units == 0 ? 0 : units_failed;
 }
 
-int run(const std::vector<std::string>& words) {
+int run(const std::vector<std::string>& arguments) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  sweep_words with;
-  const bool is_sweep = !words.empty() && words.front() == "sweep";
-  auto text = is_sweep ? parse_sweep_words("gpumem_bench_mpi sweep", {words.begin() + 1, words.end()}, with)
+  sweep_arguments with;
+  const bool is_sweep = !arguments.empty() && arguments.front() == "sweep";
+  auto text = is_sweep ? parse_sweep_arguments("gpumem_bench_mpi sweep", {arguments.begin() + 1, arguments.end()}, with)
                        : status{errc::bad_setting, "expected gpumem_bench_mpi sweep MANIFEST -o FOLDER"};
   if (text && !with.shard.empty())
-    text = status{errc::bad_setting, "--shard: expected none under MPI, whose ranks share all"};
+    text = status{errc::bad_setting, "--shard: not supported under MPI, whose ranks share all units"};
   if (!text) return rank == 0 ? complain(text.why(), bad_input) : bad_input;
   if (*text) return rank != 0 || bench::print_out(**text).ok() ? 0 : bad_input;
   return run_ranks(with, rank);
@@ -314,7 +313,7 @@ int main(int argc, char** argv) {
   int provided = 0;
   if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return bad_input;
   if (provided < MPI_THREAD_FUNNELED) {
-    fmt::print(stderr, "gpumem_bench_mpi: this MPI has no threads beside its own; expected MPI_THREAD_FUNNELED\n");
+    fmt::print(stderr, "gpumem_bench_mpi: this MPI does not support threads; expected MPI_THREAD_FUNNELED\n");
     MPI_Abort(MPI_COMM_WORLD, bad_input);
   }
   int exit_status = bad_input;

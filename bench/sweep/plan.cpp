@@ -40,7 +40,7 @@ std::optional<hash128> hash_of_file(const std::string& path) {
   return parts_of(XXH3_128bits_digest(state.get()));
 }
 
-/// From the size of the file: a row of CSV has some 45 bytes, and 6 once it is compressed.
+/// Estimated from the file's size: a row of CSV has some 45 bytes, compressed 6.
 double estimated_ops(const std::string& path) {
   std::error_code why;
   const auto bytes = std::filesystem::file_size(path, why);
@@ -58,7 +58,7 @@ std::string short_name(const std::string& path) {
   return name;
 }
 
-/// Two files with one name are told apart by their paths.
+/// Names two files of the same name by their paths.
 void name_sources(std::vector<trace_source>& all) {
   std::map<std::string, unsigned> times;
   for (const trace_source& each : all) ++times[each.name];
@@ -67,7 +67,7 @@ void name_sources(std::vector<trace_source>& all) {
   }
 }
 
-/// A plan costs what it may spend; a search for a capacity replays some hundred times.
+/// A plan costs its step limit; a search for a capacity replays about a hundred times.
 double estimated_cost(const manifest& what, const trace_source& of, const policy_row& row) {
   double cost = of.ops * row.tenants * (what.mode == sweep_mode::fit ? 100 : 2);
   if (row.with.policy == "planned") cost += std::min(static_cast<double>(what.plan_steps) / 10, of.ops * 1000);

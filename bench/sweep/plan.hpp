@@ -1,7 +1,7 @@
 /// The units of a sweep: every trace under every policy, device, capacity and seed, each with a key.
 ///
-/// A unit's key is a hash over the trace's bytes, the settings and the program, so that a result is found again
-/// wherever it was made, and never mistaken for that of another trace, setting or build.
+/// A unit's key is a hash of the trace's bytes, the settings and the program. So a result is found again on any
+/// machine, and never taken for the result of another trace, setting or build.
 #pragma once
 
 #include <array>
@@ -18,18 +18,18 @@ using hash128 = std::array<std::uint64_t, 2>;
 /// 32 hexadecimal digits.
 std::string hex(const hash128& of);
 
-/// A trace's file, or a workload that is made when a unit runs.
+/// A trace's file, or a workload created when a unit runs.
 struct trace_source {
-  std::string path;  ///< of a workload, its text
-  std::string name;  ///< in the results; no two have the same
+  std::string path;  ///< of a workload: its text
+  std::string name;  ///< unique; used in the results
   bool workload = false;
   hash128 content{};
-  double ops = 0;  ///< about how many, from the size of the file
+  double ops = 0;  ///< estimated from the size of the file
 };
 
 struct unit {
   hash128 key{};
-  double cost = 0;  ///< estimate; only comparisons count
+  double cost = 0;  ///< estimate, for comparisons only
   std::uint32_t trace = 0;
   std::uint16_t policy = 0;
   std::uint16_t device = 0;
@@ -39,25 +39,25 @@ struct unit {
 
 struct sweep_plan {
   manifest what;
-  std::string version;  ///< of the program that replays
+  std::string version;  ///< version of the program that replays
   std::vector<trace_source> traces;
   std::vector<unit> units;           ///< in the order of the merged results
-  std::vector<std::uint32_t> order;  ///< of `units`: longest first
+  std::vector<std::uint32_t> order;  ///< indexes of `units`, longest first
 };
 
-/// The release and a hash over the program's file.
+/// The release and a hash of the program's file.
 result<std::string> program_version(const std::string& program);
 
-/// Reads every trace's bytes once, on `jobs` threads. Traces with the same content are counted once; one that cannot be
-/// read at all keeps a hash of its path, and its units say why.
+/// Reads every trace's bytes once, on `jobs` threads. Traces with equal content count once. An unreadable trace gets a
+/// hash of its path, and its units report the error.
 std::vector<trace_source> find_sources(const manifest& from, unsigned jobs);
 
 /// Deterministic: the same on every rank and in every shard.
 sweep_plan make_plan(manifest what, std::string version, std::vector<trace_source> traces);
 
-/// What a unit's process is told, as one line of JSON.
+/// The request to a unit's process, as one line of JSON.
 std::string request_of(const sweep_plan& plan, const unit& which);
-/// The head of a unit's row: key, policy, device, capacity, seed; JSON without the closing brace.
+/// The beginning of a unit's row: key, policy, device, capacity, seed; JSON without the closing brace.
 std::string row_head(const sweep_plan& plan, const unit& which);
 /// For messages: `trace under policy, sim:24GiB, capacity 4GiB, seed 1`.
 std::string describe(const sweep_plan& plan, const unit& which);

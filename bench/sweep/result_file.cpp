@@ -36,7 +36,7 @@ status failed(const std::string& path, std::string_view what, int error) {
   return {errc::bad_setting, fmt::format("{}: {}: {}", printable(path, 4096), what, std::strerror(error))};
 }
 
-/// Where the last whole line ends.
+/// The end of the last complete line.
 off_t end_of_lines(int fd, off_t size) {
   std::vector<char> piece(std::size_t{1} << 16);
   for (off_t end = size; end > 0;) {
@@ -80,7 +80,8 @@ result<std::unique_ptr<result_file>> result_file::open(const std::string& folder
     const std::string path = fmt::format("{}/{}-{}{}.jsonl", folder, kind, label, k == 1 ? "" : fmt::format(".{}", k));
     const int fd = ::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return failed(path, "cannot be written", errno);
-    if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {  // a file system without locks is taken as it is
+    if (::flock(fd, LOCK_EX | LOCK_NB) != 0 &&
+        errno == EWOULDBLOCK) {  // on a file system without locks, continues unlocked
       ::close(fd);
       continue;
     }

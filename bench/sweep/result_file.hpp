@@ -1,8 +1,8 @@
-/// Results as lines of JSON, each with a checksum: appended one by one, and read again whatever happened in between.
+/// Results as lines of JSON with checksums: appended one by one, and readable after any interruption.
 ///
-/// `{"crc":"9ae0daaf","unit":{"key":"..."...}}`: the CRC-32 is that of the text from `"unit"` to before the last brace.
-/// A line that is torn or does not match is never a result. A writer holds a lock on its file; a second one that wants
-/// the same name takes the next.
+/// `{"crc":"9ae0daaf","unit":{"key":"..."...}}`: the CRC-32 covers the text from `"unit"` to before the last brace. A
+/// torn line, or one with a wrong checksum, is never a result. A writer holds a lock on its file; a second writer of
+/// the same name uses the next name.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace gpumem::bench::sweep {
 
 class result_file {
  public:
-  /// Opens `FOLDER/KIND-LABEL.jsonl`, cuts a torn last line off, and holds the lock. `bad_setting` names path and
+  /// Opens `FOLDER/KIND-LABEL.jsonl`, removes a torn last line, and locks the file. `bad_setting` names path and
   /// reason.
   static result<std::unique_ptr<result_file>> open(const std::string& folder, std::string_view kind,
                                                    const std::string& label);
@@ -26,7 +26,7 @@ class result_file {
   result_file(const result_file&) = delete;
   result_file& operator=(const result_file&) = delete;
 
-  /// Any thread. One line, written whole or not at all; it is in the file when this returns.
+  /// Appends one line, all or nothing; it is in the file on return. Any thread.
   status append(std::string_view unit_json);
 
  private:
@@ -36,12 +36,12 @@ class result_file {
   std::mutex mutex_;
 };
 
-/// The line of a unit, with its newline; and the unit of a line without it, or nothing where the line is damaged.
+/// `line_of` returns a unit's line with its newline. `unit_of` returns the unit of a line, or nothing if it is damaged.
 std::string line_of(std::string_view unit_json);
 std::string_view unit_of(std::string_view line) noexcept;
 
-/// Calls `each(unit, offset)` for every sound line of a file, where `offset` is that of the unit's text. Returns how
-/// many lines were damaged, a torn last one left out.
+/// Calls `each(unit, offset)` for every intact line; `offset` is that of the unit's text. Returns the number of damaged
+/// lines, without a torn last one.
 result<std::uint64_t> read_results(const std::string& path,
                                    const std::function<void(std::string_view unit, std::uint64_t offset)>& each);
 

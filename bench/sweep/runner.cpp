@@ -22,7 +22,7 @@ struct unit_outcome {
   std::string times;
 };
 
-/// What a child said, or why it said nothing.
+/// The row and times that a child printed, or an error row.
 unit_outcome outcome_of(const std::string& head, const child_outcome& child, std::chrono::milliseconds limit) {
   if (child.timed_out) {
     const double seconds = static_cast<double>(limit.count()) / 1000;
@@ -44,14 +44,14 @@ unit_outcome outcome_of(const std::string& head, const child_outcome& child, std
           "{}"};
 }
 
-/// `times` is `{...}` of the unit's own; the process's come with it.
+/// Joins the process's times with those that the unit reported (`times`, `{...}`).
 std::string times_row(const std::string& key, const unit_outcome& of, const child_outcome& child, double wall_s) {
   const std::string_view inner = std::string_view{of.times}.substr(1, of.times.size() - 2);
   return fmt::format("{{\"key\":\"{}\",\"wall_s\":{:.6f},\"processor_s\":{:.6f},\"peak_resident_bytes\":{}{}{}}}", key,
                      wall_s, child.processor_s, child.peak_resident_bytes, inner.empty() ? "" : ",", inner);
 }
 
-/// One unit, from its request to its line in the file. Whether it failed.
+/// Runs one unit and appends its result. Returns whether it failed.
 result<bool> run_one(const sweep_plan& plan, const run_options& with, const unit& which, result_file& results,
                      result_file& times) {
   const auto began = std::chrono::steady_clock::now();
@@ -77,7 +77,7 @@ result<bool> run_one(const sweep_plan& plan, const run_options& with, const unit
 
 result<run_outcome> run_units(const sweep_plan& plan, const run_options& with, unit_source& from) {
   ::signal(SIGPIPE, SIG_IGN);  // a unit may end before it has read its request
-  ::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow is an error of `write`
+  ::signal(SIGXFSZ, SIG_IGN);  // exceeding a file size limit is then an error of `write`
   auto results = result_file::open(with.folder, "results", with.label);
   if (!results) return results.why();
   auto times = result_file::open(with.folder, "times", with.label);

@@ -1,5 +1,5 @@
-/// Runs units, each in a process of its own, and writes what they say. Where the next unit comes from is another's
-/// business: a counter in this process, or one that all ranks of an MPI job draw from.
+/// Runs units, each in its own process, and writes their results. Units come from a `unit_source`: a counter in this
+/// process, or one shared by all ranks of an MPI job.
 #pragma once
 
 #include <atomic>
@@ -20,18 +20,18 @@ namespace gpumem::bench::sweep {
 class unit_source {
  public:
   virtual ~unit_source() = default;
-  /// Index of a unit of the plan; nothing where none is left.
+  /// The index of a unit of the plan; empty if none is left.
   virtual std::optional<std::uint32_t> next() = 0;
-  /// One that was drawn is in the file.
+  /// Reports that the result of a drawn unit is in the file.
   virtual void done(bool failed) = 0;
 };
 
 struct run_options {
-  std::string program;  ///< gpumem_bench, which runs the units
+  std::string program;  ///< path of gpumem_bench, which runs the units
   std::string folder;
-  std::string label;  ///< of this writer's files
+  std::string label;  ///< part of the names of this writer's files
   unsigned jobs = 1;
-  std::chrono::milliseconds time_limit{600'000};  ///< of one unit
+  std::chrono::milliseconds time_limit{600'000};  ///< for one unit
 };
 
 struct run_outcome {
@@ -39,8 +39,8 @@ struct run_outcome {
   std::uint64_t failed = 0;
 };
 
-/// Until the source is empty. A unit that crashes or takes too long is told on standard error, with its key, and
-/// recorded; the rest goes on. `bad_setting` where results cannot be written: then no further unit is begun.
+/// Runs units until the source is empty. A unit that crashes or takes too long is reported on standard error with its
+/// key, and recorded. `bad_setting` if results cannot be written; no further unit is begun then.
 result<run_outcome> run_units(const sweep_plan& plan, const run_options& with, unit_source& from);
 
 }  // namespace gpumem::bench::sweep

@@ -28,21 +28,21 @@ constexpr unsigned most_jobs = 1024;
 
 std::string first_line(std::string_view text) { return std::string{text.substr(0, text.find('\n'))}; }
 
-/// CLI11's own words for help, one line for what is wrong.
-result<std::optional<std::string>> parse_words(CLI::App& app, std::vector<std::string> words) {
-  std::reverse(words.begin(), words.end());  // which is how CLI11 takes them
+/// Returns CLI11's help text, or an error of one line.
+result<std::optional<std::string>> parse_arguments(CLI::App& app, std::vector<std::string> arguments) {
+  std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 expects
   try {
-    app.parse(words);
+    app.parse(arguments);
   } catch (const CLI::CallForHelp&) {
     return std::optional{app.help()};
   } catch (const CLI::Error& wrong) {
     return status{errc::bad_setting,
-                  fmt::format("{} ({} --help lists what there is)", first_line(wrong.what()), app.get_name())};
+                  fmt::format("{} ({} --help lists the options)", first_line(wrong.what()), app.get_name())};
   }
   return std::optional<std::string>{};
 }
 
-status read_numbers(sweep_words& into) {
+status read_numbers(sweep_arguments& into) {
   if (!into.time_limit.empty()) {
     double seconds = 0;
     const char* const last = into.time_limit.data() + into.time_limit.size();
@@ -64,7 +64,7 @@ status read_numbers(sweep_words& into) {
   return {};
 }
 
-/// Of one process: the units in their order, and how many are done.
+/// The units of one process, in their order, and the count of completed ones.
 class local_source final : public unit_source {
  public:
   local_source(std::vector<std::uint32_t> units, sweep_progress& progress)
@@ -87,15 +87,15 @@ class local_source final : public unit_source {
   std::atomic<std::uint64_t> failed_{0};
 };
 
-result<shard> shard_of(const sweep_words& with) {
+result<shard> shard_of(const sweep_arguments& with) {
   if (!with.shard.empty()) return parse_shard(with.shard);
   const auto array = shard_of_array([](const char* name) -> const char* { return std::getenv(name); });
   if (!array) return array.why();
   return array->value_or(shard{});
 }
 
-/// The shard's part of what is left.
-result<std::vector<std::uint32_t>> share_left(const sweep_words& with, const sweep_plan& plan, const shard& of) {
+/// The part of the remaining units that belongs to the shard.
+result<std::vector<std::uint32_t>> share_left(const sweep_arguments& with, const sweep_plan& plan, const shard& of) {
   auto left = units_left(with.folder, plan, with.again);
   if (!left || of.count == 1) return left;
   std::vector<bool> own(plan.units.size());
@@ -104,9 +104,9 @@ result<std::vector<std::uint32_t>> share_left(const sweep_words& with, const swe
   return left;
 }
 
-int run_sweep(const std::vector<std::string>& words) {
-  sweep_words with;
-  const auto text = parse_sweep_words("gpumem_bench sweep", words, with);
+int run_sweep(const std::vector<std::string>& arguments) {
+  sweep_arguments with;
+  const auto text = parse_sweep_arguments("gpumem_bench sweep", arguments, with);
   if (!text) return complain(text.why(), bad_input);
   if (*text) return print_out(**text).ok() ? 0 : bad_input;
   const auto which = shard_of(with);
@@ -139,20 +139,21 @@ int run_sweep(const std::vector<std::string>& words) {
 
 void add_merge_options(CLI::App& app, merge_options& with) {
   app.footer("Example: gpumem_bench merge results -o results.json");
-  app.add_option("folder", with.folder, "what gpumem_bench sweep wrote")->type_name("FOLDER")->required();
+  app.add_option("folder", with.folder, "output of gpumem_bench sweep")->type_name("FOLDER")->required();
   app.add_option("-o,--output", with.output, "ends in .json, .html or .parquet (needs python3 with pyarrow)")
       ->type_name("FILE")
       ->required();
-  app.add_flag("--partial", with.partial, "also where units have no result yet");
+  app.add_flag("--partial", with.partial, "allow units without a result");
 }
 
 namespace {
 
-int run_merge(const std::vector<std::string>& words) {
+int run_merge(const std::vector<std::string>& arguments) {
   merge_options with;
-  CLI::App app{"A sweep's folder as one file: the same bytes whoever ran its units.", "gpumem_bench merge"};
+  CLI::App app{"Merges a sweep's folder into one file, with the same bytes however its units were run.",
+               "gpumem_bench merge"};
   add_merge_options(app, with);
-  const auto text = parse_words(app, words);
+  const auto text = parse_arguments(app, arguments);
   if (!text) return complain(text.why(), bad_input);
   if (*text) return print_out(**text).ok() ? 0 : bad_input;
   const status merged = merge(with);
@@ -166,32 +167,35 @@ int complain(const status& why, int exit_status) {
   return exit_status;
 }
 
-void add_sweep_options(CLI::App& app, sweep_words& into) {
+void add_sweep_options(CLI::App& app, sweep_arguments& into) {
   app.footer("Example: gpumem_bench sweep manifest.json -o results --shard 3/8");
   app.add_option("manifest", into.manifest, "JSON (docs/sweep.md)")->type_name("MANIFEST")->required();
-  app.add_option("-o,--output", into.folder, "results go here, and are found again")->type_name("FOLDER")->required();
-  app.add_option("--shard", into.shard, "a share of the units: 3/8; by default a Slurm array's task")->type_name("i/n");
-  app.add_option("--unit-time-limit", into.time_limit, "a unit that takes longer is killed (600)")
-      ->type_name("SECONDS");
-  app.add_option("-j,--jobs", into.jobs, "units at once: as many as there are cores; of each MPI rank, 1")
+  app.add_option("-o,--output", into.folder, "folder for the results; an existing one is resumed")
+      ->type_name("FOLDER")
+      ->required();
+  app.add_option("--shard", into.shard, "a share of the units: 3/8; by default from a Slurm array's task")
+      ->type_name("i/n");
+  app.add_option("--unit-time-limit", into.time_limit, "time after which a unit is killed (600)")->type_name("SECONDS");
+  app.add_option("-j,--jobs", into.jobs, "units at once (default: number of cores; under MPI 1 a rank)")
       ->type_name("N");
-  app.add_flag("--retry-failed", into.again, "run units again that crashed, took too long, or had a bad trace");
+  app.add_flag("--retry-failed", into.again, "repeat units that crashed, took too long, or had a bad trace");
   app.add_flag("--quiet", into.quiet, "no progress on the terminal");
   app.add_flag("--progress", into.lines, "progress as lines on standard error, for logs");
 }
 
-result<std::optional<std::string>> parse_sweep_words(const std::string& program, std::vector<std::string> words,
-                                                     sweep_words& into) {
-  CLI::App app{"Every trace of a manifest under every policy, device, capacity and seed; resumes where it was killed.",
-               program};
+result<std::optional<std::string>> parse_sweep_arguments(const std::string& program, std::vector<std::string> arguments,
+                                                         sweep_arguments& into) {
+  CLI::App app{
+      "Runs every trace of a manifest under every policy, device, capacity and seed; resumes after an interruption.",
+      program};
   add_sweep_options(app, into);
-  auto text = parse_words(app, std::move(words));
+  auto text = parse_arguments(app, std::move(arguments));
   if (!text || *text) return text;
   if (status read = read_numbers(into); !read) return read;
   return text;
 }
 
-result<sweep_plan> plan_sweep(const sweep_words& with, const std::string& program) {
+result<sweep_plan> plan_sweep(const sweep_arguments& with, const std::string& program) {
   for (const auto& [name, value] : process_environment()) {
     if (name != "GPUMEM_VERBOSE" && name != "GPUMEM_STRICT") {
       log_line(fmt::format("{} is not read by a sweep, whose settings are the manifest's", printable(name)));
@@ -208,16 +212,16 @@ result<sweep_plan> plan_sweep(const sweep_words& with, const std::string& progra
 std::string unit_program() {
   std::error_code ignored;
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  const std::filesystem::path beside = own.parent_path() / "gpumem_bench";
-  return std::filesystem::exists(beside, ignored) ? beside.string() : own.string();
+  const std::filesystem::path bench_program = own.parent_path() / "gpumem_bench";
+  return std::filesystem::exists(bench_program, ignored) ? bench_program.string() : own.string();
 }
 
 bool is_sweep_command(std::string_view word) noexcept { return word == "sweep" || word == "merge" || word == "unit"; }
 
-int sweep_main(const std::vector<std::string>& words) {
-  const std::vector<std::string> rest(words.begin() + 1, words.end());
-  if (words.front() == "unit") return serve_unit(words.size() > 1 ? words[1] : "");
-  return words.front() == "merge" ? run_merge(rest) : run_sweep(rest);
+int sweep_main(const std::vector<std::string>& arguments) {
+  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+  if (arguments.front() == "unit") return serve_unit(arguments.size() > 1 ? arguments[1] : "");
+  return arguments.front() == "merge" ? run_merge(rest) : run_sweep(rest);
 }
 
 }  // namespace gpumem::bench::sweep

@@ -11,8 +11,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr double same = 1e-9;          // utilizations that differ by less are equal
-constexpr double clearly_less = 0.05;  // of the best: a loss
+constexpr double same = 1e-9;          // smaller differences of utilization count as equal
+constexpr double clearly_less = 0.05;  // part of the best utilization; counts as a loss
 constexpr std::size_t worst_shown = 20;
 constexpr std::size_t points_of_curve = 101;
 constexpr std::size_t most_kinds = 40;
@@ -23,7 +23,7 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[at];
 }
 
-/// Four digits after the point are more than the page shows.
+/// Rounds to four digits, which is all that the page shows.
 double rounded(double value) { return std::round(value * 1e4) / 1e4; }
 
 json distribution(std::vector<double> values) {
@@ -47,7 +47,7 @@ json distribution(std::vector<double> values) {
 
 bool ran(const summary_row* row) { return row != nullptr && !row->failed && !row->oom; }
 
-/// What is compared; none where the policy takes everything, ran out or failed.
+/// The compared figure; empty if the policy takes everything, ran out of memory or failed.
 std::optional<double> utilization_of(const summary_row* row) {
   if (!ran(row) || row->utilization <= 0 || (row->takes_everything && row->device_ms >= 0)) return std::nullopt;
   return row->utilization;
@@ -151,7 +151,7 @@ json summary::policy_json(std::size_t policy, const std::vector<one_case>& all) 
           {"worst", std::move(shown)}};
 }
 
-/// Per kind of trace: how often each policy is best, and its median.
+/// By kind of trace: how often each policy is best, and its median.
 json summary::kinds_json(const std::vector<one_case>& all) const {
   std::map<std::string, std::vector<const one_case*>> kinds;
   for (const one_case& each : all) kinds[kind_of(each.trace)].push_back(&each);
@@ -181,7 +181,7 @@ json summary::kinds_json(const std::vector<one_case>& all) const {
   return out;
 }
 
-/// Of the cases that both ran: how often the first is better than the second by more than a thousandth.
+/// Over the cases that both ran: how often the first is better than the second by more than a thousandth.
 json summary::pairs_json(const std::vector<one_case>& all) const {
   json out = json::array();
   for (std::size_t a = 0; a < policies_.size(); ++a) {

@@ -1,8 +1,8 @@
-/// What a sweep says of its policies: how each is distributed over the traces, where it is best, where it loses.
+/// Summary of a sweep: the distribution of each policy over the traces, where it is best, and where it loses.
 ///
-/// A case is a trace on a device with a capacity and a seed; the policies are compared within each. Utilization is peak
-/// live over peak reserved in `compare`, over the smallest capacity in `fit`. In `compare` a policy that takes
-/// everything at once is left out of that comparison, since its peak of reserved is the card's.
+/// A case is a trace on a device with a capacity and a seed; policies are compared within each case. Utilization is
+/// peak live over peak reserved in `compare`, over the smallest capacity in `fit`. In `compare`, a policy that takes
+/// all memory at once is not compared, because its peak of reserved is the card's size.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace gpumem::bench::sweep {
 
-/// One unit, as far as the summary needs it.
+/// One unit, reduced to what the summary needs.
 struct summary_row {
   std::string trace;
   std::string policy;
@@ -28,9 +28,9 @@ struct summary_row {
 
 class summary {
  public:
-  /// Policies in the order in which they are first added.
+  /// Policies, in the order in which they were first added.
   void add(summary_row row);
-  /// `policies`, `kinds` (the part of a trace's name before `-`), `pairs`; the same for the same rows in the same
+  /// `policies`, `kinds` (the part of a trace's name before `-`), `pairs`. Deterministic for the same rows in the same
   /// order.
   [[nodiscard]] nlohmann::ordered_json to_json() const;
 
@@ -38,7 +38,7 @@ class summary {
   struct one_case {
     std::string trace;
     std::string rest;
-    std::vector<const summary_row*> rows;  ///< by policy; null: none
+    std::vector<const summary_row*> rows;  ///< by policy; null: no row
   };
   [[nodiscard]] std::vector<one_case> cases() const;
   [[nodiscard]] nlohmann::ordered_json policy_json(std::size_t policy, const std::vector<one_case>& all) const;

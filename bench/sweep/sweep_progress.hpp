@@ -1,5 +1,5 @@
-/// How far a sweep is: units done, rate, estimate of the end. A line that is drawn again on a terminal; with `lines`, a
-/// line of its own every ten seconds, for logs of batch systems.
+/// Progress of a sweep: units done, rate, estimated time left. A line that is redrawn on a terminal; with `lines`, a
+/// new line every ten seconds, for logs of batch systems.
 ///
 /// Any thread.
 #pragma once
@@ -20,15 +20,15 @@ class sweep_progress {
  public:
   enum class form : std::uint8_t { none, line, lines };
 
-  /// `before` units were done when it began. The terminal is standard error, or the one that the process belongs to
-  /// where `any_terminal` allows that (mpirun puts a pipe between).
+  /// `before` units were done at the start. The terminal is standard error; with `any_terminal`, otherwise the
+  /// controlling terminal (mpirun puts a pipe between).
   sweep_progress(std::uint64_t before, std::uint64_t of, bool quiet, bool lines, bool any_terminal);
   ~sweep_progress();
   sweep_progress(const sweep_progress&) = delete;
   sweep_progress& operator=(const sweep_progress&) = delete;
 
   [[nodiscard]] bool shown() const noexcept { return form_ != form::none; }
-  /// So many were done since it began, by everybody.
+  /// `done` counts the units finished since the start, by all processes.
   void show(std::uint64_t done, std::uint64_t failed);
 
  private:

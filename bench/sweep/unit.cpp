@@ -23,12 +23,12 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-/// No clock decides what a plan looks like.
+/// Plans are limited by steps, not by time, so that they are reproducible.
 constexpr std::chrono::hours no_time_limit{24 * 365};
 
 std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-/// A message says the trace's name in place of its path, so that the row is the same wherever the trace lies.
+/// Replaces the trace's path in a message by its name, so that rows do not depend on where the trace is stored.
 std::string without_path(std::string text, const std::string& path, const std::string& name) {
   for (std::size_t at = text.find(path); at != std::string::npos && !path.empty(); at = text.find(path, at)) {
     text.replace(at, path.size(), name);
@@ -37,7 +37,7 @@ std::string without_path(std::string text, const std::string& path, const std::s
   return text;
 }
 
-/// The keys that a unit's row has instead, or that are times.
+/// Keys that a unit's row replaces, and keys that are times.
 void leave_out(json& row) {
   for (const char* key : {"trace", "policy", "simulated", "model", "prefix_ops", "host_ns_per_op", "loop_ns_per_op",
                           "version", "fit_utilization"}) {
@@ -80,7 +80,7 @@ unit_rows fit_unit(const std::string& head, const trace& of, const policy_row& r
   if (!figures) return {error_row(head, "defect", figures.why().message()), "{}"};
   json out = json::parse(fit_json({{&of, &row, *figures}}, setup))["results"][0];
   leave_out(out);
-  out.erase("failed");  // of peers, which a sweep has not
+  out.erase("failed");  // for peers only, which a sweep does not run
   out["ops"] = of.ops.size();
   return rows_of(head, out, json::object());
 }
@@ -121,9 +121,9 @@ unit_rows run_unit(std::string_view text) {
 }
 
 int serve_unit(const std::string& parent) {
-  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);                                // a killed sweep leaves nobody at work
-  if (!parent.empty() && std::to_string(::getppid()) != parent) return 2;  // it ended before that
-  set_log_sink([](std::string_view) {});                                   // what a policy could not get is in the row
+  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);                                // ends the unit when the sweep is killed
+  if (!parent.empty() && std::to_string(::getppid()) != parent) return 2;  // the parent ended before prctl took effect
+  set_log_sink([](std::string_view) {});  // the row records it if a policy got less than it asked
   std::string request;
   for (int c = 0; (c = std::getchar()) != EOF;) request.push_back(static_cast<char>(c));
   try {

@@ -1,5 +1,4 @@
-/// Sizes and lifetimes drawn from quantiles that are fitted to a recorded trace; what the recording's order adds is
-/// gone.
+/// Sizes and lifetimes drawn from quantiles fitted to a recorded trace; the order of the recording is lost.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,7 +9,7 @@
 namespace gpumem::bench {
 namespace {
 
-/// A distribution by 65 quantiles, geometric between two of them.
+/// A distribution given by 65 quantiles, interpolated geometrically.
 class quantiles {
  public:
   explicit quantiles(std::vector<std::uint64_t> values) {
@@ -31,7 +30,7 @@ class quantiles {
   std::array<double, 65> points_{};
 };
 
-/// Lifetimes hang together with sizes: a distribution of them for each of four classes of size.
+/// Lifetimes depend on sizes, so each of four classes of size has its own distribution.
 struct fitted {
   static constexpr std::size_t classes = 4;
   quantiles sizes{{}};
@@ -72,7 +71,7 @@ fitted fit_to(const trace& like) {
 trace random_workload(const workload_shape& shape, const trace& like) {
   const fitted from = fit_to(like);
   random_numbers random{shape.seed};
-  // Sizes are scaled so that what is live comes near the peak that was asked for.
+  // Scales sizes so that live memory comes near the requested peak.
   const double scale = static_cast<double>(shape.peak_bytes) / static_cast<double>(like.peak_live_bytes);
   trace_builder out;
   using death = std::pair<std::uint64_t, std::uint32_t>;  // operation, slot
@@ -86,7 +85,7 @@ trace random_workload(const workload_shape& shape, const trace& like) {
     const double rank = random.share();
     const auto bytes = static_cast<std::uint64_t>(scale * static_cast<double>(from.sizes.at(rank)));
     const quantiles& lifetime = from.lifetimes[static_cast<std::size_t>(rank * fitted::classes)];
-    while (!deaths.empty() && out.live_bytes() + bytes > shape.peak_bytes) {  // the next to die makes room
+    while (!deaths.empty() && out.live_bytes() + bytes > shape.peak_bytes) {  // ends the next block early to make room
       out.free(deaths.top().second);
       deaths.pop();
     }

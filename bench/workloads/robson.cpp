@@ -1,7 +1,7 @@
 /// J. M. Robson, "Bounds for some functions concerning dynamic storage allocation" (Journal of the ACM 21(3), 1974):
 /// his adversary makes every allocator that moves nothing need M (log2(n) / 2 + 1) - n + 1 units for M live ones and
-/// blocks of up to n. It looks at where blocks lie; here they lie where best fit, lowest address first, puts them in
-/// one region.
+/// blocks of up to n. The adversary depends on the addresses of blocks; here they are those of best fit, lowest address
+/// first, in one region.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -11,7 +11,7 @@
 namespace gpumem::bench {
 namespace {
 
-/// Best fit in a region without end, in units: what the adversary plays against.
+/// The adversary's model of the allocator: best fit in an unbounded region, in units.
 class best_fit_region {
  public:
   std::uint64_t place(std::uint64_t units) {
@@ -22,7 +22,7 @@ class best_fit_region {
     if (best == free_.end()) {
       std::uint64_t at = end_;
       if (!free_.empty() && std::prev(free_.end())->first + std::prev(free_.end())->second == end_) {
-        at = std::prev(free_.end())->first;  // the last hole reaches to the end, and grows
+        at = std::prev(free_.end())->first;  // the last hole has no end
         free_.erase(std::prev(free_.end()));
       }
       end_ = at + units;
@@ -58,7 +58,7 @@ struct placed {
   std::uint32_t slot = 0;
 };
 
-/// Whether a block has an address that is `offset` modulo `step`.
+/// Whether an address of the block is `offset` modulo `step`.
 bool pins(const placed& block, std::uint64_t offset, std::uint64_t step) {
   return (offset + step - block.at % step) % step < block.units;
 }
@@ -66,7 +66,7 @@ bool pins(const placed& block, std::uint64_t offset, std::uint64_t step) {
 }  // namespace
 
 trace robson_workload(const workload_shape& shape) {
-  // The most units that stay within the operations asked for: about four a unit.
+  // The largest M within the requested operations: about four operations a unit.
   const std::uint64_t units = std::bit_floor(std::clamp<std::uint64_t>(shape.ops / 4, 64, 4096));
   const std::uint64_t unit_bytes = std::max<std::uint64_t>(shape.peak_bytes / units / 512 * 512, 512);
   const std::uint64_t largest = units / 8;
@@ -82,7 +82,7 @@ trace robson_workload(const workload_shape& shape) {
   fill(1);
   std::uint64_t offset = 0;
   for (std::uint64_t step = 2; step <= largest; step *= 2) {
-    // Of the two offsets the one whose pinning blocks waste more.
+    // Chooses the offset whose pinned blocks waste more.
     std::uint64_t waste[2]{};
     for (const placed& each : live) {
       for (const std::uint64_t other : {0U, 1U}) {

@@ -1,5 +1,5 @@
-/// Serving: each request has a contiguous cache that grows by a quarter when it is full, which means a larger block and
-/// a copy; requests come and go at random.
+/// Serving: each request has a contiguous cache that grows by a quarter when full, by a copy into a larger block.
+/// Requests begin and end at random.
 #include <algorithm>
 
 #include "workload.hpp"
@@ -10,7 +10,7 @@ trace serving_workload(const workload_shape& shape) {
   struct request_state {
     std::uint32_t cache = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t growths = 0;  ///< to come
+    std::uint64_t growths = 0;  ///< still to come
   };
   random_numbers random{shape.seed};
   trace_builder out;
@@ -21,7 +21,7 @@ trace serving_workload(const workload_shape& shape) {
     const std::uint64_t workspace_bytes = first_bytes / 8 * (1 + random.below(8));
     const std::uint32_t workspace = out.allocate(workspace_bytes);
     if (running.size() < 64 && (running.empty() || random.below(4) == 0)) {
-      const std::uint64_t bytes = first_bytes / 4 * (1 + random.below(6));  // by the length of the prompt
+      const std::uint64_t bytes = first_bytes / 4 * (1 + random.below(6));  // depends on the length of the prompt
       if (out.live_bytes() + bytes < shape.peak_bytes) running.push_back({out.allocate(bytes), bytes, random.below(8)});
     }
     if (!running.empty()) {

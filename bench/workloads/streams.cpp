@@ -1,4 +1,4 @@
-/// Several streams: a pipeline whose stages hand blocks on, and unlike tenants side by side.
+/// Several streams: a pipeline whose stages pass blocks on, and tenants with different workloads.
 #include <algorithm>
 #include <deque>
 
@@ -6,18 +6,17 @@
 
 namespace gpumem::bench {
 
-/// Micro-batches go through as many stages as there are streams; each stage allocates its output on its own stream, and
-/// the next stage, which reads it, frees it on its.
+/// Micro-batches pass through as many stages as there are streams. Each stage allocates its output on its own stream;
+/// the next stage reads it and frees it on its own.
 trace pipeline_workload(const workload_shape& shape) {
   random_numbers random{shape.seed};
   const unsigned stages = shape.streams;
   trace_builder out{stages};
   const std::uint64_t unit = std::max<std::uint64_t>(shape.peak_bytes / stages / 64, 512);
   for (unsigned stage = 0; stage < stages; ++stage) out.allocate(16 * unit, static_cast<std::uint16_t>(stage));
-  std::vector<std::deque<std::uint32_t>> waiting(stages);  // outputs of a stage that the next has not read
+  std::vector<std::deque<std::uint32_t>> waiting(stages);  // outputs of a stage that the next one has not read
   while (out.ops() < shape.ops) {
-    // A stage runs where there is input for it and room behind it; the last ones first, as one-forward-one-backward
-    // does.
+    // A stage runs if it has input and room for output. Later stages run first, as in one-forward-one-backward.
     for (unsigned stage = stages; stage-- > 0;) {
       if (waiting[stage].size() >= 4 || (stage > 0 && waiting[stage - 1].empty())) continue;
       const auto stream = static_cast<std::uint16_t>(stage);
@@ -37,7 +36,7 @@ trace pipeline_workload(const workload_shape& shape) {
   return std::move(out).done("pipeline");
 }
 
-/// Training, serving and epochs in turn, one to a stream, an operation of each after the other.
+/// Training, serving and epochs, one on each stream; operations alternate between them.
 trace tenants_workload(const workload_shape& shape) {
   std::vector<trace> programs;
   for (unsigned i = 0; i < shape.tenants; ++i) {

@@ -1,5 +1,5 @@
-/// Training: weights and optimiser states that stay, activations that pile up in the forward pass and go in the
-/// backward pass, gradients and workspaces in between.
+/// Training: weights and optimiser states stay, activations accumulate in the forward pass and are freed in the
+/// backward pass, with gradients and workspaces in between.
 #include <algorithm>
 
 #include "workload.hpp"
@@ -8,19 +8,20 @@ namespace gpumem::bench {
 namespace {
 
 constexpr unsigned layers = 12;
-constexpr std::uint64_t longest = 64;  ///< of a sequence, in steps of 16 tokens
+constexpr std::uint64_t longest = 64;  ///< length of a sequence, in steps of 16 tokens
 
-/// A network whose step at the longest sequence comes to about the peak that was asked for.
+/// A network whose step with the longest sequence reaches about the requested peak.
 class network {
  public:
   network(const workload_shape& shape, trace_builder& on, std::uint16_t stream) : on_{on}, stream_{stream} {
-    // Weights and two optimiser states take a third, the activations of the longest batch half, the rest is in flight.
+    // Weights and two optimiser states take a third, the activations of the longest batch half, tensors in flight the
+    // rest.
     weight_bytes_ = shape.peak_bytes / 9 / layers;
     token_bytes_ = std::max<std::uint64_t>(shape.peak_bytes / 2 / layers / longest / 6, 1);
     for (unsigned i = 0; i < 3 * layers; ++i) on_.allocate(weight_bytes_, stream_);
   }
 
-  /// One step of `length` (1 to `longest`): six tensors a layer of which the attention's grows faster than the rest.
+  /// One step of `length` (1 to `longest`): six tensors a layer; the attention's grows faster than the others.
   void train(std::uint64_t length) {
     std::vector<std::vector<std::uint32_t>> kept(layers);
     for (auto& layer : kept) {
@@ -47,7 +48,7 @@ class network {
     }
   }
 
-  /// Nothing is kept for a backward pass; outputs are, until the batch is done.
+  /// An evaluation step: outputs are kept until the batch is done, nothing is kept for a backward pass.
   void evaluate(std::uint64_t length, unsigned batches) {
     std::vector<std::uint32_t> outputs;
     for (unsigned batch = 0; batch < batches; ++batch) {
@@ -74,7 +75,7 @@ class network {
 
 }  // namespace
 
-/// As with ragged batches: most are short, a few long.
+/// Ragged batches: most are short, a few long.
 trace training_workload(const workload_shape& shape) {
   random_numbers random{shape.seed};
   trace_builder out;
@@ -86,7 +87,7 @@ trace training_workload(const workload_shape& shape) {
   return std::move(out).done("training");
 }
 
-/// Eight epochs, each longer in its sequences than the one before (a curriculum), with an evaluation after each.
+/// Eight epochs with growing sequence lengths (a curriculum), each followed by an evaluation.
 trace epochs_workload(const workload_shape& shape) {
   constexpr std::uint64_t epochs = 8;
   random_numbers random{shape.seed};

@@ -1,7 +1,7 @@
-/// Workloads made from a seed, as traces: what no recording shows, or shows only in part.
+/// Workloads generated from a seed, as traces: cases that no recording shows, or only in part.
 ///
 /// A workload is spelled like a row: a name and options, `training,ops=200000,peak=4GiB`. The same text and seed give
-/// the same operations on every machine. README.md of this folder says what each one is modelled on.
+/// the same operations on every machine. README.md of this folder describes the origin of each.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 namespace gpumem::bench {
 
 struct workload_shape {
-  std::uint64_t ops = 100'000;         ///< about so many; a workload ends with a whole step
-  std::uint64_t peak_bytes = 1 << 30;  ///< about what is live at the most
+  std::uint64_t ops = 100'000;         ///< approximate; a workload ends with a whole step
+  std::uint64_t peak_bytes = 1 << 30;  ///< approximate peak of live
   std::uint64_t seed = 1;
-  unsigned streams = 4;  ///< of those with several
+  unsigned streams = 4;  ///< for workloads with several
   unsigned tenants = 3;
-  std::string like;  ///< of `random`: the bundled trace whose sizes and lifetimes are fitted
+  std::string like;  ///< `random`: the bundled trace whose sizes and lifetimes are fitted
 };
 
 struct workload_entry {
@@ -30,14 +30,14 @@ struct workload_entry {
 };
 const std::vector<workload_entry>& known_workloads();
 
-/// `seed` where the text names none. `bad_setting` names the text and what was expected.
+/// `seed` applies if the text names none. `bad_setting` names the text and what was expected.
 result<trace> make_workload(std::string_view text, std::uint64_t seed);
 
-/// Operations one after the other, 5 us apart, with slots handed out as a recording's are.
+/// Appends operations 5 us apart, and assigns slots as for a recording.
 class trace_builder {
  public:
   explicit trace_builder(unsigned streams = 1);
-  /// The block's slot.
+  /// Returns the block's slot.
   std::uint32_t allocate(std::uint64_t bytes, std::uint16_t stream = 0);
   void free(std::uint32_t slot) { free(slot, streams_[slot]); }
   void free(std::uint32_t slot, std::uint16_t on_stream);
@@ -48,13 +48,13 @@ class trace_builder {
  private:
   void add(op_kind kind, std::uint64_t bytes, std::uint32_t slot, std::uint16_t stream);
   trace made_;
-  std::vector<std::uint64_t> sizes_;    ///< by slot; 0 while it is free
+  std::vector<std::uint64_t> sizes_;    ///< by slot; 0 if free
   std::vector<std::uint16_t> streams_;  ///< by slot
   std::vector<std::uint32_t> free_slots_;
   std::uint64_t live_bytes_ = 0;
 };
 
-// One function a workload; `name` is what the trace is called.
+// One function a workload; `name` becomes the trace's name.
 trace random_workload(const workload_shape& shape, const trace& like);
 trace training_workload(const workload_shape& shape);
 trace epochs_workload(const workload_shape& shape);

@@ -1,4 +1,4 @@
-// What is learnt: points, and the class that a fixed random linear map gives each.
+// The data to learn: points, and the class that a fixed random linear map assigns to each.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What the training runs on: streams, events, copies and kernels of a GPU, or the same on the CPU over the simulated
-// device, where each kernel is a loop and the device's referee watches which stream touches which bytes.
+// The machine of the training: streams, events, copies and kernels of a GPU, or the same on the CPU over the simulated
+// device, where each kernel is a loop and the device's referee checks which stream touches which bytes.
 #pragma once
 
 #include <cstddef>
@@ -52,11 +52,11 @@ class machine {
  public:
   static constexpr std::uint64_t simulated_bytes = std::uint64_t{4} << 30;
 
-  /// The simulated device.
+  /// Runs on the simulated device.
   machine()
       : sim_{std::make_unique<gpumem::sim_device>(
             gpumem::sim_config{.capacity_bytes = simulated_bytes, .host_memory = true})} {}
-  /// A GPU, by ordinal.
+  /// Runs on a GPU, by ordinal.
   explicit machine(int ordinal) {
     auto opened = gpumem::open_cuda_device({.ordinal = ordinal});
     require(opened.why());
@@ -83,7 +83,7 @@ class machine {
     return {made};
   }
 
-  /// `waiter` goes on when what `first` was given so far is done.
+  /// Makes `waiter` wait for all work enqueued on `first` so far.
   void order(gpumem::stream_ref first, gpumem::stream_ref waiter) {
     const auto f = edge().record(first);
     require(f.why());
@@ -91,13 +91,13 @@ class machine {
     edge().drop(*f);
   }
   void wait_for_all() { require(edge().synchronize()); }
-  /// Of the whole device, by every process.
+  /// The used memory of the whole device, by all processes.
   std::uint64_t used_bytes() {
     const auto now = edge().memory();
     require(now.why());
     return now->total_bytes - now->free_bytes;
   }
-  /// The host waits for what the stream was given so far.
+  /// The host waits for all work enqueued on the stream so far.
   void wait_for(gpumem::stream_ref s) {
     const auto f = edge().record(s);
     require(f.why());
@@ -105,7 +105,7 @@ class machine {
     edge().drop(*f);
   }
 
-  /// `body(i)` for each i below n, on the stream; it touches `uses`.
+  /// Runs `body(i)` for each i below n on the stream; it touches `uses`.
   template <typename Body>
   void launch(gpumem::stream_ref s, std::size_t n, const Body& body, std::initializer_list<span> uses) {
     if (n == 0) return;
@@ -122,7 +122,7 @@ class machine {
 #endif
   }
 
-  /// Between pinned host memory and the device, either way.
+  /// Copies between pinned host memory and the device, in either direction.
   void copy(void* to, const void* from, std::size_t bytes, gpumem::stream_ref s, span device_side) {
     if (sim_) {
       note(s, {device_side});
@@ -170,7 +170,7 @@ class machine {
   std::unique_ptr<gpumem::device> gpu_;
 };
 
-/// `cuda`, `cuda:N` or `sim`; by default a GPU where this program has kernels for one.
+/// Parses `cuda`, `cuda:N` or `sim`; the default is a GPU if this program has kernels for it.
 inline std::unique_ptr<machine> open_machine(const std::string& program, const std::string& named) {
   if (named == "sim") return std::make_unique<machine>();
   if (named.empty()) {
@@ -189,14 +189,14 @@ inline std::unique_ptr<machine> open_machine(const std::string& program, const s
   throw std::invalid_argument{"--device " + named + ": expected sim, cuda or cuda:N"};
 }
 
-/// A point in a stream's work that the host can wait for; none at first.
+/// A point in a stream's work that the host can wait for; initially none.
 class moment {
  public:
   explicit moment(machine& on) : on_{&on} {}
   moment(const moment&) = delete;
   moment& operator=(const moment&) = delete;
   ~moment() { on_->edge().drop(reached_); }
-  /// What the stream was given so far.
+  /// Sets the point after all work enqueued on the stream so far.
   void mark(gpumem::stream_ref s) {
     on_->edge().drop(std::exchange(reached_, {}));
     const auto f = on_->edge().record(s);

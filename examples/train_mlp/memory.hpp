@@ -1,4 +1,4 @@
-// Where the training's device memory comes from: gpumem, or the driver's own two ways, for comparison.
+// The source of the training's device memory: gpumem, or for comparison the driver's own two allocators.
 #pragma once
 
 #include <algorithm>
@@ -22,16 +22,16 @@ class memory {
   virtual ~memory() = default;
 
   virtual void* take(std::size_t bytes, gpumem::stream_ref s) = 0;
-  /// Freed in the order of the stream that it was taken for.
+  /// Frees in the order of the stream of the allocation.
   virtual void give(void* p) = 0;
-  /// Work on another stream uses it, too.
+  /// States that work on another stream uses it too.
   virtual void also_used_on(void* p, gpumem::stream_ref s) = 0;
-  /// Most that was taken from the device at once.
+  /// The most memory taken from the device at once.
   [[nodiscard]] virtual std::uint64_t peak_bytes() = 0;
   [[nodiscard]] virtual std::string name() const = 0;
 };
 
-/// What a program that links gpumem writes: the environment wins over what it sets itself.
+/// As a program that links gpumem would write it; the environment wins over its settings.
 inline std::shared_ptr<gpumem::allocator> open_gpumem(machine& on, gpumem::settings with) {
   std::vector<std::string> problems;
   require(with.apply(gpumem::process_environment(), &problems));
@@ -102,7 +102,7 @@ class plain_memory final : public memory {
 };
 
 #ifdef __CUDACC__
-/// The driver's own pool, told to keep what it has.
+/// The driver's own pool, set to keep its memory.
 class async_memory final : public memory {
  public:
   explicit async_memory(machine& on) : on_{on} {
@@ -141,7 +141,7 @@ class async_memory final : public memory {
 };
 #endif
 
-/// An array on the device, for as long as it is in scope.
+/// An array on the device, freed at the end of its scope.
 template <typename T>
 class array {
  public:
@@ -161,7 +161,7 @@ class array {
     if (data_ == nullptr) return;
     try {
       from_->give(data_);
-    } catch (const std::exception& failed) {  // on a device that failed before, which is what is reported
+    } catch (const std::exception& failed) {  // the device failed before; that error is reported
       std::fprintf(stderr, "train_mlp: %s\n", failed.what());
     }
   }

@@ -142,7 +142,7 @@ class layer {
               {w_.all(), m_.all(), v_.all(), dw.all()});
   }
 
-  /// Updates the layer, and returns the gradient by its input (of no use for the first layer: then it is empty).
+  /// Updates the layer and returns the gradient by its input (empty for the first layer, which needs none).
   array<float> backward(machine& on, memory& from, gpumem::stream_ref s, const array<float>& x, const array<float>& dy,
                         std::size_t batch, bool first, int step) {
     array<float> dx = first ? array<float>{from, 1, s} : input_gradient(on, from, s, x, dy, batch);

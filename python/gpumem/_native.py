@@ -58,7 +58,7 @@ class Allocator:
         self._library = load()
         self._handle = ctypes.c_void_p()
         self._check(self._library.gpumem_default(ctypes.byref(self._handle)))
-        # Called for each block: nothing is looked up there, which also holds while the interpreter ends.
+        # Called for each block: looks up nothing, so that it also works while the interpreter shuts down.
         self._allocate, self._free, self._free_on = (getattr(self._library, "gpumem_" + name)
                                                      for name in ("allocate", "free", "free_on"))
         self._logical = self._devices()

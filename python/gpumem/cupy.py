@@ -10,7 +10,7 @@ from . import _native
 
 __all__ = ["TESTED", "enable"]
 
-#: The beginnings of CuPy's versions that were tried.
+#: Prefixes of the tested versions of CuPy.
 TESTED = ("14.",)
 
 _enabled = None

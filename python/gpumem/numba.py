@@ -31,7 +31,7 @@ except ImportError as why:
 
 __all__ = ["TESTED", "Manager", "enable"]
 
-#: The beginnings of Numba's versions that were tried.
+#: Prefixes of the tested versions of Numba.
 TESTED = ("0.68.",)
 
 

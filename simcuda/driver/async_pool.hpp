@@ -1,8 +1,8 @@
-// A model of the driver's stream-ordered pool (cuMemAllocAsync): what the documentation says of it, no more.
+// A model of the driver's stream-ordered pool (cuMemAllocAsync), limited to what the documentation says.
 //
-// Segments of 32 MiB or a multiple, first fit, neighbours merged. A block that one stream freed serves another one
-// behind a wait of that stream (the pool's "internal dependencies"). At each synchronise wholly free segments beyond
-// the release threshold (0 unless the program sets it) go back to the device. No lock: the world's.
+// Segments of 32 MiB or a multiple, first fit, neighbours merged. A block that one stream freed may serve another one
+// after a wait of that stream (the pool's "internal dependencies"). Each synchronization returns free segments beyond
+// the release threshold (0 unless the program sets it) to the device. No lock; the world's lock guards it.
 #pragma once
 
 #include <cstdint>
@@ -97,7 +97,7 @@ class async_pool {
   range_set free_;
   std::map<address, std::uint64_t> segments_;
   std::map<address, std::uint64_t> blocks_;
-  std::map<void*, fence> freed_by_;  // the last free of each stream
+  std::map<void*, fence> freed_by_;  // by stream: its last free
   std::uint64_t used_ = 0;
 };
 

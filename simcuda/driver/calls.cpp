@@ -1,4 +1,4 @@
-// How often each driver function was called, and the failures that are planned for some.
+// Counts the calls of each driver function, and injects planned failures.
 #include <algorithm>
 
 #include "world.hpp"

@@ -1,4 +1,4 @@
-// The double's functions about what a card is: its attributes, its place on the bus, limits of a context.
+// The double's functions about properties of a card: attributes, its place on the bus, limits of a context.
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -16,7 +16,7 @@ const gpu* device_of(CUdevice d) {
 
 constexpr int most = std::numeric_limits<int>::max();
 
-/// Attributes that programs were seen to read, and 0 for what a card without the feature says.
+/// The attributes that programs are known to read; 0, as of a card without the feature, for the others.
 int attribute_of(const card_profile& card, int bus, CUdevice_attribute which) {
   switch (which) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
@@ -66,7 +66,7 @@ int attribute_of(const card_profile& card, int bus, CUdevice_attribute which) {
       return 32;
     case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
     case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
-      return 1'500'000;  // kHz; no time is told from it
+      return 1'500'000;  // kHz; not used for any simulated time
     case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
       return card.memory_mib > (32U << 10) ? 5120 : 384;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
@@ -148,7 +148,7 @@ CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(std::size_t* width, CUarray_
 
 // --- contexts -------------------------------------------------------------------------------------------------------
 
-/// Limits change nothing here, and are told as they were set.
+/// Limits have no effect; they read back as set.
 static std::size_t limits[CU_LIMIT_MAX] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0};
 
 CUresult CUDAAPI cuCtxGetLimit(std::size_t* value, CUlimit which) {

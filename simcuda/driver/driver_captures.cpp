@@ -8,7 +8,7 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-/// Ends the capture on the stream where it began and on all that joined it; says what is wrong with it.
+/// Ends the capture on its first stream and on all streams that joined it. Returns the capture's error.
 CUresult end_capture(CUstream_st& origin) {
   CUresult wrong = CUDA_SUCCESS;
   const std::uint64_t capture = origin.capture;
@@ -161,7 +161,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, un
   return CUDA_SUCCESS;
 }
 
-// Actions run without the lock, so that a host function may wait for another thread of the program.
+// Actions run without the lock, because a host function may wait for another thread of the program.
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle) {
   std::vector<captured_use> uses;
   {

@@ -1,5 +1,5 @@
-// The double's functions that copy and fill: the referee sees the bytes, and where the host has memory behind them,
-// they move at once. What is captured moves when its graph is launched.
+// The double's copies and fills. The referee sees the bytes. If host memory backs them, they are moved immediately,
+// captured ones when their graph is launched.
 #include <cstring>
 
 #include "keep_report.hpp"
@@ -9,15 +9,16 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-/// With lazy values: what is larger is not moved, so that pages behind large blocks are never touched.
+/// With lazy values, larger copies and fills move nothing, so that the pages of large blocks are never touched.
 constexpr std::uint64_t kept_values_bytes = std::uint64_t{64} << 10;
-constexpr std::uint64_t copy_ns = 10'000;  // that a copy or a fill keeps its stream busy
+constexpr std::uint64_t copy_ns = 10'000;  // time that a copy or a fill occupies its stream
 
 std::uint64_t number_of(const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); }
 void* pointer(CUdeviceptr at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
 bool on_a_device(CUdeviceptr at) { return holder_of(at) != nullptr; }
 
-/// Work that touches the bytes; those of another device are that one's referee's, which does not know the stream.
+/// Reports work on the bytes to the referee. Bytes of another device are not reported: its referee does not know the
+/// stream.
 CUresult touch(CUstream handle, std::uint64_t at, std::uint64_t bytes) {
   CUstream_st* s = nullptr;
   gpu* on = nullptr;

@@ -24,16 +24,16 @@ gpu* device_of(CUdevice d) {
 
 extern "C" {
 
-// Which the headers show to the toolkit alone.
+// Declared by the headers for the toolkit only.
 CUresult CUDAAPI cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device);
 
-/// SIMCUDA_SHARED names what to share with others. False: they cannot be, and standard error says why.
+/// Shares the cards under the name in SIMCUDA_SHARED. False if that fails; standard error has the reason.
 static bool join_shared_cards() {
   world& w = the_world();
   const char* const name = std::getenv("SIMCUDA_SHARED");
   if (w.initialised || w.shared != nullptr || name == nullptr || *name == '\0') return true;
   auto joined = std::make_unique<shared_cards>();
-  int cards = 0;  // all of them, whichever are visible here
+  int cards = 0;  // of the machine, visible here or not
   for (const auto& g : w.gpus) cards = std::max(cards, g->card + 1);
   if (const char* const all = std::getenv("SIMCUDA_DEVICES"); all != nullptr) cards = std::max(cards, std::atoi(all));
   if (const std::string why = joined->join(name, cards, w.config.bytes); !why.empty()) {

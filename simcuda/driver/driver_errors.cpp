@@ -1,4 +1,4 @@
-// The double's functions about errors: those that it returns itself, and a few that tests inject.
+// The double's functions about errors: its own, and some that tests inject.
 #include <cuda.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// The double's functions that programs look up and a machine with these cards need not have: handles for other
-// processes, multicast, green contexts. They answer as a driver without the feature. Beside them, memory operations of
-// streams, registered host memory, and the log's callbacks.
+// Functions that programs look up but these cards lack: handles for other processes, multicast, green contexts. They
+// answer like a driver without the feature. Also memory operations of streams, registered host memory, and the log's
+// callbacks.
 #include <cstring>
 
 #include "keep_report.hpp"
@@ -23,7 +23,7 @@ gpu* owner_of_run(CUmemGenericAllocationHandle handle) {
   return nullptr;
 }
 
-/// A stream writes a word: at once where a program may look at it, unless the stream captures.
+/// A stream writes a word: immediately, since a program may poll it, unless the stream captures.
 template <typename Word>
 CUresult write_word(CUstream handle, CUdeviceptr at, Word value) {
   CUstream_st* s = nullptr;
@@ -115,7 +115,7 @@ CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice d, CUgraphMem_attribute w
   std::memcpy(value, &figure, sizeof figure);
   return CUDA_SUCCESS;
 }
-/// A high-water mark starts again at what is there now.
+/// Resets a high-water mark to the current value.
 CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice d, CUgraphMem_attribute which, void*) {
   SIMCUDA_ENTER("cuDeviceSetGraphMemAttribute");
   if (d < 0 || static_cast<std::size_t>(d) >= the_world().gpus.size()) return CUDA_ERROR_INVALID_DEVICE;
@@ -133,7 +133,7 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice d) {
 
 // --- host memory ----------------------------------------------------------------------------------------------------
 
-/// The program's own memory stays where it is; it is one of the addresses that copies know as the host's.
+/// Records the range, so that copies recognise it as host memory.
 CUresult CUDAAPI cuMemHostRegister_v2(void* at, std::size_t bytes, unsigned int) {
   SIMCUDA_ENTER("cuMemHostRegister");
   if (at == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -185,7 +185,7 @@ REFUSED(cuStreamBatchMemOp_v2, (CUstream, unsigned int, CUstreamBatchMemOpParams
 
 // --- graphs ---------------------------------------------------------------------------------------------------------
 
-/// Every piece of captured work counts as a node; none of them can be looked at.
+/// Every piece of captured work counts as a node; nodes cannot be inspected.
 CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, std::size_t* count) {
   SIMCUDA_ENTER("cuGraphGetNodes");
   if (graph == nullptr || !graph->alive || count == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -207,7 +207,7 @@ CUresult CUDAAPI cuGraphUpload(CUgraphExec exec, CUstream) {
 
 // --- what NVIDIA's own runtime asks for ----------------------------------------------------------------------------
 
-/// Tables without documentation. There are none here, so that runtime ends with an error of its own.
+/// Undocumented tables. The double has none, so NVIDIA's runtime ends with its own error.
 CUresult CUDAAPI cuGetExportTable(const void** table, const CUuuid*) {
   SIMCUDA_ENTER_EARLY("cuGetExportTable");
   note_foreign_runtime(__builtin_return_address(0));

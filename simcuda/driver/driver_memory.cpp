@@ -15,7 +15,7 @@ std::uint64_t rounded(std::uint64_t bytes) {
   const std::uint64_t granule = the_world().config.granularity_bytes;
   return (bytes + granule - 1) / granule * granule;
 }
-/// A device that counts in less than a segment hands out exactly what is asked for.
+/// With a granularity below a segment, requests get exactly the size asked for, and share nothing.
 bool shares_a_segment(std::uint64_t bytes) {
   return bytes <= small_blocks::largest && the_world().config.granularity_bytes == small_blocks::segment_bytes;
 }
@@ -37,7 +37,7 @@ CUresult allocate(gpu& g, CUdeviceptr* at, std::size_t bytes) {
 
 void* pointer(CUdeviceptr at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
 
-/// Where the range is; a new one belongs to the current device, and without one to the first.
+/// The device of the range. A new range belongs to the current device, or to the first one if no context is current.
 gpu* range_device(CUdeviceptr at) {
   gpu* on = at != 0 ? holder_of(at) : nullptr;
   if (on == nullptr && current(&on) != CUDA_SUCCESS) on = the_world().gpus.front().get();

@@ -1,5 +1,5 @@
 // The double's functions about code: modules and libraries beyond the two loads of driver_programs.cpp, attributes of
-// kernels, occupancy, and the newer launches. No kernel runs: any that is asked for is there.
+// kernels, occupancy, and the newer launches. No kernel runs, and any name is found.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -10,7 +10,7 @@ using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-/// Variables of modules: zeros on the device, made at the first question.
+/// Variables of modules: zeros on the device, allocated at the first query.
 CUresult global_of(const void* code, const char* name, CUdeviceptr* at, std::size_t* bytes) {
   static auto* const known = new std::map<std::pair<const void*, std::string>, CUdeviceptr>;
   constexpr std::size_t of_each = 4096;
@@ -28,10 +28,10 @@ CUresult global_of(const void* code, const char* name, CUdeviceptr* at, std::siz
   return CUDA_SUCCESS;
 }
 
-/// What every linked program comes to.
+/// The result of every link.
 char linked_code[64];
 
-/// What a kernel's code says it was compiled for. Programs choose by it among the variants that they have.
+/// The version that a kernel's code claims to be compiled for. Programs choose among their variants by it.
 int code_version() {
   static const int named = [] {
     const char* const text = std::getenv("SIMCUDA_CODE_VERSION");
@@ -110,7 +110,7 @@ CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* at, std::size_t* bytes, CUlibr
 }
 CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary library) {
   SIMCUDA_ENTER("cuLibraryGetKernelCount");
-  *count = 0;  // nothing of the code is read
+  *count = 0;  // the code is never read
   return library == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
@@ -194,7 +194,7 @@ CUresult CUDAAPI cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, c
   return CUDA_SUCCESS;
 }
 
-// Linking takes anything: a module's code is never read.
+// Linking accepts anything, because a module's code is never read.
 CUresult CUDAAPI cuLinkCreate_v2(unsigned int, CUjit_option*, void**, CUlinkState* state) {
   SIMCUDA_ENTER("cuLinkCreate");
   *state = reinterpret_cast<CUlinkState>(linked_code);

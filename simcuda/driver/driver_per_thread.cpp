@@ -1,5 +1,5 @@
-// The variants that cuGetProcAddress gives to programs compiled with --default-stream per-thread: the same functions,
-// and the null stream is the calling thread's own.
+// The variants that cuGetProcAddress returns to programs compiled with --default-stream per-thread: the same functions,
+// with the null stream meaning the calling thread's own stream.
 #include <cstring>
 
 #include "driver_table.hpp"

@@ -1,5 +1,5 @@
-// The double's functions that programs need and gpumem does not: what a pointer is, handles for other processes, and
-// libraries of kernels (none of which ever runs).
+// Driver functions that programs need and gpumem does not: attributes of pointers, handles for other processes, and
+// libraries of kernels (which never run).
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -21,7 +21,7 @@ struct CUlib_st {
 namespace {
 
 struct what_is_there {
-  const gpu* on = nullptr;  ///< null: memory that the driver did not allocate
+  const gpu* on = nullptr;  ///< null: not allocated by the driver
   CUdeviceptr begin = 0;
   std::size_t bytes = 0;
   bool pinned = false;
@@ -112,7 +112,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, 
   return CUDA_SUCCESS;
 }
 
-/// The handle says which allocation it is, not where in it the pointer lies.
+/// The handle names the allocation, not the offset of the pointer.
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) {
   SIMCUDA_ENTER("cuIpcGetMemHandle");
   const what_is_there there = find(at);
@@ -149,12 +149,12 @@ CUresult CUDAAPI cuStreamGetPriority(CUstream handle, int* priority) {
 // --- libraries of kernels
 // ---------------------------------------------------------------------------------------------
 
-/// Nothing of the code is read: any kernel that is asked for is there.
+/// The code is never read, and any kernel name is found.
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned int,
                                    CUlibraryOption*, void**, unsigned int) {
   SIMCUDA_ENTER("cuLibraryLoadData");
   if (code == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Lazily: a library's code comes to the card with the first kernel that is asked for, where a context is.
+  // Lazily: without a context, the code is charged with the first kernel that is looked up.
   gpu* on = nullptr;
   const std::uint64_t bytes = the_world().config.library_bytes;
   if (bytes != 0 && current(&on) == CUDA_SUCCESS) {
@@ -162,11 +162,11 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_o
     if (const auto taken = on->sim->alloc(bytes); !taken) return error_of(taken.why());
     note_charge(*on, charge::module, bytes);
   }
-  *library = new CUlib_st;  // as long as the process: kernels may be launched while it ends
+  *library = new CUlib_st;  // never freed: kernels may be launched while the process ends
   return CUDA_SUCCESS;
 }
 
-// A program's own code, which does not run here: a function is whatever it was loaded under.
+// A program's own code, which does not run here: a function is its module.
 CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* code) {
   SIMCUDA_ENTER("cuModuleLoadData");
   gpu* on = nullptr;
@@ -177,7 +177,7 @@ CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void* code) {
     if (const auto taken = on->sim->alloc(bytes); !taken) return error_of(taken.why());
     note_charge(*on, charge::module, bytes);
   }
-  *module = reinterpret_cast<CUmodule>(new CUlib_st);  // as long as the process, as above
+  *module = reinterpret_cast<CUmodule>(new CUlib_st);  // never freed, as above
   return CUDA_SUCCESS;
 }
 

@@ -10,14 +10,14 @@ namespace {
 
 constexpr std::uint64_t kernel_ns = 20'000;
 
-/// The event, if it is one of this world that lives.
+/// The event, if it belongs to this world and is not destroyed.
 CUresult check_event(CUevent e) {
   if (e == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (!e->alive) return undefined_use("an event that is destroyed");
   return e->context->broken.load(std::memory_order_relaxed);
 }
 
-/// The stream waits for an event of a capture, and is part of that one from now on.
+/// Makes the stream wait for an event of a capture, and join that capture.
 CUresult join_capture(CUstream_st& s, const CUevent_st& e) {
   CUstream_st& from = *e.capturing;
   if (from.graph == nullptr || from.capture != e.capture) return CUDA_ERROR_CAPTURED_EVENT;  // that capture is over
@@ -260,7 +260,7 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
 
 // --- launches -------------------------------------------------------------------------------------------------------
 
-/// No kernel runs here: its stream is busy for a while, and that is all.
+/// No kernel runs; the stream is busy for a fixed time.
 CUresult CUDAAPI cuLaunchKernel(CUfunction /*f*/, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
                                 unsigned int, unsigned int, CUstream handle, void** /*arguments*/, void** /*extra*/) {
   SIMCUDA_ENTER("cuLaunchKernel");
@@ -287,7 +287,7 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
       return CUDA_SUCCESS;
     }
   }
-  function(data);  // at once: the host's work here never waits for a device
+  function(data);  // immediately: the host's work here never waits for a device
   return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-// Memory nodes of graphs: what cuMemAllocAsync and cuMemFreeAsync become while their stream captures.
+// Memory nodes of graphs: cuMemAllocAsync and cuMemFreeAsync on a capturing stream.
 //
 // A card takes the memory when the graph is first launched; here it is taken with the node, which is harsher to a
 // program near its limit. It goes back when the device's graph memory is trimmed, as on a card. The sentences in
@@ -102,7 +102,7 @@ CUresult reach_in_graphs(const CUstream_st& s, CUdeviceptr at) {
   if (s.graph != nullptr && s.graph == b.it->owner) {
     return b.it->freed_by_owner ? undefined_use("memory that its graph has freed") : CUDA_SUCCESS;
   }
-  if (b.it->live || s.graph != nullptr) return CUDA_SUCCESS;  // what another graph uses is looked at when that runs
+  if (b.it->live || s.graph != nullptr) return CUDA_SUCCESS;  // use in another graph is checked at that graph's launch
   return undefined_use("memory of a graph that has not run, or that is freed");
 }
 
@@ -119,7 +119,7 @@ CUresult may_launch(const CUgraphExec_st& exec) {
   for (const captured_use& u : exec.uses) {
     if (u.node == graph_node::work) continue;
     const found_block b = block_around(u.at);
-    if (b.it == nullptr) return CUDA_ERROR_INVALID_VALUE;  // the other graph is gone, and its memory trimmed
+    if (b.it == nullptr) return CUDA_ERROR_INVALID_VALUE;  // the other graph was destroyed, and its memory trimmed
     if (u.node == graph_node::allocate && b.it->live && !exec.frees_on_launch) return CUDA_ERROR_INVALID_VALUE;
     const bool anothers = b.it->owner != exec.of;
     if (u.node == graph_node::free && anothers && !b.it->live) return undefined_use("a free of what is not allocated");

@@ -19,8 +19,8 @@ struct graph_block {
   std::uint64_t bytes = 0;
   CUgraph owner = nullptr;
   bool freed_by_owner = false;    ///< by a node of its own graph
-  bool freed_by_another = false;  ///< by a node of another one
-  bool live = false;              ///< a launch has allocated it, and nobody has freed it since
+  bool freed_by_another = false;  ///< by a node of another graph
+  bool live = false;              ///< allocated by a launch, and not freed since
 };
 
 struct graph_memory {
@@ -29,18 +29,18 @@ struct graph_memory {
 };
 graph_memory graph_memory_of(const gpu& g);
 
-/// While the stream captures.
+/// On a capturing stream.
 CUresult allocate_in_graph(CUstream_st& s, gpu& on, CUdeviceptr* at, std::size_t bytes);
 CUresult free_in_graph(CUstream_st& s, CUdeviceptr at);
-/// A free outside any capture; nothing where it is no graph's memory.
+/// A free outside any capture; empty if the memory belongs to no graph.
 std::optional<CUresult> free_of_graph(CUdeviceptr at);
-/// Whether work on the stream may touch the bytes, as far as they are a graph's.
+/// Whether work on the stream may touch the bytes, as far as they belong to a graph.
 CUresult reach_in_graphs(const CUstream_st& s, CUdeviceptr at);
 CUresult may_instantiate(CUgraph graph);
 CUresult may_launch(const CUgraphExec_st& exec);
-/// False where it is work and not a node that allocates or frees.
+/// False for work that neither allocates nor frees.
 bool run_node(const captured_use& u);
-/// Gives back what no graph can use any more.
+/// Frees memory that no graph can use any more.
 void trim_graph_memory(gpu& g);
 
 }  // namespace gpumem::simcuda

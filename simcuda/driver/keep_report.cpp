@@ -16,7 +16,7 @@
 namespace gpumem::simcuda {
 namespace {
 
-process_record unseen;  // where nobody asked for a file
+process_record unseen;  // used if no report is requested
 process_record* record = &unseen;
 
 std::uint64_t now_ns(clockid_t clock) {

@@ -1,4 +1,4 @@
-// What the driver's functions tell the report (report.hpp). All under the world's lock.
+// Reports events of the driver's functions to the run's record (run_record.hpp). The world's lock must be held.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@ namespace gpumem::simcuda {
 
 struct gpu;
 
-/// At cuInit: SIMCUDA_REPORT names a folder, in which the process gets a file by its id.
+/// At cuInit: creates the process's file, named by its id, in the folder that SIMCUDA_REPORT names.
 void open_report();
-/// After the program took or gave back `bytes` of what it asks the driver for.
+/// Call after the program allocated or freed `bytes`.
 void note_taken(gpu& on, std::uint64_t bytes);
 void note_given_back(gpu& on, std::uint64_t bytes);
-/// Memory that is not the program's own request.
+/// Memory that the program did not request itself.
 enum class charge { context, module, library };
 void note_charge(gpu& on, charge what, std::uint64_t bytes);
 void note_refused(gpu& on, std::string_view function, std::uint64_t bytes);

@@ -1,4 +1,4 @@
-// What a card does not allow, and what it leaves undefined.
+// Uses that a card does not allow, and uses that it leaves undefined.
 //
 // The sentences in quotation marks are those of the driver's documentation that each rule models.
 #include <algorithm>
@@ -103,7 +103,7 @@ CUresult ready_for_work(CUstream_st& s) {
 // count, set the access flags for the target locations": who is not named has none, whatever cuCtxEnablePeerAccess did.
 CUresult reach(CUcontext from, std::uint64_t at, bool by_kernel) {
   const gpu* const holder = holder_of(at);
-  if (holder == nullptr) return CUDA_SUCCESS;  // memory that the referee judges
+  if (holder == nullptr) return CUDA_SUCCESS;  // not allocated on any device; the referee checks it
   // A copy may go by way of the host; a kernel needs the other device's memory in its own address space.
   bool may = holder == from->on || !by_kernel || from->peers.count(holder->primary) != 0;
   if (const auto found = holder->mapped.upper_bound(at); found != holder->mapped.begin()) {
@@ -122,7 +122,7 @@ std::atomic<bool> any_destructor = false;
 
 namespace {
 
-// The thread that destroys a graph has made this many further driver calls, or another one has, before they run.
+// Number of further driver calls, by this thread or by another, before the destructors run.
 constexpr unsigned calls_before_destructors = 3;
 
 struct dying_objects {
@@ -140,8 +140,8 @@ struct outcome {
   bool done = false;
 };
 
-/// On a thread of its own, and waited for in vain where the destructor waits for this thread.
-void run_apart(std::vector<CUuserObject> objects) {
+/// Runs destructors on another thread and waits for it, with a limit because a destructor may wait for this thread.
+void run_on_another_thread(std::vector<CUuserObject> objects) {
   auto of = std::make_shared<outcome>();
   std::thread{[objects = std::move(objects), of] {
     for (CUuserObject o : objects) {
@@ -179,11 +179,11 @@ void release_objects(std::vector<CUuserObject>& objects) {
 }
 
 void run_due_destructors() {
-  if (std::vector<CUuserObject> due = take_dying(false); !due.empty()) run_apart(std::move(due));
+  if (std::vector<CUuserObject> due = take_dying(false); !due.empty()) run_on_another_thread(std::move(due));
 }
 
 void finish_destructors() {
-  if (std::vector<CUuserObject> due = take_dying(true); !due.empty()) run_apart(std::move(due));
+  if (std::vector<CUuserObject> due = take_dying(true); !due.empty()) run_on_another_thread(std::move(due));
 }
 
 // --- contexts -------------------------------------------------------------------------------------------------------

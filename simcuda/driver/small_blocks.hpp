@@ -1,4 +1,4 @@
-// How a driver serves small cuMemAlloc requests: several share one 2 MiB segment, 512 bytes apart or more.
+// Serves small cuMemAlloc requests as a driver does: several share one 2 MiB segment, at least 512 bytes apart.
 //
 // First fit, found by the sizes of the segments' largest holes, so that a million blocks cost little more each than a
 // few. A segment goes back to the device with its last block. No lock: the world's. Invariant: each segment is in the
@@ -62,7 +62,7 @@ class small_blocks {
       forget(freed.segment, in);
       segments_.erase(freed.segment);
     } else {
-      // The driver's free waits for the work in flight, whether or not memory goes back.
+      // A driver's free waits for the work in flight, even if it returns no memory.
       if (status waited = device_.synchronize(); !waited) return waited;
       forget(freed.segment, in);
       add_hole(in, {at, at + freed.bytes});
@@ -79,7 +79,7 @@ class small_blocks {
     address end;
   };
   struct segment {
-    std::vector<hole> holes{};  ///< in order, no two of them touch
+    std::vector<hole> holes{};  ///< in order of address; no two are adjacent
     std::uint64_t live = 0;     ///< blocks
     std::uint64_t largest_hole = 0;
   };
@@ -90,11 +90,11 @@ class small_blocks {
 
   static constexpr address nowhere = UINT64_MAX;
 
-  /// The lowest segment with a hole of so many bytes.
+  /// The lowest segment with a hole of at least this many bytes.
   [[nodiscard]] address first_with_room(std::uint64_t bytes) const {
     const auto own = static_cast<std::size_t>(std::bit_width(bytes));
     address lowest = nowhere;
-    for (std::size_t i = own + 1; i < by_hole_.size(); ++i) {  // any of them has room
+    for (std::size_t i = own + 1; i < by_hole_.size(); ++i) {  // every segment of these sets has room
       if (!by_hole_[i].empty()) lowest = std::min(lowest, *by_hole_[i].begin());
     }
     for (const address begin : by_hole_[own]) {
@@ -106,7 +106,7 @@ class small_blocks {
   void note(address begin, const segment& in) { by_hole_[set_of(in)].insert(begin); }
   void forget(address begin, const segment& in) { by_hole_[set_of(in)].erase(begin); }
   static std::size_t set_of(const segment& in) { return static_cast<std::size_t>(std::bit_width(in.largest_hole)); }
-  /// After the largest one has shrunk: often there is another one like it.
+  /// Updates the largest hole after it has shrunk; often there is another one of its size.
   static void find_largest(segment& in) {
     const std::uint64_t before = std::exchange(in.largest_hole, 0);
     for (const hole& h : in.holes) {
@@ -132,7 +132,7 @@ class small_blocks {
 
   sim_device& device_;
   std::map<address, segment> segments_;
-  std::array<std::set<address>, 23> by_hole_;  ///< by the binary digits of the largest hole's size, 0 to 2 MiB
+  std::array<std::set<address>, 23> by_hole_;  ///< by the bit width of the largest hole's size, 0 to 2 MiB
   std::unordered_map<address, block> blocks_;
 };
 

@@ -1,6 +1,6 @@
-/// Memory that a library takes of the card for itself: charged through the driver, like the program's.
+/// Memory that a library allocates on the card for itself, charged through the driver like the program's.
 ///
-/// How much is a setting (`gpumem simulate` fills it in from its table); unset or 0 charges nothing.
+/// A variable sets the amount (`gpumem simulate` fills it in from its table); unset or 0 charges nothing.
 #pragma once
 
 #include <dlfcn.h>
@@ -19,7 +19,7 @@ class card_memory {
     if (give_back_ != nullptr) static_cast<void>(give_back_(at_));
   }
 
-  /// Takes what the variable says, in bytes, on the current device. False: the card has no room.
+  /// Allocates the bytes that the variable sets on the current device. False if the card has no room.
   bool take(const char* variable) {
     const char* const text = std::getenv(variable);
     const unsigned long long bytes = text == nullptr ? 0 : std::strtoull(text, nullptr, 10);

@@ -1,5 +1,5 @@
-// cuBLAS: handles and what they remember. Workspaces are the program's (cublasSetWorkspace) or the handle's own, which
-// the card is charged for as `card_memory` says; every product is a generated function that does nothing.
+// cuBLAS: handles and their state. Workspaces belong to the program (cublasSetWorkspace) or to the handle, charged to
+// the card by `card_memory`; every product is a generated function that does nothing.
 #include <cublas_v2.h>
 
 #include <cstdlib>

@@ -13,7 +13,7 @@ struct cublasLtContext {
 
 namespace {
 
-/// Attributes of a descriptor that a program may ask for again: the last `slots` that it set.
+/// The last `slots` attributes that were set on a descriptor.
 template <typename Opaque>
 struct attributes {
   static constexpr std::size_t slots = (sizeof(Opaque) - 8) / 12;
@@ -30,7 +30,7 @@ auto* of(Opaque* opaque) {
   return reinterpret_cast<attributes<Opaque>*>(opaque);
 }
 
-/// The first 8 bytes are kept: pointers, enums and counts are no longer.
+/// Keeps the first 8 bytes, enough for pointers, enums and counts.
 template <typename Opaque>
 cublasStatus_t set(Opaque* opaque, int which, const void* value, std::size_t bytes) {
   if (opaque == nullptr || value == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
@@ -38,7 +38,7 @@ cublasStatus_t set(Opaque* opaque, int which, const void* value, std::size_t byt
   auto* at = std::find_if(all->values, all->values + all->count, [which](const auto& s) { return s.which == which; });
   if (at == all->values + all->count) {
     if (static_cast<std::size_t>(all->count) == all->slots)
-      return CUBLAS_STATUS_SUCCESS;  // only what is asked for again matters
+      return CUBLAS_STATUS_SUCCESS;  // unknown attributes matter only if they are read back
     ++all->count;
   }
   at->which = which;
@@ -81,7 +81,7 @@ cublasStatus_t destroy(const Opaque* opaque) {
 
 }  // namespace
 
-void* simcuda_stream_of(void*) { return nullptr; }  // a handle has none: each call names its own
+void* simcuda_stream_of(void*) { return nullptr; }  // none: each call names its own stream
 
 extern "C" {
 

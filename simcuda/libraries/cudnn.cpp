@@ -1,5 +1,5 @@
-// cuDNN: handles, versions, descriptors, and the sizes that programs ask for. A workspace is 0 bytes: cuDNN chooses its
-// algorithms, and so their workspaces, by measurements of the real card (README.md).
+// cuDNN: handles, versions, descriptors, and the sizes that programs query. Workspaces are 0 bytes: cuDNN chooses its
+// algorithms, and with them their workspaces, by measurements on the real card (README.md).
 //
 // Written without cuDNN's header, which the Toolkit does not bring: statuses and enumerators are their documented
 // values.
@@ -22,8 +22,8 @@ struct handle_record {
   gpumem::simcuda::card_memory own;
 };
 
-/// Programs refuse a cuDNN that is older than what they were built with, so this one is newer than any: 9.90.
-/// SIMCUDA_CUDNN_VERSION says another.
+/// Programs refuse a cuDNN older than the one they were built with, so the version is higher than any: 9.90.
+/// SIMCUDA_CUDNN_VERSION overrides it.
 std::size_t version() {
   static const std::size_t is = [] {
     const char* const text = std::getenv("SIMCUDA_CUDNN_VERSION");

@@ -1,4 +1,4 @@
-// cuDNN's graph interface: descriptors that keep what they are given. Every operation graph has one engine, with one
+// cuDNN's graph interface: descriptors that keep their attributes. Every operation graph has one engine, with one
 // configuration, no knobs and no workspace.
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace {
 constexpr int success = 0;
 constexpr int bad_parameter = 2000;
 constexpr int type_backend_descriptor = 15;
-// Attributes whose value cuDNN makes, by their documented numbers.
+// Attributes whose values cuDNN computes, by their documented numbers.
 constexpr int engineheur_results = 202;
 constexpr int enginecfg_engine = 300;
 constexpr int enginecfg_workspace_size = 303;
@@ -83,7 +83,7 @@ int cudnnBackendGetAttribute(void* descriptor, int name, int type, std::int64_t 
                              void* elements) {
   if (descriptor == nullptr || wanted < 0) return bad_parameter;
   switch (name) {
-    case engineheur_results:  // the caller's own descriptors are filled in: nothing is to be said of one
+    case engineheur_results:  // the caller's descriptors need no change
     case enginecfg_engine:
       return answer(count, 1);
     case enginecfg_workspace_size:

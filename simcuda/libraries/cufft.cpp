@@ -1,4 +1,4 @@
-// cuFFT: plans without a work area of their own; a transform does nothing.
+// cuFFT: plans without a work area; transforms do nothing.
 #include <cufft.h>
 #include <cufftXt.h>
 

@@ -1,4 +1,4 @@
-// CUPTI: a profiler that is there and sees nothing.
+// CUPTI: a profiler that records nothing.
 #include <cupti_callbacks.h>
 #include <cupti_result.h>
 #include <cupti_version.h>

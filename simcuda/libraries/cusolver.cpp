@@ -1,4 +1,4 @@
-// cuSOLVER: handles; sizes of its workspaces are not known here, so what needs one is not supported.
+// cuSOLVER: handles. The sizes of its workspaces are unknown here, so functions with a workspace are not supported.
 #include <cusolverDn.h>
 
 struct cusolverDnContext {

@@ -1,4 +1,4 @@
-// cuSPARSE: handles; what programs ask of a matrix is not supported.
+// cuSPARSE: handles; queries of matrices are not supported.
 #include <cusparse.h>
 
 struct cusparseContext {

@@ -1,6 +1,6 @@
 // NVML over the simulated cards: as many as SIMCUDA_DEVICES, with the driver double's names, memory and bus numbers.
 //
-// NVML's header is not of the Toolkit, so its structures are written out here, by its documentation.
+// The Toolkit has no NVML header, so the structures are written out here, by its documentation.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ unsigned cards() {
   const char* const text = std::getenv("SIMCUDA_DEVICES");
   return text == nullptr ? 1U : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
 }
-/// A handle is the card's number and one, as a pointer.
+/// A handle is the card's number plus one, as a pointer.
 unsigned number_of(const void* device) { return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(device)) - 1; }
 bool is_card(const void* device) { return device != nullptr && number_of(device) < cards(); }
 int card_into(void** device, unsigned number) {
@@ -81,7 +81,7 @@ bool watch_shared(shared_cards& all) {
   const char* const name = std::getenv("SIMCUDA_SHARED");
   return name != nullptr && all.watch(name);
 }
-/// Where cards are shared, of all processes; else of this one, whose the simulated world is.
+/// All processes that share the cards, or else this process, which has its own world.
 memory_t memory_of(unsigned number) {
   memory_t out{profile().bytes(), profile().bytes(), 0};
   if (shared_cards all; watch_shared(all)) {
@@ -102,7 +102,7 @@ memory_t memory_of(unsigned number) {
   }
   return out;
 }
-/// Those that share the card, where it is shared; else none.
+/// The processes that share the card; none unless it is shared.
 template <class entry>
 int processes_into(void* device, unsigned* count, entry* into) {
   if (!is_card(device) || count == nullptr) return invalid_argument;

@@ -1,4 +1,4 @@
-// NVRTC: programs that always compile, to an image that the simulated driver takes for any kernel.
+// NVRTC: every program compiles, to an image that the simulated driver accepts for any kernel.
 #include <cuda.h>
 #include <nvrtc.h>
 

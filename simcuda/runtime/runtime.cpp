@@ -15,10 +15,10 @@ struct ground {
   std::vector<CUcontext> contexts;  ///< by device; null: not retained yet, or reset
   std::vector<CUcontext> gone;
 };
-std::atomic<bool> any_gone = false;  ///< `ground::gone` has one
+std::atomic<bool> any_gone = false;  ///< some `ground::gone` is set
 
-// The driver names no function twice with one signature, so what is missing in the table is a name of a newer driver:
-// its calls fail one by one, and the rest works.
+// The driver names no function twice with one signature, so an entry missing in the table belongs to a newer driver:
+// only calls of that function fail.
 template <typename Pointer>
 void find(PFN_cuGetProcAddress_v12000 get, const char* name, int version, cuuint64_t flags, Pointer& into) {
   void* found = nullptr;
@@ -76,8 +76,7 @@ ground& the_ground() {
   return *only;
 }
 
-// In the space that every thread has from its begin, where a dlopened library can have a few bytes: they are asked at
-// every call.
+// Thread-local storage in the static block, of which a dlopened library can have a few bytes: read at every call.
 __attribute__((tls_model("initial-exec"))) thread_local cudaError_t last = cudaSuccess;
 __attribute__((tls_model("initial-exec"))) thread_local int chosen = 0;
 
@@ -93,7 +92,7 @@ cudaError_t context_of(int device, CUcontext* context) {
   CUcontext& kept = g.contexts[static_cast<std::size_t>(device)];
   CUdevice d = 0;
   if (const CUresult e = driver().cuDeviceGet(&d, device); e != CUDA_SUCCESS) return error_of(e);
-  // What is kept may have been reset by others; retaining says which context it is now.
+  // Others may have reset the kept context; retaining returns the current one.
   CUcontext now = nullptr;
   if (const CUresult e = driver().cuDevicePrimaryCtxRetain(&now, d); e != CUDA_SUCCESS) return error_of(e);
   if (now == kept) static_cast<void>(driver().cuDevicePrimaryCtxRelease(d));
@@ -128,7 +127,7 @@ cudaError_t enter() {
 }
 
 cudaError_t remember(cudaError_t e) {
-  // "Not ready" of a query is an answer and no error: cudaGetLastError does not repeat it.
+  // "Not ready" is an answer of a query and no error: cudaGetLastError does not repeat it.
   if (e != cudaSuccess && e != cudaErrorNotReady) last = e;
   return e;
 }

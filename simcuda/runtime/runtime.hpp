@@ -1,8 +1,8 @@
-// The runtime double's ground: the driver underneath, the thread's device and its last error.
+// The base of the runtime double: the driver underneath, the thread's device and its last error.
 //
-// The driver is found once, at the first call that needs it: dlopen("libcuda.so.1"), dlsym("cuGetProcAddress_v2") and
-// nothing else; every function comes out of that one, by name, version and flags. Whatever stands in between sees what
-// it would see of the real runtime. Nothing here is ever destroyed: programs call the runtime while they exit.
+// The driver is found at the first call that needs it: dlopen("libcuda.so.1"), then dlsym("cuGetProcAddress_v2"), which
+// provides every other function by name, version and flags. So an interposed library sees the same calls as from the
+// real runtime. Nothing here is ever destroyed, because programs call the runtime while they exit.
 #pragma once
 
 #include <cuda.h>
@@ -34,22 +34,22 @@ inline const found_driver& the_driver() {
   return found != nullptr ? *found : find_driver();
 }
 
-/// The driver's functions, for legacy default streams or those of each thread; only after `initialise` succeeded.
+/// The driver's functions, for legacy default streams or per-thread ones. Requires that `initialise` succeeded.
 inline const driver_table& driver(bool per_thread = false) { return the_driver().tables[per_thread ? 1 : 0]; }
 /// Finds the driver and initialises it, once.
 inline cudaError_t initialise() { return the_driver().state; }
-/// As `initialise`, and the thread has a current context: the program's own, else that of its device.
+/// Calls `initialise` and makes a context current: the program's own, else that of its device.
 cudaError_t enter();
-/// The primary context of a device, retained for good.
+/// The primary context of a device, retained and never released.
 cudaError_t context_of(int device, CUcontext* context);
-/// The device's context is gone; the next call makes another.
+/// Call when the device's context was destroyed; the next call creates another.
 void forget_contexts(int device);
 
 inline cudaError_t error_of(CUresult e) { return static_cast<cudaError_t>(e); }
-/// What cudaGetLastError says next, unless it is success. Returns it.
+/// Sets what cudaGetLastError returns next, unless it is success. Returns it.
 cudaError_t remember(cudaError_t e);
 cudaError_t last_error(bool clear);
-/// The device that cudaSetDevice named on this thread.
+/// The device that this thread chose with cudaSetDevice.
 int& chosen_device();
 
 /// A runtime call with a context: `body` returns the driver's answer.
@@ -60,7 +60,7 @@ cudaError_t call(Body&& body) {
   return remember(e);
 }
 
-/// The same without a context.
+/// A runtime call without a context.
 template <typename Body>
 cudaError_t call_without_context(Body&& body) {
   cudaError_t e = initialise();

@@ -1,5 +1,5 @@
-// The runtime double: what frameworks call beside memory, streams and launches. Each function is the driver's of the
-// same meaning; what the driver refuses is refused with its error.
+// The runtime double: further functions that frameworks call. Each maps to the driver function of the same meaning and
+// passes on its error.
 #include <cstring>
 
 #include "runtime.hpp"
@@ -179,7 +179,7 @@ cudaError_t CUDARTAPI cudaLaunchCooperativeKernel(const void* function, dim3 gri
 
 }  // extern "C"
 
-// CUDA 12's functions of these names do not know of edges and locations.
+// CUDA 12's functions of these names have no edges and locations.
 #if CUDART_VERSION >= 13000
 ON_STREAM(cudaStreamUpdateCaptureDependencies, _ptsz,
           (cudaStream_t stream, cudaGraphNode_t* nodes, const cudaGraphEdgeData* edges, std::size_t count,

@@ -1,4 +1,4 @@
-// The runtime double: what nvcc's own code calls to register kernels and to launch them.
+// The runtime double: functions that nvcc's generated code calls to register kernels and to launch them.
 //
 // Fat binaries go to the driver as libraries at the first launch from them; no kernel's code ever runs here.
 #include <map>
@@ -25,7 +25,7 @@ struct host_function {
 
 struct registry {
   std::mutex mutex;
-  std::map<const void*, host_function> functions;  ///< by the address of its stub on the host
+  std::map<const void*, host_function> functions;  ///< by the address of the host stub
 };
 
 registry& the_registry() {
@@ -209,7 +209,7 @@ cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared_bytes, 0);
 }
 
-/// What every function of the real runtime that the double lacks comes to; the build generates them.
+/// The result of every function of the real runtime that the double lacks; the build generates these functions.
 int simcudart_not_supported() { return remember(cudaErrorNotSupported); }
 
 }  // extern "C"

@@ -27,7 +27,7 @@ CUresult copy_async(const driver_table& on, void* to, const void* from, std::siz
   }
 }
 
-/// Row by row: what lies between the rows is not touched.
+/// Copies row by row; bytes between the rows are not touched.
 template <typename Row>
 CUresult each_row(std::size_t rows, Row&& row) {
   for (std::size_t i = 0; i < rows; ++i) {
@@ -43,7 +43,7 @@ const unsigned char* row_at(const void* p, std::size_t row, std::size_t pitch) {
   return static_cast<const unsigned char*>(p) + row * pitch;
 }
 
-/// `at` is what the call that answered `done` wrote to.
+/// Requires `at` from the call that returned `done`.
 CUresult address_into(void** p, CUresult done, const CUdeviceptr& at) {
   *p = done == CUDA_SUCCESS ? reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)) : nullptr;
   return done;

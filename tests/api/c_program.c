@@ -1,4 +1,4 @@
-/* A C program over the installed header alone: every function, and what each says to a caller that is wrong. */
+/* A C program that uses only the installed header: calls every function, correctly and wrongly. */
 #include <gpumem/gpumem.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,7 +125,7 @@ static void logical_devices(void) {
     EXPECT(stats_of(memory, device).live_blocks == 1);
   }
   EXPECT_REFUSED(gpumem_allocate(memory, 33 * mib, 1, NULL, &block), GPUMEM_OUT_OF_MEMORY, "pool eval");
-  EXPECT(gpumem_close(memory) == GPUMEM_OK); /* with live blocks: they go with it */
+  EXPECT(gpumem_close(memory) == GPUMEM_OK); /* frees its live blocks as well */
 }
 
 /* A program that was compiled against an earlier header, and one against a later one. */

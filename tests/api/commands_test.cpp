@@ -1,7 +1,6 @@
-/// The commands of the documents, run: every line of a code block that begins with gpumem_bench, gpumem advise or
-/// gpumem plan, in a folder of its own with a small trace under the name that the documents use. The README's, too,
-/// which go through scripts/bench there: on that trace alone where they would take all, and but for what needs a GPU or
-/// minutes.
+/// Runs the commands of the documents: every line of a code block that begins with gpumem_bench, gpumem advise or
+/// gpumem plan, in a temporary folder with a small trace under the documents' name for it. Also runs the README's
+/// scripts/bench lines, with that trace instead of all of them, and without those that need a GPU or minutes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -48,7 +47,7 @@ std::vector<command> readme_commands() {
     if (!line.starts_with(script)) continue;
     line = line.substr(script.size(), line.find('#') - script.size());
     if (line.find("cuda:") != std::string::npos || line.starts_with("latency")) continue;
-    if (line.find("--baseline") != std::string::npos) continue;  // tests/unit/bench/cli_test.cpp has these
+    if (line.find("--baseline") != std::string::npos) continue;  // covered by tests/unit/bench/cli_test.cpp
     if (line.find_first_not_of(' ') == std::string::npos) line = "compare";
     if (line.starts_with("claims")) {
       line += " --only one-nth-each";
@@ -60,7 +59,7 @@ std::vector<command> readme_commands() {
   return out;
 }
 
-/// A folder with run.csv.gz, which goes with the test.
+/// A temporary folder with run.csv.gz.
 class place {
  public:
   place() : folder_{fs::temp_directory_path() / ("gpumem_commands_" + std::to_string(::getpid()))} {
@@ -75,7 +74,7 @@ class place {
   place(const place&) = delete;
   place& operator=(const place&) = delete;
 
-  /// Exit status and what it wrote to stderr.
+  /// The exit status and stderr.
   [[nodiscard]] std::pair<int, std::string> run(const std::string& line) const {
     const std::size_t words = line.find(' ');
     const std::string program = line.substr(0, words) == "gpumem" ? GPUMEM_PROGRAM : GPUMEM_BENCH_PROGRAM;
@@ -94,7 +93,7 @@ class place {
   fs::path folder_;
 };
 
-/// What stands behind --html.
+/// The argument of --html.
 std::string file_of(const std::string& line) {
   const std::size_t begin = line.find("--html") + 7;
   return line.substr(begin, line.find(' ', begin) - begin);
@@ -104,7 +103,7 @@ void expect_to_run(const std::vector<command>& all) {
   for (const command& each : all) {
     const bool html = each.line.find("--html") != std::string::npos;
 #ifndef GPUMEM_TEST_HTML
-    if (html) continue;  // built without the chart library, which the program says
+    if (html) continue;  // a build without the chart library refuses --html
 #endif
     const place here;
     const auto [exit_status, err] = here.run(each.line);

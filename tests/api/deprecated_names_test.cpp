@@ -1,4 +1,4 @@
-/// Names of 0.1 that have new ones: programs that use them still compile and run.
+/// Deprecated names of 0.1: programs that use them still compile and run.
 #include <gtest/gtest.h>
 
 #include <type_traits>

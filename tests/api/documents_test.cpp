@@ -1,5 +1,5 @@
-/// The documents against the tree: the option table is the generated one, every folder explains itself, links lead
-/// somewhere, and the example of a user's policy is as short as it is said to be.
+/// The documents agree with the tree: the option table is the generated one, every folder has a README, links have
+/// targets, and the example of a user's policy is as short as stated.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What stands between the lines with `marker` in a document.
+/// The text between the lines with `marker` in a document.
 std::string generated(const char* file, const std::string& marker) {
   const std::string begin = "<!-- " + marker + ": begin -->\n";
   const std::string end = "<!-- " + marker + ": end -->\n";
@@ -45,7 +45,7 @@ TEST(documents, policy_tables_are_the_generated_ones) {
       << "run scripts/update_policy_table";
 }
 
-/// What scripts/record_peers makes of the recorded figures is what stands in the documents.
+/// The documents contain what scripts/record_peers generates from the recorded figures.
 TEST(documents, tables_of_peers_are_those_of_the_recorded_figures) {
   if (std::system("python3 -c pass >/dev/null 2>&1") != 0) GTEST_SKIP() << "python3 is not installed";
   const fs::path folder = fs::temp_directory_path() / ("gpumem_peer_tables." + std::to_string(::getpid()));
@@ -118,7 +118,7 @@ std::vector<fs::path> documents() {
   return found;
 }
 
-/// Every piece of `text` that stands between `open` and the next `close`.
+/// Every piece of `text` between `open` and the next `close`.
 std::vector<std::string> between(const std::string& text, const std::string& open, const std::string& close) {
   std::vector<std::string> found;
   for (std::size_t at = text.find(open); at != std::string::npos; at = text.find(open, at)) {
@@ -151,7 +151,7 @@ TEST(documents, relative_links_lead_somewhere) {
   }
 }
 
-/// Begins with a folder of ours and holds nothing that no path would.
+/// Whether a text looks like a path in one of the project's folders.
 bool names_a_file(const std::string& quoted) {
   const std::vector<std::string> folders{"src/",      "policies/", "include/", "bench/", "cli/",  "tests/",
                                          "examples/", "scripts/",  "docs/",    "cmake/", "tools/"};

@@ -1,7 +1,7 @@
-/// The rule about layers, read from the #include lines themselves: nobody includes upwards, or sideways.
+/// The layering rule, checked on the #include lines: no layer includes upwards or sideways.
 ///
-/// The build proves most of it (a layer is given no other include path); this also covers the public headers, which all
-/// share one path, and names the line.
+/// The build enforces most of it, because a layer has no other include paths. This test also covers the public headers,
+/// which share one path, and names the line.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ const std::map<std::string, fs::path> folder_of_layer{
     {"front", "src/front"},     {"adapters", "src/adapters"},
 };
 
-/// What each layer may include, itself among them.
+/// The layers that each layer may include, itself among them.
 const std::map<std::string, std::set<std::string>> allowed{
     {"base", {"base"}},
     {"plan", {"base", "plan"}},
@@ -76,16 +76,16 @@ const std::map<std::string, std::string> owner_of_public_header{
     {"gpumem/cuda_override.h", "adapters"},
 };
 
-/// Public headers that are the bridge to CUDA's runtime or a framework of it, as their names say.
+/// Public headers that may include CUDA's runtime or a framework's headers.
 const std::set<std::string> bridges{"gpumem/adapters/cuda_mr.hpp", "gpumem/adapters/rmm.hpp",
                                     "gpumem/adapters/thrust.hpp", "gpumem/cuda_override.h"};
 
-/// Every header of the tree by the name others include it by, with its layer.
+/// Every header of the tree by the name it is included by, with its layer.
 std::map<std::string, std::string> owners() {
   std::map<std::string, std::string> owner = owner_of_public_header;
   for (const auto& [layer, folder] : folder_of_layer) {
     for (const fs::path& file : tree::files(folder, {".hpp", ".def", ".h"})) {
-      // A part of the adapters and of placement has a folder of its own, and an include path with it.
+      // Parts of the adapters and of placement have their own folder and include path.
       const fs::path name = layer == "adapters" || layer == "placement" ? file.filename() : fs::relative(file, folder);
       const auto [at, added] = owner.emplace(name.generic_string(), layer);
       EXPECT_TRUE(added) << file << ": " << at->second << " has a header of the same name, so an include is ambiguous";
@@ -158,7 +158,7 @@ TEST(public_headers, need_neither_cuda_nor_fmt_nor_iostream) {
 TEST(examples, include_only_public_headers) {
   for (const fs::path& file : tree::files("examples", sources)) {
     for (const tree::include_line& line : tree::includes(file)) {
-      // An example of several files includes its own, which stand beside it or in the folder of its name.
+      // An example of several files includes its own, from its folder or the folder of its name.
       const bool its_own = fs::exists(file.parent_path() / line.included);
       EXPECT_TRUE(!line.quoted || line.included.starts_with("gpumem/") || its_own)
           << line.file.string() << ":" << line.number << " includes " << line.included;

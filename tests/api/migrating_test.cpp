@@ -1,4 +1,4 @@
-/// docs/migrating.md, row by row: what is said to be the same is so, on the simulated device.
+/// docs/migrating.md, row by row: the column "the same" holds on the simulated device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 
-/// First cells of the tables' rows, backquotes and all, with the second ones.
+/// The rows' first cells, with their backquotes, and second cells.
 std::vector<std::pair<std::string, std::string>> rows() {
   std::vector<std::pair<std::string, std::string>> out;
   std::istringstream lines{tree::text("docs/migrating.md")};
@@ -32,7 +32,7 @@ std::vector<std::pair<std::string, std::string>> rows() {
   return out;
 }
 
-/// An allocator over a simulated card with the variables of a row's second cell.
+/// An allocator over a simulated card with the variables in the second cell of a row.
 class migrated {
  public:
   explicit migrated(const std::string& cell, std::size_t cards = 1) {
@@ -82,7 +82,7 @@ void grows_and_never_shrinks(const std::string& cell) {
   EXPECT_GE(m.memory().trim(0)->returned_bytes, gib) << "but trim gives back";
 }
 
-/// Fills it up and says how much that was.
+/// Allocates until out of memory; returns the number of bytes.
 std::uint64_t filled(migrated& m, int of = 0) {
   while (m.allocate(64 * mib, of)) {
   }

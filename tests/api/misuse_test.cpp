@@ -1,4 +1,4 @@
-/// Misuse has one status, whichever function of C++ or C is called: each row of each table is a function.
+/// Every function of the C++ and C interface reports misuse by the same status: each row of each table is a function.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace gpumem {
 namespace {
 
-/// What a function answers: its status as `errc`, and its message.
+/// The result of a function: its status as `errc`, and its message.
 struct answer {
   errc code = errc::ok;
   std::string message;
@@ -42,7 +42,7 @@ class Misuse : public ::testing::Test {
     ASSERT_TRUE(opened.ok()) << opened.why().message();
     cpp_ = *std::move(opened);
     ASSERT_EQ(gpumem_open_simulated(std::uint64_t{4} << 30, 1, 0, "pools=1GiB,1GiB", &c_), GPUMEM_OK);
-    // Pools that serve already answer as those that are new.
+    // Pools that have served requests must answer like new ones.
     for (int pool = 0; pool < 2; ++pool) {
       void* p = nullptr;
       ASSERT_EQ(gpumem_allocate(c_, 4096, pool, nullptr, &p), GPUMEM_OK);
@@ -143,7 +143,7 @@ TEST_F(Misuse, ANullOrUnknownPointerIsUnknownPointer) {
 
 TEST_F(Misuse, ADeadStreamIsADeviceError) {
   const stream_ref was = device_.create_stream();
-  cpp_->deallocate(cpp_->allocate(8192, was));  // its blocks stay behind
+  cpp_->deallocate(cpp_->allocate(8192, was));  // leaves cached blocks of the stream
   ASSERT_TRUE(cpp_->stream_release(was).ok());
   ASSERT_TRUE(device_.destroy_stream(was).ok());
   for (const stream_ref dead : {was, stream_ref{this}}) {
@@ -161,7 +161,7 @@ TEST_F(Misuse, ADeadStreamIsADeviceError) {
                  {"gpumem_stream_release", [&] { return answer_of(gpumem_stream_release(c_, dead.handle)); }},
                  {"gpumem_capture_begin", [&] { return answer_of(gpumem_capture_begin(c_, dead.handle)); }}},
                 errc::device_error, "is not a stream of this device");
-    // A capture is known by its handle, dead or not.
+    // A capture is identified by its handle, valid or not.
     EXPECT_EQ(cpp_->capture_end(dead).code(), errc::invalid_argument);
     EXPECT_EQ(gpumem_capture_end(c_, dead.handle, &graph), GPUMEM_INVALID_ARGUMENT);
   }

@@ -1,4 +1,4 @@
-/// The fenced blocks of the documents: what language each is in, where it stands, its text.
+/// The fenced blocks of the documents: language, place and text.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@ namespace gpumem::tree {
 
 struct snippet {
   std::filesystem::path document;
-  std::size_t line = 0;  ///< of its first line of text, from 1
-  std::string language;  ///< what stands behind the fence; empty: a command line, or a picture of letters
+  std::size_t line = 0;  ///< line of the first line of its text, from 1
+  std::string language;  ///< text after the fence; empty: a command line or a diagram
   std::string text;
 };
 

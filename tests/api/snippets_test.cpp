@@ -1,5 +1,5 @@
-/// Every snippet of the documents compiles, and every command in them names what there is. Whole programs are files of
-/// examples/ as well, which other tests run (documents_test.cpp compares the two).
+/// Every snippet of the documents compiles, and every command in them exists with its options. Whole programs are also
+/// files of examples/, which other tests run (documents_test.cpp compares the two).
 #include "snippets.hpp"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ class snippets : public testing::Test {
     return folder_ / name;
   }
 
-  /// Exit status and all that was written.
+  /// The exit status and all output.
   [[nodiscard]] std::pair<int, std::string> run(const std::string& command) const {
     const int code =
         std::system(("{ " + command + "\n} >'" + (folder_ / "said").string() + "' 2>&1 </dev/null").c_str());
@@ -61,8 +61,8 @@ std::vector<tree::snippet> in(const std::string& language) {
   return out;
 }
 
-/// A fragment as a file that compiles: its includes, what it takes for granted, and the rest in a function unless it is
-/// a program or a class. Messages name the document and its line.
+/// A fragment as a file that compiles: its includes, the declarations it takes for granted, and the rest in a function
+/// unless it is a program or a class. Compiler messages name the document and its line.
 std::string as_file(const tree::snippet& of) {
   if (of.text.find("int main(") != std::string::npos)
     return "#line " + std::to_string(of.line) + " \"" + of.document.string() + "\"\n" + of.text;
@@ -81,7 +81,7 @@ std::string as_file(const tree::snippet& of) {
          (declares ? where + body : name + " {\n" + where + body + "}\n");
 }
 
-/// Headers that a fragment needs and does not name: those of the documents that are about them.
+/// Headers that a fragment needs and does not include, by the document that it is in.
 std::string implied(const tree::snippet& of) {
   std::string out;
   for (const auto& [used, header] :
@@ -104,7 +104,7 @@ TEST_F(snippets, in_cpp_compile) {
     if (each.text.find("rmm/") != std::string::npos || each.text.find("adapters/rmm.hpp") != std::string::npos) {
       continue;  // tests/unit/adapters has it, where RMM is installed
     }
-    // Thrust on a GPU is nvcc's; its own C++ device system has the same interface.
+    // nvcc compiles Thrust for a GPU; Thrust's own C++ device system has the same interface.
     std::string text = implied(each) + as_file(each);
     if (const std::size_t at = text.find("thrust::cuda::par"); at != std::string::npos) {
       text.replace(at, std::string{"thrust::cuda::par"}.size(), "thrust::cpp::par");
@@ -161,7 +161,7 @@ TEST_F(snippets, in_cmake_parse) {
   const std::vector<tree::snippet> all = in("cmake");
   EXPECT_GE(all.size(), 1U);
   for (const tree::snippet& each : all) {
-    // Commands of a project are known in one; a script with functions of their names parses the arguments.
+    // Checks CMake commands in a project; a script with functions of their names parses the arguments.
     std::string text;
     for (const char* name : {"include", "find_package", "target_link_libraries", "add_executable", "add_subdirectory",
                              "gpumem_test", "project", "fetchcontent_declare", "fetchcontent_makeavailable"}) {
@@ -173,7 +173,7 @@ TEST_F(snippets, in_cmake_parse) {
   }
 }
 
-/// A line of a shell block in words; comments are cut off, assignments in front are `set`.
+/// Splits a line of a shell block into words; cuts off comments, and moves leading assignments to `set`.
 struct command_line {
   std::vector<std::string> set;
   std::vector<std::string> words;
@@ -204,7 +204,7 @@ std::vector<command_line> commands_of(std::string text) {
   return out;
 }
 
-/// The program's own words for a subcommand, asked once.
+/// The --help text of a subcommand, read once.
 class help_texts {
  public:
   template <typename runner>

@@ -1,4 +1,4 @@
-/// The source tree as the tests of its rules read it: files by folder, and the #include lines of each.
+/// Access to the source tree for tests of its rules: files by folder, and the #include lines of each.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace gpumem::tree {
 struct include_line {
   std::filesystem::path file;  ///< relative to the root of the source tree
   std::size_t number = 0;
-  std::string included;  ///< what stands between the quotes or brackets
+  std::string included;  ///< the text between the quotes or brackets
   bool quoted = false;
 };
 
@@ -22,7 +22,7 @@ std::vector<std::filesystem::path> files(const std::filesystem::path& folder,
 /// Every #include of a file.
 std::vector<include_line> includes(const std::filesystem::path& file);
 
-/// The whole text of a file; a test failure where it cannot be read.
+/// The whole text of a file; fails the test if it cannot be read.
 std::string text(const std::filesystem::path& file);
 
 }  // namespace gpumem::tree

@@ -1,4 +1,4 @@
-/// What a capture demands: no call that would spoil it, and blocks that stay with their graph.
+/// Captures: no call invalidates one, and its blocks stay with the graph.
 #include <algorithm>
 
 #include "setup.hpp"
@@ -35,7 +35,7 @@ TEST_P(Capture, IsNotSpoiltByAnythingThatGoesOnMeanwhile) {
   void* const inside = take(part, s);
   give(before);
   give(used);
-  std::vector<void*> more = fill(part, other);  // up to out of memory: every step of the ladder
+  std::vector<void*> more = fill(part, other);  // until out of memory, so that every step of the ladder runs
   EXPECT_EQ(try_take(8 * part, s), nullptr);
   static_cast<void>(allocator_->trim(0));
   static_cast<void>(allocator_->set_limit(0, std::uint64_t{300} << 20));

@@ -1,4 +1,4 @@
-/// What holds for every request and every free, under every setup.
+/// Properties of every request and every free, under every setup.
 #include <gmock/gmock.h>
 
 #include <climits>

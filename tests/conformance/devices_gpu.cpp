@@ -1,4 +1,4 @@
-/// The real GPU, of which the suites get one GiB: the whole of a large card would take them hours to fill.
+/// The real GPU, restricted to one GiB: filling a large card would take hours.
 ///
 /// GPUMEM_TEST_DEVICE chooses the ordinal (0). Without a driver or a GPU the program says so and exits with 77, which
 /// ctest reports as skipped.
@@ -42,7 +42,7 @@ again:
 }
 )";
 
-/// The program's own calls into the driver, which are not gpumem's.
+/// The test program's own driver calls, separate from gpumem's.
 struct program_driver {
   decltype(&cuDeviceGet) device_get;
   decltype(&cuDevicePrimaryCtxRetain) retain;
@@ -73,7 +73,7 @@ void find(void* library, Pointer& into, const char* name) {
   if (into == nullptr) throw std::runtime_error{std::string{"the driver lacks "} + name};
 }
 
-/// Loaded once; the context stays, since making one takes a good part of a second.
+/// Loaded once. The context is kept, because creating one takes a good part of a second.
 const program_driver& driver() {
   static const program_driver loaded = [] {
     void* const library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -103,7 +103,7 @@ const program_driver& driver() {
   return loaded;
 }
 
-/// `bytes` of a device as a device: every call goes through, and no more than that is ever taken.
+/// Restricts a device to `bytes`; passes on every call.
 class slice_device final : public device {
  public:
   slice_device(std::unique_ptr<device> whole, std::uint64_t bytes) : whole_{std::move(whole)}, info_{whole_->info()} {
@@ -224,7 +224,7 @@ class gpu_test_device final : public test_device {
   status end_capture(stream_ref s) override {
     CUgraph graph = nullptr;
     if (driver().end_capture(handle(s), &graph) != CUDA_SUCCESS) return {errc::device_error, "the capture was spoilt"};
-    graphs_.push_back(graph);  // it lives on: its blocks stay with it until the test releases them
+    graphs_.push_back(graph);  // never destroyed: its blocks stay with it until the test releases them
     return {};
   }
 

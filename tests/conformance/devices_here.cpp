@@ -1,4 +1,4 @@
-/// The simulated device, and where CUDA's headers are, the CUDA device over the double of its driver.
+/// The simulated device, and with CUDA's headers the CUDA device over the double of its driver.
 #include "test_device.hpp"
 
 #ifdef GPUMEM_TEST_SIMCUDA
@@ -48,7 +48,7 @@ void check(CUresult done, const char* what) {
   if (done != CUDA_SUCCESS) throw std::runtime_error{std::string{what} + " failed: " + std::to_string(done)};
 }
 
-/// cuda_device, unchanged, over our own driver functions; the program's side of the test uses the same driver.
+/// The unmodified cuda_device over the double; the test's own side uses the same driver.
 class cuda_test_device final : public test_device {
  public:
   cuda_test_device() {
@@ -86,7 +86,7 @@ class cuda_test_device final : public test_device {
     CUgraph graph = nullptr;
     const CUresult done = cuStreamEndCapture(handle(s), &graph);
     if (done != CUDA_SUCCESS) return {errc::device_error, "the capture was spoilt"};
-    graphs_.push_back(graph);  // it lives on: its blocks stay with it until the test releases them
+    graphs_.push_back(graph);  // never destroyed: its blocks stay with it until the test releases them
     return {};
   }
   void handed_out(void* p, std::uint64_t bytes, stream_ref to) override {

@@ -1,4 +1,4 @@
-/// A driver that fails: memory behind a failed fence is never handed out again, and the books still balance.
+/// A failing driver: memory behind a failed fence is never handed out again, and all counters still balance.
 #include "setup.hpp"
 
 namespace gpumem::conformance {
@@ -26,7 +26,7 @@ TEST_P(Faults, ABlockWhoseFenceCannotBeRecordedIsFencedLater) {
   fail_next(device_call::record);
   fail_next(device_call::record_context);
   give(p);
-  // Another one is recorded when memory is wanted, and again where that fails: nothing is lost, and the referee
+  // Another fence is recorded when memory is needed, and retried after a failure. Nothing is lost, and the referee
   // watches.
   EXPECT_EQ(stats().leaked_bytes, 0U);
   void* q = try_take(most, a);
@@ -46,7 +46,7 @@ TEST_P(Faults, ABlockWhoseFenceCannotBeAskedIsNotHandedOut) {
   fail_next(device_call::query, 8);
   fail_next(device_call::wait_host, 8);
   fail_next(device_call::wait_stream, 8);
-  void* const q = try_take(most, b);  // the referee watches what comes out, if anything does
+  void* const q = try_take(most, b);  // the referee checks the block if there is one
   if (q != nullptr) give(q);
 }
 
@@ -72,7 +72,7 @@ TEST_P(Faults, ASegmentThatTheDriverDoesNotTakeBackIsCounted) {
   const trim_result trimmed = *allocator_->trim(0);
   EXPECT_EQ(stats().reserved_bytes, reserved - trimmed.returned_bytes);
   EXPECT_EQ(stats().reserved_bytes, sim().used_bytes());
-  // Pages that the driver does not unmap are where they were; what it does not free, who knows.
+  // Pages that the driver fails to unmap stay mapped. Memory that it fails to free is in an unknown state.
   const bool pages = returning_call() == device_call::unmap;
   EXPECT_EQ(stats().leaked_bytes != 0, !pages) << stats().leaked_bytes;
 }
@@ -83,7 +83,7 @@ TEST_P(Faults, ARequestWhoseStreamCannotBeIdentifiedIsRefusedAndNothingElse) {
   fail_next(device_call::stream_id);
   EXPECT_EQ(allocator_->try_allocate({.bytes = 512, .stream = s}).code(), errc::device_error);
   void* const p = take(512, s);
-  const stream_ref other = device_->create_stream();  // of a known one the device is not asked
+  const stream_ref other = device_->create_stream();  // the id of a known stream is not queried again
   fail_next(device_call::stream_id);
   EXPECT_EQ(allocator_->try_deallocate(p, {.stream = other}).code(), errc::device_error);
   EXPECT_EQ(stats().live_blocks, 1U);

@@ -1,4 +1,4 @@
-/// What an allocator is opened with: what is refused, with which figures, and what the policies take at first use.
+/// Opening an allocator: which settings are refused, with which figures, and what policies take at first use.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -167,7 +167,7 @@ TEST_F(Opening, GrabAllSaysWhenItGotLessThanItAsked) {
   EXPECT_GE(s.got_at_start_bytes, 2 * gib / 10 * 9 - 2 * mib);
   EXPECT_THAT(logged, AllOf(HasSubstr("3.00 GiB"), HasSubstr(format_bytes(s.got_at_start_bytes))));
 
-  device_.set_foreign_bytes(0);  // what becomes free later can still be had
+  device_.set_foreign_bytes(0);  // memory that becomes free later can still be taken
   EXPECT_TRUE((*opened)->try_allocate({.bytes = gib}).ok());
   EXPECT_TRUE((*opened)->try_allocate({.bytes = gib}).ok());
   EXPECT_EQ((*opened)->stats(0)->reserved_bytes, 3 * gib);

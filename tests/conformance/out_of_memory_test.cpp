@@ -1,4 +1,4 @@
-/// Why a request fails, and what is tried before it does.
+/// The cause of a refused request, and the steps tried before it.
 #include <gmock/gmock.h>
 
 #include "setup.hpp"
@@ -25,7 +25,7 @@ TEST_P(OutOfMemory, NamesTheLimit) {
   for (int pool = 0; pool < pools(); ++pool) {
     void* const held = take(mebibyte, {}, pool);
     const oom_report report = refusal(static_cast<std::size_t>(stats(pool).limit_bytes), {}, pool);
-    // Without a limit the device itself is the one that is reached.
+    // Without a limit the device's capacity is the bound.
     const bool limited = stats(pool).limit_bytes < device_bytes;
     EXPECT_EQ(report.cause, limited ? oom_cause::limit : oom_cause::device_full) << report.headline();
     EXPECT_EQ(report.pool_statistics.live_bytes, mebibyte);
@@ -46,7 +46,7 @@ TEST_P(OutOfMemory, NamesTheDeviceThatIsFull) {
 }
 
 TEST_P(OutOfMemory, NamesFragmentation) {
-  // What is free page by page is no fragment to expandable, which moves pages; halves of pages are.
+  // Free whole pages are not fragmented under expandable, which moves pages; parts of pages are.
   std::vector<void*> all = fill(GetParam().policy == "expandable" ? mebibyte : 2 * mebibyte);
   std::vector<void*> kept;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -147,8 +147,8 @@ TEST_P(OutOfMemory, EndsWhenACallbackAlwaysSaysYes) {
   EXPECT_LE(asked, 1000);
 }
 
-/// PyTorch waits for the events of freed blocks, then frees whole segments and asks the driver; it does not search the
-/// pool again, so a block that has just become free inside a segment in use is missed.
+/// PyTorch waits for the events of freed blocks, then frees whole segments and asks the driver. It does not search the
+/// pool again, so it misses a block that has just become free inside a segment in use.
 TEST_P(OutOfMemory, AfterWaitingThePoolIsSearchedAgain) {
   const stream_ref a = device_->create_stream();
   const stream_ref b = device_->create_stream();
@@ -159,8 +159,8 @@ TEST_P(OutOfMemory, AfterWaitingThePoolIsSearchedAgain) {
   ASSERT_TRUE(allocator_->record_use(rest, b).ok());
   device_->use(b, 20'000'000, rest, 60 * mebibyte);
   give(rest);
-  ASSERT_TRUE(allocator_->set_limit(0, stats().reserved_bytes).ok());  // no growth from here on
-  std::vector<void*> others = fill(63 * mebibyte, a);                  // what is free elsewhere
+  ASSERT_TRUE(allocator_->set_limit(0, stats().reserved_bytes).ok());  // prevents further growth
+  std::vector<void*> others = fill(63 * mebibyte, a);                  // memory that is free elsewhere
   void* const again = take(60 * mebibyte, a);
   EXPECT_NE(again, nullptr);
   give(again);
@@ -168,7 +168,7 @@ TEST_P(OutOfMemory, AfterWaitingThePoolIsSearchedAgain) {
   give(pin);
 }
 
-/// Blocks that wait for another stream join their neighbours before the request is refused.
+/// Blocks fenced by another stream merge with their neighbours before the request is refused.
 TEST_P(OutOfMemory, AfterWaitingFreeNeighboursOfDifferentStreamsJoin) {
   const stream_ref a = device_->create_stream();
   const stream_ref b = device_->create_stream();

@@ -105,7 +105,7 @@ void program::SetUp() {
 }
 
 void program::TearDown() {
-  if (device_ == nullptr) return;  // it could not be made, which has been reported
+  if (device_ == nullptr) return;  // device creation failed, which was reported
   if (allocator_ != nullptr) {
     for (int pool = 0; pool < pools(); ++pool) {
       const status proven = allocator_->check(pool);

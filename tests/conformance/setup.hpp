@@ -1,4 +1,4 @@
-/// The setups that every allocator is tested in, and the program that a test is written as.
+/// The setups in which every allocator is tested, and the fixture that tests are written against.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace gpumem::conformance {
 
-/// One way to run: device x policy x limit x pools, and where a suite asks for it, x reuse x identities.
+/// One setup: device x policy x limit x pools; for some suites also x reuse x stream ids.
 struct setup {
   device_kind kind;
   std::string policy;
@@ -28,36 +28,36 @@ struct setup {
   friend std::ostream& operator<<(std::ostream& out, const setup& s);
 };
 
-/// Every policy in the registry x {no limit, bytes, share of the device, share of what is free} x {one pool, two}; the
-/// limit in bytes without thread caches, too.
+/// Every policy in the registry x {no limit, bytes, share of the device, share of the free memory} x {one pool, two}.
+/// The limit in bytes is also tested without thread caches.
 std::vector<setup> every_setup();
-/// Every policy, with a limit of 512 MiB, x every way of reuse x every source of identities x with and without thread
+/// Every policy, with a limit of 512 MiB, x every way of reuse x every kind of stream ids x with and without thread
 /// caches.
 std::vector<setup> every_stream_setup();
 /// For the names of parameterised tests.
 std::string name_of(const ::testing::TestParamInfo<setup>& info);
 
-/// A program with one allocator on one device, which tells the referee what it does.
+/// A program with one allocator on one device, which reports its actions to the referee.
 class program : public ::testing::TestWithParam<setup> {
  protected:
-  /// With the parameter's settings.
+  /// Opens the allocator with the parameter's settings.
   void SetUp() override;
-  /// Proves every pool, and that the referee saw nothing.
+  /// Checks every pool, and that the referee found no hazard.
   void TearDown() override;
 
   void open(const settings& with);
   /// Allocates or fails the test.
   void* take(std::size_t bytes, stream_ref s = {}, int pool = 0, std::size_t alignment = block_granularity);
-  /// Null where the allocator refuses, with the report.
+  /// Null if the allocator refuses; stores the report.
   void* try_take(std::size_t bytes, stream_ref s = {}, int pool = 0, oom_report* report = nullptr);
   void give(void* p, const free_args& stated = {});
-  /// Takes blocks of the size until one is refused.
+  /// Allocates blocks of the size until one is refused.
   std::vector<void*> fill(std::size_t bytes, stream_ref s = {}, int pool = 0);
   void give_all(std::vector<void*>& blocks);
 
   [[nodiscard]] statistics stats(int pool = 0) const { return *allocator_->stats(pool); }
   [[nodiscard]] int pools() const { return static_cast<int>(allocator_->devices().size()); }
-  /// The calls by which the policy's memory comes from the device and goes back.
+  /// The device calls by which the policy's memory is taken and returned.
   [[nodiscard]] static device_call taking_call() {
     return GetParam().policy == "expandable" ? device_call::create : device_call::alloc;
   }

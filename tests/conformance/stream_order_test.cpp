@@ -1,15 +1,15 @@
-/// Who gets freed memory when: its own stream at once, another one behind a fence, and nobody by a reused handle.
+/// When freed memory may be reused: by its own stream at once, by another one behind a fence, and by no reused handle.
 #include "setup.hpp"
 
 namespace gpumem::conformance {
 namespace {
 
-constexpr std::size_t most = std::size_t{400} << 20;  ///< of 512 MiB: two such blocks need the same memory
+constexpr std::size_t most = std::size_t{400} << 20;  ///< of 512 MiB, so that two such blocks need the same memory
 constexpr std::uint64_t long_ns = 50'000'000;
 
 class StreamOrder : public program {
  protected:
-  /// What a program does before it frees a block of `first` on `then`.
+  /// The actions of a program before it frees a block of `first` on `then`.
   void order(stream_ref first, stream_ref then) {
     const result<fence> f = device_->edge().record(first);
     ASSERT_TRUE(f.ok()) << f.why().message();
@@ -87,7 +87,7 @@ TEST_P(StreamOrder, ARecordedUseKeepsTheBlockUntilItIsDone) {
   ASSERT_TRUE(allocator_->record_use(p + most / 2, b).ok());
   device_->use(b, long_ns, p, most);
   give(p);
-  void* const q = take(most, a);  // its own stream has to wait, too
+  void* const q = take(most, a);  // its own stream has to wait as well
   EXPECT_EQ(q, p);
   EXPECT_GE(stats().fences, 1U);
   give(q);
@@ -129,7 +129,7 @@ TEST_P(StreamOrder, ARecordedUseThatTheFreeIsOrderedBehindCostsNoFence) {
   give(p);
 }
 
-/// What is due when a stream ends: `notify` requires the call, `query` does without it.
+/// The call at the end of a stream: required under `notify`, not under `query`.
 TEST_P(StreamOrder, AReusedHandleInheritsNothing) {
   const stream_ref old = device_->create_stream();
   void* const p = take(most, old);
@@ -143,7 +143,7 @@ TEST_P(StreamOrder, AReusedHandleInheritsNothing) {
   if (is_simulated()) {
     ASSERT_EQ(fresh, old);
   }
-  void* const q = take(most, fresh);  // the referee watches
+  void* const q = take(most, fresh);  // the referee checks it
   EXPECT_EQ(q, p);
   EXPECT_GE(stats().fences, 1U);
   give(q);

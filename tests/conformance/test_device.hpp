@@ -1,5 +1,5 @@
-/// The devices that the conformance suites run on. Another one joins by deriving from `test_device` and by a row in a
-/// `device_kinds()`; what it cannot do (virtual time, faults, a referee) it leaves as it is here.
+/// The devices of the conformance suites. To add one, derive from `test_device` and add a row in a `device_kinds()`;
+/// leave the functions for unsupported features (virtual time, faults, a referee) as they are here.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ class test_device {
   virtual device& edge() = 0;
   virtual stream_ref create_stream() = 0;
   virtual void destroy_stream(stream_ref s) = 0;
-  /// Work on `s` of about `lag_ns` that touches the bytes.
+  /// Enqueues work on `s` of about `lag_ns` that touches the bytes.
   virtual void use(stream_ref s, std::uint64_t lag_ns, void* p, std::uint64_t bytes) = 0;
   virtual status begin_capture(stream_ref s) = 0;
-  /// Fails where a call has spoilt the capture.
+  /// Fails if a call has invalidated the capture.
   virtual status end_capture(stream_ref s) = 0;
 
   virtual void handed_out(void* /*p*/, std::uint64_t /*bytes*/, stream_ref /*to*/) {}
   virtual void given_back(void* /*p*/) {}
   [[nodiscard]] virtual std::vector<std::string> hazards() const { return {}; }
-  /// For tests of time, faults and neighbours; null where the device is a real one.
+  /// For tests of time, faults and other processes; null for a real device.
   virtual sim_device* simulated() { return nullptr; }
 };
 
@@ -43,7 +43,7 @@ struct device_kind {
   std::function<std::unique_ptr<test_device>()> make;
 };
 
-/// The devices of this program: devices_here.cpp has those that run anywhere, devices_gpu.cpp the real one.
+/// The devices of this program: devices_here.cpp defines those that run anywhere, devices_gpu.cpp the real one.
 std::vector<device_kind> device_kinds();
 
 }  // namespace gpumem::conformance

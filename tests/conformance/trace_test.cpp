@@ -1,4 +1,4 @@
-/// GPUMEM_TRACE: what is written tells the same story as the statistics.
+/// GPUMEM_TRACE agrees with the statistics.
 #include <unistd.h>
 
 #include <algorithm>
@@ -98,10 +98,10 @@ TEST_P(Trace, ReplaysToTheSamePeaks) {
   EXPECT_EQ(peak, s.peak_live_bytes);
   EXPECT_EQ(frees, s.frees);
 
-  // The same calls again, in a new allocator, reserve the same.
+  // Repeating the calls in a new allocator reserves the same.
   const std::vector<row> rows = rows_of(path_);
   allocator_.reset();
-  device_.reset();  // a device of the same world has to be gone before the next one
+  device_.reset();  // the next device needs the world for itself
   device_ = GetParam().kind.make();
   open(GetParam().to_settings());
   std::map<std::uint64_t, stream_ref> streams;

@@ -1,14 +1,14 @@
-// NVML's functions over cards that the environment describes, read at each question:
+// NVML's functions over cards that the environment describes, read at each query:
 //   FAKENVML_CARDS=4             how many, each of 24 GiB; none: nvmlInit fails as without a driver
 //   FAKENVML_UUIDS=a,b,c,d       their UUIDs behind `GPU-`; otherwise fake-0, fake-1, ...
 //   FAKENVML_MIB=1024            memory of each, instead
 //   FAKENVML_USED=1=2048,3=512   MiB in use
-//   FAKENVML_DRIVER=path         in use on card 0 is what the double of the driver there says
+//   FAKENVML_DRIVER=path         use on card 0, as the driver double in that file reports it
 //   FAKENVML_BUSY=0=70           percent
-//   FAKENVML_CELSIUS=0=45        temperature; without it the card does not tell
+//   FAKENVML_CELSIUS=0=45        temperature; without it the card reports none
 //   FAKENVML_WATTS=0=120         drawn, of 300 W
 //   FAKENVML_PIDS=0=123,0=456    a process with a context on a card, with 256 MiB
-//   FAKENVML_OWN_PERCENT=50      this process has a context on card 0, and so much of what is in use there
+//   FAKENVML_OWN_PERCENT=50      this process has a context on card 0, with this part of the memory in use there
 //   FAKENVML_MIG=2=2             a card in MIG mode with so many instances, of 4 GiB, with 1 GiB in use each
 // PCI addresses fall with the index, so that NVML's order is not that of CUDA_DEVICE_ORDER=PCI_BUS_ID.
 #include <dlfcn.h>

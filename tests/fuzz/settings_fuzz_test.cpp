@@ -1,5 +1,5 @@
-/// Random and mutated texts through every parser of settings: nothing crashes, what is accepted is in range, and its
-/// text reads back as the same value. Seeded, so that a failure repeats.
+/// Random and mutated texts through every parser of settings: nothing crashes, accepted values are in range, and their
+/// texts parse to the same value. Seeded, so that a failure repeats.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int cases = 100'000;
 
-/// Texts near what the parsers accept, and some far from it.
+/// Texts that the parsers nearly accept, and some far from it.
 class text_source {
  public:
   explicit text_source(std::uint32_t seed) : random_{seed} {}

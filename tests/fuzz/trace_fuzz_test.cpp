@@ -1,4 +1,4 @@
-/// The trace reader on damaged traces: whatever the bytes, a sound trace or one line that names the file.
+/// The trace reader on damaged traces: for any bytes, it returns a valid trace or one line that names the file.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ class random_source {
   std::uint32_t state_;
 };
 
-/// A file that is never on a disk, so that 20,000 cases take no time.
+/// A file in memory, so that 20,000 cases take little time.
 class memory_file {
  public:
   memory_file() : descriptor_{::memfd_create("trace", MFD_CLOEXEC)} {}
@@ -97,7 +97,7 @@ void damage(std::string& bytes, random_source& random) {
   }
 }
 
-/// Every promise of trace.hpp about a loaded trace.
+/// Checks every invariant of trace.hpp.
 void expect_sound(const trace& t, std::uint32_t seed) {
   std::vector<std::uint64_t> live(t.slots);
   std::uint64_t time_ns = 0;

@@ -1,7 +1,7 @@
-/// What a trace costs in calls into the device, locks and fences, to the last one: the same on every machine, so a path
-/// that became slower shows in review as a changed line of tests/golden/costs.txt.
+/// The exact cost of a trace in device calls, locks and fences. It is the same on every machine, so a slower path shows
+/// in review as a changed line of tests/golden/costs.txt.
 ///
-/// GPUMEM_GOLDEN_WRITE=1 writes that file anew instead of comparing with it (README.md beside it).
+/// GPUMEM_GOLDEN_WRITE=1 writes that file again instead of comparing with it (see README.md there).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -28,9 +28,9 @@ namespace {
 
 constexpr const char* file_path = "tests/golden/costs.txt";
 constexpr const char* write_anew = "GPUMEM_GOLDEN_WRITE=1 ctest --preset release -R '^golden\\.'";
-constexpr std::size_t most_ops = 40'000;  // of each trace, so that sanitized builds run it, too
+constexpr std::size_t most_ops = 40'000;  // of each trace, so that sanitized builds can run it
 
-/// By what was run; ordered as in the file.
+/// By name of the run; ordered as in the file.
 using rows = std::map<std::string, std::string>;
 
 std::string text_of(const sim_device& d, const statistics& s) {
@@ -78,11 +78,11 @@ std::string replayed(const bench::replay_plan& plan, const settings& with) {
   EXPECT_TRUE(out.ok()) << out.why().message();
   if (!out.ok()) return "failed";
   EXPECT_FALSE(out->oom);
-  const statistics s = *a->stats(0);  // first: what follows calls the device
+  const statistics s = *a->stats(0);  // read first, because the calls below call the device
   return fmt::format("ops {} {}", out->ops, text_of(device, s));
 }
 
-/// A thread allocates on two streams of its own, another one frees, in turns: what passes through the depot.
+/// One thread allocates on two streams of its own, another one frees, in turns: blocks pass through the depot.
 std::string handed_off(const settings& with) {
   sim_device device{counted()};
   const std::unique_ptr<allocator> a = open(device, with);

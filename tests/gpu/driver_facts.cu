@@ -1,8 +1,10 @@
-// What a driver does where its documentation is silent: one line of JSON a question, for gpumem's rules to be held against.
+// Tests what a driver does where its documentation is silent; prints one line of JSON a question, to compare with
+// gpumem's assumptions.
 //
 // The driver is found at run time and the kernels are this program's own, so it runs wherever a driver is. Over the
-// double of the driver, whose kernels do not run, it shows that the questions can be asked: every line says `simulated`.
-// Without a driver or a GPU it says so and exits with 77 (skipped); 1 where a question could not be asked.
+// double of the driver, whose kernels do not run, it only shows that the questions can be asked: every line says
+// `simulated`. Without a driver or a GPU it says so and exits with 77 (skipped); with 1 if a question could not be
+// asked.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -52,7 +54,7 @@ void answer(const std::string& question, double value) {
 void answer(const std::string& question, bool value) { answer(question, std::string{value ? "true" : "false"}); }
 void unasked(const std::string& question, const std::string& why) { answer(question, "\"not asked: " + why + "\""); }
 
-/// Says which call failed, once, and goes on with the next question.
+/// Reports the failed call once, and continues with the next question.
 #define OK(call)                                                            \
   do {                                                                      \
     if (const int failed_with = static_cast<int>(call); failed_with != 0) { \
@@ -143,7 +145,7 @@ void events_on_a_context() {
   OK(cudaGraphExecDestroy(run));
   OK(cudaGraphDestroy(graph));
 
-  // A queue is full after some thousand entries: the launch that fills it blocks. 3,000 kernels of 50 us are 150 ms.
+  // A queue is full after some thousand entries, and the next launch blocks. 3,000 kernels of 50 us take 150 ms.
   cudaStream_t deep = streams[0];
   cudaStream_t other = streams[1];
   const auto fill = [&] {
@@ -349,7 +351,7 @@ void entry_points() {
   }
 }
 
-// In a process of its own, so to speak: last, since it ends the context that all others used.
+// Last, because it destroys the context that all others use.
 void a_reset() {
   auto* const id = exported<CUresult(CUcontext, unsigned long long*)>("cuCtxGetId");
   unsigned long long before = 0;
@@ -365,7 +367,7 @@ void a_reset() {
   answer("the context after a reset has the former handle", former == current());
 }
 
-// A second device's context inside a capture on the first, as a framework that first touches it then.
+// A first use of a second device inside a capture on the first, as a framework may do it.
 void a_context_inside_a_capture() {
   int count = 0;
   OK(cudaGetDeviceCount(&count));

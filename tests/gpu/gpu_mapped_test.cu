@@ -1,5 +1,5 @@
-// Growth in one region of mapped pages (GPUMEM_BACKING=mapped) on a real card: what other programs, other cards and the
-// driver's queries make of such memory. Each is a step of scripts/gpu_check; until all have passed on a card, plain
+// Growth in one region of mapped pages (GPUMEM_BACKING=mapped) on a real card: how other programs, other cards and the
+// driver's queries treat such memory. Each test is a step of scripts/gpu_check; until all have passed on a card, plain
 // segments stay the default.
 #include <cuda.h>
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ constexpr std::uint64_t block_bytes = 48 * mib;
 
 class GpuMapped : public Gpu {
  protected:
-  /// Several steps, the blocks of which lie in one region of addresses.
+  /// Takes several growth steps whose blocks lie in one region of addresses.
   std::vector<void*> three_blocks() {
     open({{"policy", "growth"}, {"backing", "mapped"}});
     std::vector<void*> out;
@@ -95,7 +95,7 @@ TEST_F(GpuMapped, AnAddressRangeHoldsTheAddressThatItIsAskedFor) {
     ASSERT_EQ(range_of(&begin, &bytes, at), CUDA_SUCCESS);
     EXPECT_LE(begin, at);
     EXPECT_GT(begin + bytes, at);
-    RecordProperty("range_bytes", std::to_string(bytes));  // of the mapping, or of the whole region: the driver's affair
+    RecordProperty("range_bytes", std::to_string(bytes));  // of the mapping or of the whole region: either is correct
   }
   give_all(blocks);
 }

@@ -1,4 +1,4 @@
-// How much there is: the limit on a real card, memory that others took, mapped pages, what NVML says.
+// Amounts of memory: the limit on a real card, memory of other processes, mapped pages, NVML's figures.
 #include "gpu_test.hpp"
 #include "gpumem/gpu_usage.hpp"
 

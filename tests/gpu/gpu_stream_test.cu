@@ -1,4 +1,4 @@
-// Whose turn it is: many streams, threads, streams that are gone, per-thread streams, captured graphs.
+// Stream order: many streams, threads, destroyed streams, per-thread streams, captured graphs.
 #include <chrono>
 #include <thread>
 #include <tuple>
@@ -71,7 +71,7 @@ TEST_F(Gpu, ThreadsOnTheirPerThreadStreams) {
     });
   }
   for (std::thread& t : threads) t.join();
-  // Those streams are gone; what they freed serves the others all the same.
+  // Those streams are destroyed; the memory they freed still serves the others.
   const result<void*> most = take(400 * mib, shared);
   ASSERT_TRUE(most.ok()) << most.why().message();
   write(*most, 400 * mib, 3, shared);
@@ -89,7 +89,7 @@ TEST_F(Gpu, AStreamThatIsGoneLeavesNothingToTheNextOneWithItsHandle) {
     write(*p, 16 * mib, 1000 + i, s);
     check(*p, 16 * mib, 1000 + i, s);
     ASSERT_TRUE(give(*p).ok());
-    CUDA_OK(cudaStreamDestroy(s));  // its work goes on
+    CUDA_OK(cudaStreamDestroy(s));  // its work continues
   }
 }
 
@@ -107,7 +107,7 @@ TEST_F(Gpu, ACapturedGraphKeepsItsMemoryToItself) {
   ASSERT_TRUE(give(*p).ok());
   CUDA_OK(cudaStreamEndCapture(s, &graph));
   CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
-  // Whatever is allocated while the graph lives is not where the graph writes.
+  // Nothing allocated while the graph lives overlaps the memory that the graph writes.
   for (int i = 0; i < 20; ++i) {
     const result<void*> q = take(64 * mib, other);
     ASSERT_TRUE(q.ok()) << q.why().message();
@@ -122,7 +122,7 @@ TEST_F(Gpu, ACapturedGraphKeepsItsMemoryToItself) {
   CUDA_OK(cudaGraphExecDestroy(exec));
   CUDA_OK(cudaGraphDestroy(graph));
   CUDA_OK(cudaDeviceSynchronize());
-  // The driver says on a thread of its own that the graph is gone, so that is waited for.
+  // The driver reports the graph's destruction on its own thread, so the test waits for it.
   bool all = false;
   for (int tries = 0; tries < 100 && !all; ++tries) {
     const result<void*> got = take(240 * mib, other);
@@ -133,7 +133,7 @@ TEST_F(Gpu, ACapturedGraphKeepsItsMemoryToItself) {
   EXPECT_TRUE(all) << "the memory of a graph that is gone comes back";
 }
 
-// Another part of the program resets the device: what was there is gone, and nothing crashes.
+// Another part of the program resets the device: its memory is lost, and nothing crashes.
 TEST(GpuReset, AnOpenAllocatorSaysSoAndANewOneWorks) {
   CUDA_OK(cudaSetDevice(ordinal()));
   CUDA_OK(cudaFree(nullptr));

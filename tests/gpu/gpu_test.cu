@@ -30,7 +30,7 @@ __global__ void check_kernel(const unsigned* at, std::size_t words, unsigned pat
   }
 }
 
-/// What the double of the driver exports for its referee (simcuda/control.h); empty with any other driver.
+/// The referee functions exported by the double of the driver (simcuda/control.h); empty with any other driver.
 struct referee {
   void (*use)(void*, std::uint64_t, std::uint64_t, std::uint64_t) = nullptr;
   void (*handed_out)(std::uint64_t, std::uint64_t, void*) = nullptr;
@@ -69,7 +69,7 @@ void Gpu::SetUp() {
   CUDA_OK(cudaSetDevice(ordinal()));
   CUDA_OK(cudaMalloc(&wrong_, sizeof *wrong_));
   CUDA_OK(cudaMemset(wrong_, 0, sizeof *wrong_));
-  CUDA_OK(cudaDeviceSynchronize());  // streams that are not blocking do not wait for that
+  CUDA_OK(cudaDeviceSynchronize());  // non-blocking streams do not wait for that
   auto opened = open_cuda_device({.ordinal = ordinal()});
   ASSERT_TRUE(opened.ok()) << opened.why().message();
   device_ = *std::move(opened);

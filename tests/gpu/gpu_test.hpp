@@ -1,8 +1,7 @@
-/// What the tests on a GPU share: kernels that write a pattern and look for it again, a fixture, and a churn of blocks.
+/// Shared by the tests on a GPU: kernels that write a pattern and check it again, a fixture, and a churn of blocks.
 ///
-/// Memory in two hands at once is seen as words that somebody else wrote over; a spinning kernel widens the gap in
-/// which that can happen. On the double of the driver no kernel runs: there its referee is told of every use and
-/// judges.
+/// Memory with two users shows as overwritten words; a spinning kernel widens the window in which that can happen. On
+/// the double of the driver no kernel runs: its referee is informed of every use and judges instead.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,24 +30,24 @@ bool simulated();
 class Gpu : public ::testing::Test {
  protected:
   void SetUp() override;
-  /// Waits for everything, and expects that no pattern was spoilt and that every pool is sound.
+  /// Waits for everything, and expects that no pattern was overwritten and that every pool's check passes.
   void TearDown() override;
 
   void open(const std::vector<std::pair<std::string, std::string>>& options);
   cudaStream_t stream();
 
-  /// The allocator's `try_allocate` and `try_deallocate`, and the referee is told.
+  /// `try_allocate` and `try_deallocate` of the allocator, also reported to the referee.
   result<void*> take(std::uint64_t bytes, cudaStream_t s, oom_report* report = nullptr);
   status give(void* p);
 
   void spin(long long clocks, cudaStream_t s);
-  /// On the stream: every word of the block becomes its index plus `pattern`.
+  /// On the stream: sets every word of the block to its index plus `pattern`.
   void write(void* p, std::uint64_t bytes, unsigned pattern, cudaStream_t s);
-  /// On the stream: counts the words that are not.
+  /// On the stream: counts the words with another value.
   void check(const void* p, std::uint64_t bytes, unsigned pattern, cudaStream_t s);
 
-  /// Blocks come and go on these streams; each is written, kept busy, now and then read by another stream, too, and
-  /// checked at its end. Memory that reaches a second stream too early is written over by it.
+  /// Allocates and frees blocks on these streams. Each is written, kept busy, sometimes read by another stream too, and
+  /// checked at its end. A second user of the memory would overwrite the pattern.
   void churn(const std::vector<cudaStream_t>& streams, unsigned seed, int operations);
 
   std::unique_ptr<device> device_;

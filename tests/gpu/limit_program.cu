@@ -1,5 +1,5 @@
-// What `gpumem run --limit` has to hold: a program of nvcc's default making, with a static runtime, kernels and cuBLAS,
-// that takes memory until there is none and multiplies matrices in it meanwhile. It knows nothing of gpumem.
+// The program for `gpumem run --limit`: built by nvcc's defaults, with a static runtime, kernels and cuBLAS. It
+// allocates until out of memory and multiplies matrices meanwhile. It knows nothing of gpumem.
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
@@ -9,7 +9,7 @@
 namespace {
 
 constexpr std::size_t piece = std::size_t{256} << 20;
-constexpr int n = 4096;  // three matrices of 64 MiB to a piece
+constexpr int n = 4096;  // three matrices of 64 MiB in each piece
 
 __global__ void fill(float* at, std::size_t count, float value) {
   const std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;

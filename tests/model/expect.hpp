@@ -1,4 +1,4 @@
-/// What a check does when it does not hold.
+/// The failure of a check.
 #pragma once
 
 #include <fmt/format.h>

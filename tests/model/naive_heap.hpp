@@ -1,7 +1,7 @@
-/// The model: a list of what the program holds and of what graphs hold, searched from end to end.
+/// The model: a list of the blocks that the program and graphs hold, searched from end to end.
 ///
-/// It shares nothing with the product, not even arithmetic. A range belongs to a graph while the graph exists, freed
-/// or not: only the capture that it was allocated in may get it again.
+/// It shares no code with the product, not even arithmetic. A range belongs to a graph while the graph exists, freed or
+/// not: only the capture in which it was allocated may get it again.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,7 @@ class naive_heap {
     return nullptr;
   }
 
-  /// The largest piece that no live block covers in any segment that holds a block which `counts`.
+  /// The largest range without a live block in any segment that holds a block for which `counts` is true.
   template <typename Counts>
   [[nodiscard]] std::uint64_t largest_gap(Counts counts) const {
     std::uint64_t largest = 0;
@@ -97,7 +97,7 @@ class naive_heap {
 
  private:
   std::vector<live_range> live_;
-  std::vector<graph_range> graphs_;  ///< freed ones too; a range that was used twice stands here twice
+  std::vector<graph_range> graphs_;  ///< freed ones too; a range that was used twice has two entries
 };
 
 }  // namespace gpumem::model

@@ -27,7 +27,7 @@ constexpr std::array misuse_words{"free again",
 static_assert(release_words.size() == static_cast<std::size_t>(release_variant::count_));
 static_assert(misuse_words.size() == static_cast<std::size_t>(misuse_variant::count_));
 
-/// What a generated list expects to exist when it gets there; refusals make it wrong, which does no harm.
+/// The state that a generated list expects at each point; refusals make it wrong, which is harmless.
 struct expectation {
   std::vector<unsigned> live;
   std::vector<unsigned> freed;
@@ -48,7 +48,7 @@ constexpr std::array weights{
     weighted{op_kind::set_limit, 12},      weighted{op_kind::misuse, 60},        weighted{op_kind::arm_callback, 8},
     weighted{op_kind::fault, 25},          weighted{op_kind::foreign, 10}};
 
-/// Calls that an allocator makes; the others are not worth a fault.
+/// The calls that an allocator makes; faults in the others would have no effect.
 constexpr std::array faulty_calls{device_call::alloc,      device_call::free,           device_call::memory,
                                   device_call::record,     device_call::record_context, device_call::query,
                                   device_call::wait_host,  device_call::wait_stream,    device_call::stream_id,

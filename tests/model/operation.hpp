@@ -1,8 +1,8 @@
-/// What the model test does to an allocator: operations as plain data, so that a list of them can be cut down.
+/// The operations of the model test on an allocator, as plain data, so that a list of them can be cut down.
 ///
-/// An operation names blocks, graphs and streams by number, never by address: a block is the number of the
-/// operation that allocated it, a graph that of its capture, a stream is a slot. Where a number stands for nothing
-/// (its operation was cut out, or was refused), the operation does nothing. So every subset of a list is a list.
+/// An operation names blocks, graphs and streams by number, never by address: a block is the number of the operation
+/// that allocated it, a graph that of its capture, a stream is a slot. If a number names nothing (its operation was cut
+/// out or refused), the operation does nothing. So every subset of a list is a valid list.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,18 @@ enum class op_kind : std::uint8_t {
   release,         ///< `block`, as `variant` (see release_variant)
   record_use,      ///< of `block` by `stream`, which then uses it for `amount` ns
   work,            ///< `stream` (its own, or a recorded one) uses `block` for `amount` ns
-  advance,         ///< the host does something else for `amount` ns
+  advance,         ///< `amount` ns of virtual host time pass
   create_stream,   ///< in slot `stream`
-  destroy_stream,  ///< of slot `stream`; even `variant`: says so first, even where the mode does not require it
+  destroy_stream,  ///< of slot `stream`; an even `variant` calls stream_release first, even if the mode does not
+                   ///< require it
   capture_begin,   ///< on `stream`
   capture_end,     ///< on `stream`
   graph_launch,    ///< of `block`, a graph, on `stream`, for `amount` ns
   graph_release,   ///< of `block`, a graph
   trim,            ///< `pool` by `amount` bytes
   set_limit,       ///< of `pool` to `amount` bytes
-  misuse,          ///< as `variant` (see misuse_variant), with `block`, `pool` and `amount` where it needs them
-  arm_callback,    ///< the next `variant` calls back for memory free a block each
+  misuse,          ///< as `variant` (see misuse_variant); uses `block`, `pool` and `amount` as needed
+  arm_callback,    ///< the next `variant` out-of-memory callbacks free a block each
   fault,           ///< the `amount`-th call of device_call `variant` fails
   foreign,         ///< other processes hold `amount` bytes
 };
@@ -51,7 +52,7 @@ enum class misuse_variant : std::uint8_t {
 
 struct operation {
   op_kind kind = op_kind::advance;
-  unsigned number = 0;  ///< its place in the list as generated
+  unsigned number = 0;  ///< its index in the generated list
   unsigned block = 0;
   unsigned stream = 0;
   unsigned pool = 0;

@@ -16,7 +16,7 @@ namespace {
 constexpr std::array reuse_words{"device", "poll", "host"};
 constexpr std::array id_words{"query", "notify"};
 
-/// Out-of-memory reports are expected by the thousand here.
+/// Drops the log: out-of-memory reports are expected by the thousand.
 class silence {
  public:
   silence() : former_{set_log_sink([](std::string_view) {})} {}

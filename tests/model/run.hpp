@@ -1,7 +1,7 @@
 /// Runs a list of operations against an allocator over a simulated device, and checks it after each one.
 ///
-/// The allocator is the one under test or a wrapped one with a planted bug; the checks stand on the naive heap and
-/// on what the simulated device saw, never on the product's own arithmetic.
+/// The allocator is the one under test, or a wrapped one with a planted bug. The checks rely on the naive heap and on
+/// the simulated device, never on the product's own arithmetic.
 #pragma once
 
 #include <functional>
@@ -42,15 +42,15 @@ struct failure {
 };
 
 using opener = std::function<result<std::unique_ptr<allocator>>(sim_device& on, const settings& with)>;
-/// The product.
+/// The allocator under test.
 result<std::unique_ptr<allocator>> open_product(sim_device& on, const settings& with);
 
-/// The first disagreement, or nothing.
+/// The first disagreement; empty if there is none.
 std::optional<failure> run(const configuration& with, const std::vector<operation>& operations,
                            const opener& open = open_product);
 
-/// Runs `count` random operations of `seed`; where they fail, the whole story: seed, configuration, how to run it
-/// again, what failed, and the fewest operations that still make something fail.
+/// Runs `count` random operations of `seed`. On failure returns a report: seed, configuration, the command that repeats
+/// it, the failure, and the smallest failing list.
 std::optional<std::string> run_and_shrink(const configuration& with, std::uint64_t seed, unsigned count,
                                           const opener& open = open_product);
 

@@ -1,4 +1,4 @@
-/// The model test itself: that it sees planted bugs, and cuts what it shows down to what matters.
+/// Tests the model test itself: it finds planted bugs, and shrinks failing lists.
 #include "shrink.hpp"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ TEST(Shrink, KeepsEverythingThatIsNeeded) {
 }
 
 TEST(Shrink, ReachesAPairThatGoesOnlyOneByOne) {
-  // Fails while at least two of the first ten are there: halves do not lead to it, single removals do.
+  // Fails while at least two of the first ten are present: removing halves does not help, removing single ones does.
   const auto fails = [](const std::vector<int>& items) {
     return std::count_if(items.begin(), items.end(), [](int i) { return i < 10; }) >= 2;
   };
@@ -68,7 +68,7 @@ TEST(Operations, HoldEveryKindAndFaultsOnlyWhereAsked) {
   EXPECT_EQ(kinds.size(), 16U);
 }
 
-/// Passes everything on to the product; a planted bug overrides what it breaks.
+/// Passes everything on to the product; a planted bug overrides one function.
 class wrapper : public allocator {
  public:
   explicit wrapper(std::unique_ptr<allocator> inner) : inner_{std::move(inner)} {}
@@ -109,7 +109,7 @@ class forgets_uses final : public wrapper {
   status record_use(void* p, stream_ref) override { return inner().describe(p).why(); }
 };
 
-/// Hands the block before last out again.
+/// Hands out the block before the last one again.
 class hands_out_twice final : public wrapper {
  public:
   using wrapper::wrapper;
@@ -124,7 +124,7 @@ class hands_out_twice final : public wrapper {
   void* last_ = nullptr;
 };
 
-/// Answers requests at an alignment as if none had been stated.
+/// Ignores the alignment of requests.
 class ignores_alignment final : public wrapper {
  public:
   using wrapper::wrapper;
@@ -135,7 +135,7 @@ class ignores_alignment final : public wrapper {
   }
 };
 
-/// Says that it freed a block, and did not.
+/// Reports a free that it did not make.
 class keeps_blocks final : public wrapper {
  public:
   using wrapper::wrapper;
@@ -152,7 +152,7 @@ result<std::unique_ptr<allocator>> open_with(sim_device& on, const settings& wit
   return std::unique_ptr<allocator>{std::make_unique<Bug>(std::move(*opened))};
 }
 
-/// The story of the first of 20 seeds that finds the bug.
+/// The report of the first of 20 seeds that finds the bug.
 template <typename Bug>
 std::string story_of() {
   configuration capped;

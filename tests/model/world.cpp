@@ -1,4 +1,4 @@
-/// The program's side: what each operation does, and what the model makes of it.
+/// The program's side: executes each operation, and updates the model.
 #include "world.hpp"
 
 #include <algorithm>
@@ -125,7 +125,7 @@ void world::release_block(unsigned number, const gpumem::free_args& stated) {
   const live_range block = *heap_.find(number);
   device_.given_back(block.begin);  // first: the free may return the segment
   const status freed = allocator_->try_deallocate(pointer(block.begin), stated);
-  if (!freed && with_.with_faults && freed.code() == errc::device_error) return;  // the block stays
+  if (!freed && with_.with_faults && freed.code() == errc::device_error) return;  // the block stays live
   expect(freed.ok(), "block {} cannot be freed: {}", number, freed.message());
   heap_.remove(number);
   freed_[number] = block.begin;
@@ -214,7 +214,7 @@ void world::capture_end(unsigned slot) {
   if (s.capture == 0) return;
   const status device_ended = device_.end_capture(s.handle);
   const result<graph_ref> ended = allocator_->capture_end(s.handle);
-  if (!ended && with_.with_faults) {  // only the question for the stream's id can have failed: asked again it works
+  if (!ended && with_.with_faults) {  // only the query for the stream's id can have failed; a second attempt succeeds
     const result<graph_ref> again = allocator_->capture_end(s.handle);
     expect(again.ok(), "the capture on stream {} cannot be ended: {}", slot, again.why().message());
     graphs_[s.capture] = {.handle = *again};
@@ -241,7 +241,7 @@ void world::graph_release(unsigned number) {
   if (found == graphs_.end()) return;
   const bool holds_live =
       std::any_of(heap_.live().begin(), heap_.live().end(), [&](const live_range& r) { return r.graph == number; });
-  // The program would still use the block, and the launches' uses of it were never recorded with the allocator.
+  // The program would still use the block, and the launches' uses of it were not recorded with the allocator.
   if (found->second.launched && holds_live) return;
   const status released = allocator_->graph_release(found->second.handle);
   expect(released.ok(), "graph {} cannot be released: {}", number, released.message());
@@ -249,7 +249,7 @@ void world::graph_release(unsigned number) {
   graphs_.erase(found);
 }
 
-// --- what exists ---
+// --- existing blocks, streams and graphs ---------------------------------------------------------------------
 
 statistics world::stats_of(unsigned pool) const {
   result<statistics> s = allocator_->stats(static_cast<int>(pool));

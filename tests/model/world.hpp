@@ -22,11 +22,11 @@ class world {
   world(const world&) = delete;
   world& operator=(const world&) = delete;
 
-  /// Does what the operation says, as far as what it names exists. Throws `disagreement`.
+  /// Executes the operation, as far as the things it names exist. Throws `disagreement`.
   void perform(const operation& op);
   /// Every invariant that holds between any two operations.
   void check();
-  /// Ends captures, frees everything, and checks that nothing is left behind.
+  /// Ends captures, frees everything, and checks that nothing is left.
   void finish();
 
  private:
@@ -40,7 +40,7 @@ class world {
     graph_ref handle;
     bool launched = false;
   };
-  /// What the model counts itself, for one pool.
+  /// The model's own counters for one pool.
   struct tally {
     std::uint64_t limit_bytes = 0;
     std::uint64_t highest_limit_bytes = 0;
@@ -71,11 +71,11 @@ class world {
   void check_page_refusal(const operation& op, std::uint64_t need, const statistics& after, const oom_report& report);
   void check_pool(unsigned pool);
   [[nodiscard]] statistics stats_of(unsigned pool) const;
-  /// Counted so far, in all pools: which pool counts a pointer of nobody's is its own affair.
+  /// Counted in all pools: the pool that counts an unknown pointer is unspecified.
   [[nodiscard]] std::uint64_t misuses() const;
   [[nodiscard]] bool capturing() const noexcept;
   [[nodiscard]] const stream* stream_of(unsigned slot, std::uint64_t generation) const noexcept;
-  /// Makes work on `waiter` wait for what `block`'s own stream was given so far; false where that cannot be done now.
+  /// Makes work on `waiter` wait for all work of `block`'s own stream so far; false if that is impossible now.
   bool order_behind_block(const stream& waiter, const live_range& block);
   [[nodiscard]] std::uint64_t in_granules(std::uint64_t bytes) const;
 
@@ -85,7 +85,7 @@ class world {
   std::array<stream, stream_slots> streams_;
   std::uint64_t generations_ = 0;
   std::map<unsigned, graph> graphs_;         ///< that exist, by the number of their capture
-  std::map<unsigned, std::uint64_t> freed_;  ///< where a freed block was
+  std::map<unsigned, std::uint64_t> freed_;  ///< addresses of freed blocks
   naive_heap heap_;
   std::vector<tally> tallies_;
   unsigned callbacks_armed_ = 0;

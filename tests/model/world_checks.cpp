@@ -1,4 +1,4 @@
-/// What must hold after each operation, and what follows from a refusal.
+/// The checks after each operation, and after a refusal.
 #include <algorithm>
 #include <set>
 
@@ -8,7 +8,7 @@
 namespace gpumem::model {
 namespace {
 
-/// PyTorch's: what is at most this long never shares a segment with what is longer.
+/// PyTorch's rule: requests up to this size never share a segment with larger ones.
 constexpr std::uint64_t largest_small_request = std::uint64_t{1} << 20;
 
 std::uint64_t conserved(const statistics& s) {
@@ -59,7 +59,7 @@ void world::check_refusal(const operation& op, const statistics& before, const s
   const std::uint64_t free_bytes = device_.memory()->free_bytes;
   expect(limit_refuses || free_bytes < segment, "refused, though {} bytes more could be taken: {}", segment,
          report.headline());
-  // In one region that grows, a gap between live blocks may have no memory behind it.
+  // In a region that grows, a gap between live blocks may not be mapped.
   if (with_.policy.find("backing=mapped") != std::string::npos) return;
   const bool by_class = with_.policy == "caching";
   const bool small = naive_heap::whole_blocks(op.amount) <= largest_small_request;
@@ -75,9 +75,9 @@ void world::check_refusal(const operation& op, const statistics& before, const s
          "nothing failed and nothing was pending: {}", report.headline());
 }
 
-// The device is so small that pages are made one by one, under the default as with a slack that was set: every page
-// that no live block touches can be moved or given back, and then as many are to be had as the limit and the device
-// leave. One page may stay out of reach, where the cheapest place begins in a page that is used in part.
+// The device is so small that pages are made one by one, with the default slack as with a set one. Every page without a
+// live block can then be moved or returned, so the pool can get that many pages plus what the limit and the device
+// leave, except one if the cheapest place begins in a partly used page.
 void world::check_page_refusal(const operation& op, std::uint64_t need, const statistics& after,
                                const oom_report& report) {
   const std::uint64_t page = device_.info().page_bytes;
@@ -146,7 +146,7 @@ void world::check_pool(unsigned pool) {
 
 void world::finish() {
   for (unsigned slot = 0; slot < stream_slots; ++slot) capture_end(slot);
-  for (unsigned refused = 0; !heap_.live().empty();) {  // by a planted fault, each of which strikes once
+  for (unsigned refused = 0; !heap_.live().empty();) {  // by a planted fault, each of which occurs once
     const std::size_t left = heap_.live().size();
     const auto block = heap_.live().front().block;
     release_block(block, {});

@@ -1,4 +1,4 @@
-/// Operations on a pool's size: what `trim` and `set_limit` say against what happened.
+/// Operations on a pool's size: compares the results of `trim` and `set_limit` with the effect.
 #include <algorithm>
 
 #include "expect.hpp"

@@ -1,4 +1,4 @@
-/// What a program must not do: each is refused by its own code, and changes nothing.
+/// Misuse: each kind is refused with its own code, and changes nothing.
 #include <cstring>
 
 #include "expect.hpp"
@@ -68,7 +68,7 @@ void world::misuse(const operation& op) {
     case misuse_variant::near_size_max:
       a_free = false;
       answer = request(SIZE_MAX - op.amount, 512, pool);
-      if (answer.code() == errc::out_of_memory) {  // where rounding fits into 64 bits, the limit refuses
+      if (answer.code() == errc::out_of_memory) {  // unless rounding overflows, the limit refuses it
         ++tallies_[op.pool].out_of_memory;
         return;
       }

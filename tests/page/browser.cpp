@@ -36,12 +36,12 @@ std::string decode_base64(const std::string& text) {
   return out;
 }
 
-/// In the child: only what may be called between fork and exec.
+/// In the child: only async-signal-safe calls between fork and exec.
 [[noreturn]] void become(const std::vector<char*>& arguments, int in, int out) {
   (void)::setpgid(0, 0);
   const int nowhere = ::open("/dev/null", O_RDWR);
   for (const int each : {0, 1, 2}) (void)::dup2(nowhere, each);
-  // The protocol is spoken on 3 and 4; the pipes may have these numbers already.
+  // The protocol uses descriptors 3 and 4, which the pipes may occupy already.
   const int high_in = ::fcntl(in, F_DUPFD, 10);
   const int high_out = ::fcntl(out, F_DUPFD, 10);
   (void)::dup2(high_in, 3);

@@ -1,6 +1,6 @@
 /// A headless Chromium with one page, driven by the DevTools protocol over a pair of pipes: no port, no driver program.
 ///
-/// One thread. Whatever goes wrong with the browser itself throws `browser_failed`, which ends a test.
+/// One thread. Failures of the browser itself throw `browser_failed`, which ends the test.
 #pragma once
 
 #include <sys/types.h>
@@ -30,7 +30,7 @@ class browser {
   browser(const browser&) = delete;
   browser& operator=(const browser&) = delete;
 
-  /// Of the window; a phone has touch and two device pixels a pixel.
+  /// Sets the window's size; a phone has touch and two device pixels a pixel.
   void resize(int width, int height, bool phone = false);
   void prefer_dark(bool dark);
   /// Opens the file and waits until `document.documentElement.dataset.ready` is set, 30 s at most.
@@ -38,16 +38,16 @@ class browser {
   /// The value of a JavaScript expression.
   nlohmann::json evaluate(const std::string& expression);
   void press(const std::string& key);
-  /// The pointer, in pixels of the window.
+  /// Moves the pointer, in pixels of the window.
   void move_pointer(double x, double y);
-  /// A finger that touches the screen there and leaves it.
+  /// Taps the touch screen.
   void tap(double x, double y);
-  /// All of the page as PNG.
+  /// A screenshot of the whole page as PNG.
   void save_picture(const std::filesystem::path& file);
 
   /// Errors and warnings on the console and exceptions, since the page was opened.
   [[nodiscard]] const std::vector<std::string>& complaints() const noexcept { return complaints_; }
-  /// Every address asked for since then.
+  /// Every address requested since then.
   [[nodiscard]] const std::vector<std::string>& requests() const noexcept { return requests_; }
 
  private:

@@ -55,7 +55,7 @@ constexpr std::array<screen, 3> screens{{{"phone", 390, 844}, {"laptop", 1366, 7
 const std::string policies = " --policy growth --policy grab_all --policy caching --policy 'hard_cap,limit=1GiB'";
 
 const fs::path& compared() {
-  // The last row runs out of memory, which its column tells.
+  // The last row runs out of memory, and its column says so.
   static const made_report made{"compare --trace bench/traces/serve.csv.gz --workload epochs,ops=40000" + policies +
                                 " --policy growth,limit=60MiB"};
   return made.path();
@@ -217,7 +217,7 @@ TEST_F(page, every_figure_is_seen_without_scrolling_sideways) {
         return e.scrollWidth > e.clientWidth + 1 || own.left < frame.left - 1 || own.right > frame.right + 1; })
         .map((e) => e.textContent))");
     EXPECT_THAT(cut, testing::IsEmpty()) << on.name;
-    // The row that runs out of memory says so, in so many words, within the window.
+    // The row that runs out of memory says so within the window.
     EXPECT_GE(value(R"([...document.querySelectorAll("#table td:last-child")].filter((e) =>
         / at operation \d+/.test(e.textContent) && e.getBoundingClientRect().right <= innerWidth).length)"),
               1)

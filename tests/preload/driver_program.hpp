@@ -1,5 +1,4 @@
-/// A test that calls the driver behind the shim, by the names that a linker binds or as cuGetProcAddress hands them
-/// out.
+/// A test that calls the driver through the shim, by linked names or by functions from cuGetProcAddress.
 #pragma once
 
 #include <cudaTypedefs.h>

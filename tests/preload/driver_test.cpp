@@ -1,5 +1,4 @@
-/// A program of the driver API behind the shim: names that the linker binds, names that cuGetProcAddress hands out, and
-/// what is said of memory.
+/// A program of the driver API with the shim: linked names, functions from cuGetProcAddress, and queries of memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +41,7 @@ TEST_F(Driver, APerThreadRequestGetsThePerThreadVariant) {
   EXPECT_NE(legacy, per_thread);
   CUdeviceptr at = 0;
   ASSERT_EQ(per_thread(&at, mib, nullptr), CUDA_SUCCESS);
-  // Freed on the thread's own stream, it is that stream's at once, and the legacy stream's only behind a fence.
+  // Freed on the thread's own stream: that stream may reuse it at once, the legacy stream only behind a fence.
   handed_out(reinterpret_cast<void*>(at), mib, CU_STREAM_PER_THREAD);
   use(CU_STREAM_PER_THREAD, 5'000'000, reinterpret_cast<void*>(at), mib);
   given_back(reinterpret_cast<void*>(at));
@@ -122,7 +121,7 @@ TEST_F(Driver, AHandleOfABlockInsideASegmentIsRefusedLoudly) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("set GPUMEM_IPC=1"));
 }
 
-/// What the refusal of a handle says under these settings.
+/// The message when a handle is refused under these settings.
 class MappedMemory : public Driver {
  protected:
   static std::string refusal() {
@@ -169,7 +168,7 @@ TEST_F(Driver, UnderIpcEachAllocationCanBeShared) {
   EXPECT_EQ(linked<PFN_cuMemAlloc_v3020>("cuMemAlloc_v2")(&more, 60 * mib), CUDA_SUCCESS);
 }
 
-// Before CUDA 12.5 there is no event on a context: cudaFree waits itself, as the driver's does.
+// Before CUDA 12.5 there is no event on a context, so cudaFree waits itself, as the driver's does.
 TEST_F(Driver, AnOldDriverWaitsInTheFree) {
   setenv("SIMCUDA_DRIVER_VERSION", "12020", 1);
   begin();

@@ -1,5 +1,5 @@
-// A program that takes all that it is given, as it might stand on anybody's disk: only CUDA's runtime, and no word of
-// gpumem. Its last line says how much that was; afterwards it is content with less, and ends well.
+// An ordinary program that takes all memory it can get, using only CUDA's runtime. Its last line has the amount; then
+// it continues with less, and exits normally.
 #include <cuda_runtime.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-/// GPUMEM_LIMIT_SCOPE=process: one figure for all that the process has on the device, whoever allocates it.
+/// GPUMEM_LIMIT_SCOPE=process: one limit for all device memory of the process, whichever call allocates it.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -145,7 +145,7 @@ TEST_F(Limit, AModuleIsMeasuredAndDeducted) {
   EXPECT_EQ(try_allocate(&at, 180 * mib), CUDA_SUCCESS);
 }
 
-/// NVML says how much of what is in use is this process's.
+/// NVML reports this process's part of the memory in use.
 class OwnBytes : public Limit {
  protected:
   static void begin_with(const char* own_percent) {
@@ -159,7 +159,7 @@ class OwnBytes : public Limit {
   }
 };
 
-// Half of what a module's load adds to the device's use is another process's, which allocated meanwhile.
+// While a module loads, half of the device's new use is another process's.
 TEST_F(OwnBytes, OthersAllocationsDuringAMeasuredCallAreNotCharged) {
   setenv("SIMCUDA_MODULE_BYTES", "24MiB", 1);
   begin_with("50");
@@ -169,7 +169,7 @@ TEST_F(OwnBytes, OthersAllocationsDuringAMeasuredCallAreNotCharged) {
   EXPECT_EQ(memory().first, (256 - 16 - 16 - 12) * mib);
 }
 
-// Code that is loaded at a first launch: no call tells of it, and here it is more than the headroom.
+// Code loaded at a first launch: no call reports it, and here it is larger than the headroom.
 TEST_F(OwnBytes, WhatNoCallTellsOfCountsWhenMoreIsTaken) {
   begin_with("100");
   const CUdeviceptr at = allocate(100 * mib);

@@ -1,4 +1,4 @@
-/// What NVML tells a program whose whole process has a limit, however the program got at NVML.
+/// NVML's figures for a program with a limit on the process, however it loads NVML.
 #include <dlfcn.h>
 
 #include <array>
@@ -59,7 +59,7 @@ TEST_F(Nvml, ALimitOnThePoolIsNoNewDevice) {
   EXPECT_EQ(seen()[0], 1024 * mib);
 }
 
-// A hook that is not a mere jump would make RTLD_NEXT look from the wrong place, and this one find itself.
+// A hook that is more than a jump would make RTLD_NEXT search from the wrong library, and find this hook itself.
 TEST_F(Nvml, OtherLookupsAreUntouched) {
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "no_such_function"), nullptr);
   EXPECT_NE(dlsym(RTLD_NEXT, "malloc"), nullptr);

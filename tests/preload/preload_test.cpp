@@ -1,5 +1,5 @@
-/// A program of the CUDA runtime that nobody changed, behind libgpumem_preload.so over the double of the driver. Every
-/// case runs in a process of its own, so it sets its environment before the first CUDA call.
+/// An unmodified program of the CUDA runtime with libgpumem_preload.so over the double of the driver. Every case runs
+/// in its own process, so it sets its environment before the first CUDA call.
 #include <cuda_runtime.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST_F(Preload, AFreedBlockServesAgainOnlyWhenTheWorkBeforeTheFreeIsDone) {
   EXPECT_EQ(second, first);
   const cudaStream_t other = new_stream();
   handed_out(second, 40 * mib, other);
-  use(other, 1000, second, 40 * mib);  // at once, on a stream that waits for nothing
+  use(other, 1000, second, 40 * mib);  // immediately, on a stream that waits for nothing
   EXPECT_EQ(calls_of(device_call::record_context), 1U) << "one event on the whole context";
   EXPECT_EQ(hazards(), 0U);
 }
@@ -122,7 +122,7 @@ TEST_F(Preload, StreamOrderedMemoryIsServedInStreamOrder) {
   EXPECT_EQ(cudaStreamDestroy(s), cudaSuccess);
 }
 
-// As TensorFlow and JAX ask for it.
+// The call that TensorFlow and JAX make.
 TEST_F(Preload, TheDefaultPoolIsServedByItsName) {
   const cudaStream_t s = new_stream();
   CUmemoryPool pool = nullptr;
@@ -275,7 +275,7 @@ TEST_F(Preload, TwoDevices) {
   EXPECT_EQ(cudaFree(second), cudaSuccess);
 }
 
-/// Of each device, what nobody holds; asked of the double itself, past the shim.
+/// By device: the free memory, asked of the double itself, past the shim.
 std::vector<std::size_t> free_of(int devices) {
   auto* const retain = of_double<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain");
   auto* const release = of_double<CUresult(CUdevice)>("cuDevicePrimaryCtxRelease_v2");
@@ -386,7 +386,7 @@ TEST_F(Preload, AForkedChildIsNotStuck) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     void* q = nullptr;
-    static_cast<void>(cudaMalloc(&q, mib));  // the driver's answer, whatever it is
+    static_cast<void>(cudaMalloc(&q, mib));  // the driver's answer, of any kind
     static_cast<void>(cudaFree(p));
     _exit(0);
   }

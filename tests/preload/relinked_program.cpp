@@ -1,4 +1,4 @@
-// A program of the runtime that is relinked or recompiled; it says "as expected" where everything was.
+// A relinked or recompiled program of the runtime; prints "as expected" if every step was.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -7,7 +7,7 @@
 
 namespace {
 
-/// Frees when the process ends, as static objects of libraries do; the runtime may be gone by then.
+/// Frees at process exit, as static objects of libraries do; the runtime may be unloaded by then.
 struct late {
   void* block = nullptr;
   ~late() { static_cast<void>(cudaFree(block)); }
@@ -20,7 +20,7 @@ bool differs(cudaError_t got, cudaError_t expected, const char* what) {
   return true;
 }
 
-/// Each time another stream's, while the first one still works on it.
+/// Uses a different stream each time, while the previous one still works on the block.
 bool is_reused_too_early() {
   for (std::size_t i = 0; i < 60; ++i) {
     const std::size_t bytes = (1 + i % 3) << 22U;

@@ -1,4 +1,5 @@
-/// A preloaded program among others: the card that GPUMEM_DEVICES names, the group's budget, what `gpumem top` is told.
+/// A preloaded program among others: the card that GPUMEM_DEVICES names, the group's budget, the answers to `gpumem
+/// top`.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,7 +30,7 @@ class Sharing : public driver_program {
     set("GPUMEM_NVML", GPUMEM_TEST_NVML);
     set("SIMCUDA_DEVICES", "3");
     set("FAKENVML_CARDS", "3");
-    set("FAKENVML_UUIDS", zeros + "2," + zeros + "1," + zeros + "0");  // NVML counts the other way round
+    set("FAKENVML_UUIDS", zeros + "2," + zeros + "1," + zeros + "0");  // NVML counts in reverse order
     set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");                            // and by address they are as CUDA's
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -116,7 +117,7 @@ TEST_F(Sharing, TheGroupsLimitHolds) {
   EXPECT_LE(used_bytes(), 256 * mib);
 }
 
-// cudaMalloc is then the driver's own, and still the group's.
+// cudaMalloc then calls the driver, and still counts for the group.
 TEST_F(Sharing, TheGroupsLimitHoldsForDedicatedAllocations) {
   set("GPUMEM_GROUP", "lab");
   set("GPUMEM_GROUP_LIMIT", "256MiB");
@@ -158,7 +159,7 @@ TEST_F(Sharing, AResetGivesTheGroupItsBytesBack) {
   }
 }
 
-// Nothing is passed on to the driver either: the program would run past the limit that its members agreed on.
+// Nothing is passed on to the driver either, because the program would exceed the limit agreed by the members.
 TEST_F(Sharing, ALedgerThatIsNoneServesNothing) {
   set("GPUMEM_GROUP", "lab");
   set("GPUMEM_GROUP_LIMIT", "256MiB");

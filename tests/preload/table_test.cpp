@@ -1,5 +1,5 @@
-/// The table of entry points against the cuda.h that is installed: a function that allocates and has no row is found
-/// here, and so is a row whose function does not exist.
+/// Compares the table of entry points with the installed cuda.h: finds functions that allocate and have no row, and
+/// rows whose function does not exist.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -12,11 +12,11 @@
 namespace gpumem {
 namespace {
 
-/// The words by which the header names what may take memory. Wider than what does: a row may say that it takes none.
+/// Name parts of functions that may allocate. Wider than necessary: a row may say that its function does not.
 const std::regex may_allocate{
     "Alloc|Create|Load|Import|Open|Retain|Instantiate|Register|Reserve|Add.*Node|Mapped|Upload|SetLimit|Prefetch|"
     "Launch|MapArray|Enable"};
-/// Functions that take something back, whose names have such a word, too.
+/// Functions that free something and contain such a name part.
 const std::regex takes_back{"Free|Unregister|Unload|Disable|Release"};
 
 std::string header() {

@@ -1,5 +1,4 @@
-/// A preloaded program's own view of where it is: the double behind the shim, by the path that GPUMEM_CUDA_DRIVER
-/// names.
+/// The double behind the shim, found by the path in GPUMEM_CUDA_DRIVER, for the program's own view of the device.
 #pragma once
 
 #include <cuda.h>
@@ -22,7 +21,7 @@ template <typename Function>
 Function* of_double(const char* name) {
   return reinterpret_cast<Function*>(dlsym(double_library(), name));
 }
-/// What the program itself finds as its driver: the shim.
+/// The driver that the program itself finds: the shim.
 template <typename Function>
 Function* of_driver(const char* name) {
   return reinterpret_cast<Function*>(dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), name));
@@ -35,7 +34,7 @@ inline std::uint64_t calls_of(device_call kind) {
 }
 inline std::uint64_t hazards() { return of_double<std::uint64_t()>("simcuda_hazards")(); }
 inline std::uint64_t used_bytes() { return of_double<std::uint64_t()>("simcuda_used_bytes")(); }
-/// Work of `lag_ns` on the stream that uses the bytes, as the referee sees it.
+/// Enqueues work of `lag_ns` on the stream that uses the bytes, reported to the referee.
 inline void use(void* stream, std::uint64_t lag_ns, const void* at, std::uint64_t bytes) {
   of_double<void(void*, std::uint64_t, std::uint64_t, std::uint64_t)>("simcuda_use")(
       stream, lag_ns, static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(at)), bytes);

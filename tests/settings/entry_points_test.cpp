@@ -1,6 +1,6 @@
-/// A limit never fails open: every bad limit, pool, group and device setting, on every way into gpumem, over the double
-/// of the driver with one card of 1 GiB. None ends with more
-/// than a context; each is told of once, with its name and its value.
+/// A limit never fails open: tests every bad limit, pool, group and device setting with every interface of gpumem, over
+/// the double of the driver with one card of 1 GiB. No program ends with more than a context, and each is reported
+/// once, with name and value.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/wait.h>
@@ -27,14 +27,14 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-constexpr std::uint64_t context = 32 * mib;  // which a card that is asked how large it is has
+constexpr std::uint64_t context = 32 * mib;  // a context on the card, needed to query its size
 constexpr int refused = 2;
 
 struct bad_setting {
   std::string variable;
   std::string value;
-  std::string also{};              ///< other variables that it takes
-  bool known_to_the_card = false;  ///< wrong only for the card at hand: `gpumem run` does not open it
+  std::string also{};              ///< other variables that the case sets
+  bool known_to_the_card = false;  ///< valid except on this card: `gpumem run` does not detect it
 };
 
 std::vector<bad_setting> bad_settings() {
@@ -67,7 +67,7 @@ std::vector<bad_setting> bad_settings() {
   for (const char* value : {" ", "1e99", "4GiBs", "18446744073709551616", "1_000MB", "%", "1,5GiB"}) {
     all.push_back({"GPUMEM_LIMIT", value});
   }
-  // Misspelt, or meant as a limit.
+  // Misspelt names, and names that mean a limit.
   all.push_back({"GPUMEM_LIMTI", "256MiB"});
   all.push_back({"GPUMEM_LIMITS_0", "256MiB"});
   all.push_back({"GPUMEM_POOL", "256MiB,256MiB"});
@@ -109,11 +109,11 @@ class EntryPoints : public ::testing::TestWithParam<const char*> {
     const std::string way = GetParam();
     return way == "cuda_mr" || way == "thrust" || way == "rmm" || pinned();
   }
-  /// Of cards, and not a text that cannot be read.
+  /// Settings about cards, not unreadable texts.
   static bool is_choice(const std::string& value) { return value == "7" || value == "0,GPU-0000" || value == "auto:2"; }
-  /// Opened by the program, whatever GPUMEM_DEVICES chooses among the driver's.
+  /// Opened by the program itself, so that GPUMEM_DEVICES does not apply.
   [[nodiscard]] bool names_its_device() const { return std::string{GetParam()} == "linked_sim" || pinned(); }
-  /// The program with these variables and no others of gpumem's.
+  /// Runs the program with these variables and no other GPUMEM_*.
   outcome take(const std::string& variables) {
     std::string command = fmt::format(
         "env -i PATH=\"$PATH\" GPUMEM_SHARED_FOLDER='{0}' GPUMEM_NVML='" GPUMEM_TEST_NVML
@@ -144,7 +144,7 @@ TEST_P(EntryPoints, ABadSettingGivesNothingAndIsToldOnce) {
   const std::vector<bad_setting> all = bad_settings();
   ASSERT_GE(all.size(), 45U);
   for (const bad_setting& each : all) {
-    // Its text must be good all the same.
+    // The text must be valid all the same.
     if (names_its_device() && each.variable == "GPUMEM_DEVICES" && is_choice(each.value)) continue;
     SCOPED_TRACE(fmt::format("{}={} {}", each.variable, each.value, each.also));
     const outcome got = take(fmt::format("{} {}='{}'", each.also, each.variable, each.value));
@@ -162,7 +162,7 @@ TEST_P(EntryPoints, ABadSettingGivesNothingAndIsToldOnce) {
   }
 }
 
-// What the table above is worth: the same program with good settings takes what they allow, and without any the card.
+// Cross-check of the table: with good settings the program takes what they allow, and without any the card.
 TEST_P(EntryPoints, AGoodSettingGivesUpToItsLimit) {
   EXPECT_GE(take("").took, 900 * mib);
   for (const char* limit :
@@ -194,7 +194,7 @@ TEST_P(EntryPoints, WhatHasNoEffectIsSaid) {
   }
 }
 
-// The taker asks until nothing is given: a line when that happens, not one for each of its requests.
+// The program allocates until it is refused: one line for the first refusal, not one for each.
 TEST_P(EntryPoints, OutOfMemoryIsSeenWherePreloaded) {
   if (!preloads() && !runs()) GTEST_SKIP() << "a program that links gpumem is told by its own call";
   const std::string limited = "GPUMEM_LIMIT=512MiB GPUMEM_HEADROOM=64MiB";

@@ -1,9 +1,9 @@
-/// Takes all device memory that it is given, through one way into gpumem, as a program in that situation would:
+/// Takes all device memory that one interface of gpumem gives, as a program in that situation would:
 ///   taker linked | linked_sim | c | torch | cupy      through the library
 ///   taker careless                                   through the library, without asking whether it could be opened
 ///   taker driver                                      through the driver, for LD_PRELOAD and `gpumem run`
 /// The last line on stdout is `took N`: bytes in use on card 0 of the driver's double (of the simulated card in
-/// linked_sim). Status 2 where nothing could be opened.
+/// linked_sim). Status 2 if nothing could be opened.
 #include <cuda.h>
 #include <dlfcn.h>
 

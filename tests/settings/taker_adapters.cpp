@@ -42,7 +42,7 @@ int refuse(const gpumem::status& why) {
   return took(used_bytes(), refused);
 }
 
-/// Until `allocate` throws what says that there is no more.
+/// Allocates until `allocate` throws an out-of-memory exception.
 template <typename Allocate>
 void fill(Allocate allocate) {
   try {

@@ -17,7 +17,7 @@ TEST(Cards, EachHasANameOfItsOwnAndWhatProgramsSizeTheirMemoryBy) {
     EXPECT_GT(each.multiprocessors, 0) << each.key;
     EXPECT_GT(each.l2_kib, 0) << each.key;
     const bool large =
-        each.compute_minor == 0 && each.compute_major < 12;  // of data centres: twice the warps of others
+        each.compute_minor == 0 && each.compute_major < 12;  // data-centre cards have twice the warps of others
     EXPECT_EQ(each.threads_per_multiprocessor, large ? 2048 : each.compute_major == 7 ? 1024 : 1536) << each.key;
   }
   EXPECT_GE(keys.size(), 15U);
@@ -33,7 +33,7 @@ TEST(Cards, ABlockMayHaveAllButOneKiBOfItsMultiprocessor) {
   EXPECT_EQ(find_card("h100")->shared_bytes_opt_in(), 232448);  // 227 KiB
   EXPECT_EQ(find_card("a100-40gb")->shared_bytes_opt_in(), 166912);
   EXPECT_EQ(find_card("rtx4090")->shared_bytes_opt_in(), 101376);
-  EXPECT_EQ(find_card("t4")->shared_bytes_opt_in(), 65536);  // no such reservation before 8.0
+  EXPECT_EQ(find_card("t4")->shared_bytes_opt_in(), 65536);  // no reservation before 8.0
 }
 
 TEST(Cards, AnUnknownNameIsNone) {

@@ -1,4 +1,4 @@
-// `gpumem simulate` from outside: the program's status, the figures, the refusals, and what cannot be simulated.
+// `gpumem simulate` as a program: exit status, figures, refusals, and unsupported programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ class Simulate : public ::testing::Test {
     return {std::istreambuf_iterator<char>{file}, {}};
   }
 
-  /// `words` are for the shell, behind `simulate --json`.
+  /// `words` are for the shell, after `simulate --json`.
   outcome simulate(const std::string& words, const std::string& environment = "") const {
     const std::string command = "cd " + folder_ + " && env -i PATH=\"$PATH\" HOME=/ TMPDIR=" + folder_ + " " +
                                 environment + " timeout 60 " GPUMEM_PROGRAM " simulate --json figures.json " + words +
@@ -117,7 +117,7 @@ TEST_F(Simulate, KeepsTheFiguresOfAProgramThatIsKilled) {
 
 TEST_F(Simulate, CountsTheValuesThatTheHostReadAndWarns) {
   const outcome got = program("read read read");
-  EXPECT_THAT(got.out, HasSubstr("read 42"));  // small copies keep what was written
+  EXPECT_THAT(got.out, HasSubstr("read 42"));  // small copies keep the written values
   EXPECT_EQ(got.figures["host_values_read"], 3);
   ASSERT_EQ(got.figures["warnings"].size(), 1U);
   EXPECT_THAT(got.err, HasSubstr("sizes that depend on values"));
@@ -128,7 +128,7 @@ TEST_F(Simulate, ServesTheProgramByAPolicy) {
   EXPECT_EQ(got.exit_status, 0) << got.out << got.err;
   const auto& card = got.figures["cards"][0];
   EXPECT_GE(card["peak_reserved_bytes"], 6 * mib);
-  EXPECT_EQ(card["peak_reserved_bytes"], card["peak_live_bytes"]);  // what the policy asked the driver for
+  EXPECT_EQ(card["peak_reserved_bytes"], card["peak_live_bytes"]);  // the policy's requests to the driver
   const outcome limited = program("until_full=10", "--policy growth --limit 100MiB");
   EXPECT_THAT(limited.out, HasSubstr("blocks")) << limited.err;
   EXPECT_LE(limited.figures["cards"][0]["peak_reserved_bytes"], 100 * mib);
@@ -140,7 +140,7 @@ TEST_F(Simulate, TracesWhatAPolicyServed) {
   EXPECT_THAT(content("t.csv"), HasSubstr("allocate"));
   const outcome none = program("take=3", "--trace none.csv");
   EXPECT_EQ(none.exit_status, 1);
-  EXPECT_THAT(none.err, HasSubstr("PyTorch is not in the program; with --policy gpumem serves it and records"));
+  EXPECT_THAT(none.err, HasSubstr("the program does not use PyTorch; --policy makes gpumem serve and record it"));
 }
 
 TEST_F(Simulate, SharesACardBetweenPrograms) {
@@ -149,7 +149,7 @@ TEST_F(Simulate, SharesACardBetweenPrograms) {
   const std::string other = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " simulate --quiet " + card +
                             " -- " GPUMEM_TEST_PROGRAM " take=100 make=taken await=seen > other 2>&1 &";
   ASSERT_EQ(std::system(other.c_str()), 0);
-  // One that is killed holds nothing any more; 200 MiB are the other's.
+  // A killed process holds nothing any more; the 200 MiB are the other one's.
   EXPECT_EQ(program("await=taken take=500 kill", card).exit_status, 137);
   EXPECT_EQ(program("memory", card).out, "724 of 1024 MiB are free\n");
   const outcome full = program("take=800", card);
@@ -172,7 +172,7 @@ TEST_F(Simulate, StandsInForTheLibraries) {
         "libcusolver.so.12:cusolverDnCreate", "libcusparse.so.12:cusparseCreate", "libcufft.so.12:cufftCreate",
         "libnvidia-ml.so.1:nvmlDeviceGetCount_v2", "libcupti.so.13:cuptiGetVersion",
         "libcublas.so.13:cublasSgemm_v2"}) {
-    if (std::string_view{each}.ends_with("cublasSgemm_v2")) continue;  // takes a handle, not a place for one
+    if (std::string_view{each}.ends_with("cublasSgemm_v2")) continue;  // takes a handle, not the address of one
     EXPECT_EQ(program(std::string{"library="} + each).out, std::string{each} + " = 0\n");
   }
   EXPECT_EQ(program("library=libcusolver.so.12:cusolverDnSgetrf_bufferSize").out,
@@ -195,7 +195,7 @@ TEST_F(Simulate, SaysThatAProgramHasNoCuda) {
 TEST_F(Simulate, SaysThatNvidiasOwnRuntimeDoesNotRunOnIt) {
   const outcome got = simulate("-- " GPUMEM_TEST_STATIC_PROGRAM " take=10");
   EXPECT_EQ(got.exit_status, 9);
-  EXPECT_THAT(got.err, HasSubstr("static_program: a CUDA runtime of NVIDIA's own is in it"));
+  EXPECT_THAT(got.err, HasSubstr("static_program: contains NVIDIA's own CUDA runtime"));
   EXPECT_THAT(got.err, HasSubstr("nvcc -cudart shared"));
 }
 #endif
@@ -249,7 +249,7 @@ TEST_F(Simulate, PutsTheLibrariesOfCuda12BehindThoseOf13) {
   EXPECT_EQ(program("library=libcublas.so.12:cublasCreate_v2").out, "libcublas.so.12:cublasCreate_v2 = 0\n");
 }
 
-/// What scripts/validate_simulation reads: how far a snapshot's peaks and sizes are from another's.
+/// The output of scripts/validate_simulation: the differences between the peaks and sizes of two snapshots.
 TEST_F(Simulate, ComparesARecordingWithASimulatedRun) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/make.py"} << R"(import pickle

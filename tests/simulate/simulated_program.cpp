@@ -1,4 +1,4 @@
-// A program over the CUDA runtime, for `gpumem simulate`: each word is something to do.
+// A program over the CUDA runtime, for `gpumem simulate`: each argument is an action.
 //   take=MIB  free  until_full=MIB  card=N  read  attributes  memory  make=FILE  await=FILE  library=FILE:FUNCTION kill
 //   exit=STATUS
 #include <cuda_runtime_api.h>
@@ -75,7 +75,7 @@ int await_file(const std::string& name) {
   return 9;
 }
 
-/// A function without arguments' meaning: what it answers.
+/// Calls a function without meaningful arguments and returns its result.
 int call_library(const std::string& word) {
   const auto colon = word.find(':');
   void* const library = dlopen(word.substr(0, colon).c_str(), RTLD_NOW);

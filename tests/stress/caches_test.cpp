@@ -1,10 +1,10 @@
-/// The same with threads that come and go and blocks that change hands, while others empty every cache.
+/// The stress test with threads that come and go and blocks that change hands, while others empty every cache.
 #include "stress.hpp"
 
 namespace gpumem::stress {
 namespace {
 
-// Threads that live for a few blocks, with caches in both pools: what they leave is somebody else's when they are gone.
+// Short-lived threads with caches in both pools: their cached blocks must serve others after their end.
 TEST_P(Stress, ThreadsComeAndGoBesideTheWorkers) {
   std::atomic<std::uint64_t> threads{0};
   const auto come_and_go = [&] {
@@ -42,14 +42,14 @@ TEST_P(Stress, ThreadsComeAndGoBesideTheWorkers) {
   };
   const auto flush = [&] {
     static_cast<void>(allocator_->trim(0));
-    EXPECT_FALSE(take(97 * mib, {}, 1).has_value());  // refused, and not before all that could help was tried
+    EXPECT_FALSE(take(97 * mib, {}, 1).has_value());  // refused, after every step that could help
     std::this_thread::yield();
   };
   run_beside(come_and_go, come_and_go, look, flush);
   EXPECT_GT(threads.load(), 1U);
 }
 
-// Small blocks of few sizes go from hand to hand on the streams of both sides, while others empty every cache.
+// Small blocks of few sizes pass between threads on the streams of both, while others empty every cache.
 TEST_P(Stress, HandOffsGoOnWhileCachesAreEmptied) {
   constexpr std::size_t hands = 4;
   std::array<exchange, hands> to;
@@ -86,7 +86,8 @@ TEST_P(Stress, HandOffsGoOnWhileCachesAreEmptied) {
   EXPECT_EQ(allocator_->stats(0)->live_bytes, 0U);
 }
 
-// Threads that free what is not theirs any more, at any moment: whoever loses is refused, and the pool stays whole.
+// Threads free blocks that they may no longer own, at any moment: the second free is refused, and the pool stays
+// intact.
 TEST_P(Stress, MisuseFromManyThreadsLeavesThePoolWhole) {
   constexpr std::size_t places = 32;
   std::array<std::atomic<void*>, places> shared{};
@@ -116,7 +117,7 @@ TEST_P(Stress, MisuseFromManyThreadsLeavesThePoolWhole) {
           ASSERT_TRUE(got.ok()) << got.why().message();
           ++allocated;
           if (void* const former = place.exchange(*got)) free_any(former, {});
-        } else if (void* const p = place.load()) {  // and leaves it there, for the next one to free again
+        } else if (void* const p = place.load()) {  // and leaves it in place, for another thread to free again
           free_any(p, r % 8 == 0 ? free_args{} : free_args{.bytes = 512});
         }
       }

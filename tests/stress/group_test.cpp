@@ -1,5 +1,5 @@
-/// Several processes with allocators of their own in one group: what their devices really gave, told apart from the
-/// ledger, never exceeds the group's limit, though one of them is killed half-way.
+/// Several processes with their own allocators in one group: the memory their devices really gave, counted
+/// independently of the ledger, never exceeds the group's limit, even if one of them is killed half-way.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -23,8 +23,8 @@ constexpr std::uint64_t group_limit = 4096 * mib;
 constexpr std::uint64_t operations = 1'000'000;
 constexpr unsigned threads_each = 8;
 
-/// In memory that both processes share. Segments are multiples of 2 MiB; each process has a half of the word `held`, so
-/// that their sum is read at one moment.
+/// In memory shared by both processes. Segments are multiples of 2 MiB; each process has one half of the word `held`,
+/// so that their sum is read atomically.
 struct observed {
   std::atomic<std::uint64_t> held;
   std::atomic<std::uint64_t> done[2];
@@ -37,14 +37,14 @@ struct observed {
 constexpr std::uint64_t in_half(unsigned process, std::uint64_t bytes) { return bytes / (2 * mib) << (32 * process); }
 constexpr std::uint64_t sum_of(std::uint64_t held) { return ((held & UINT32_MAX) + (held >> 32)) * 2 * mib; }
 
-/// A simulated card that notes in shared memory what it gives and gets back.
+/// A simulated card that counts its allocations in shared memory.
 class watched_device final : public device {
  public:
   watched_device(observed& seen, unsigned process) : seen_{seen}, process_{process} {}
   [[nodiscard]] const device_info& info() const noexcept override { return card_.info(); }
 
  private:
-  // Noted after it is given and before it is returned: the sum can only be too small.
+  // Counted after an allocation and before a free, so the sum can only be too small.
   result<address> do_alloc(std::uint64_t bytes) override {
     result<address> at = card_.alloc(bytes);
     if (!at) return at;
@@ -91,7 +91,7 @@ class watched_device final : public device {
   std::vector<std::pair<address, std::uint64_t>> segments_;
 };
 
-/// Allocates, frees and trims in eight threads; `caching` returns segments under pressure, too.
+/// Allocates, frees and trims in eight threads; `caching` also returns segments under pressure.
 int member(const std::string& folder, observed& seen, unsigned process, std::uint64_t count) {
   settings with;
   const bool set = with.set("policy", "caching").ok() && with.set("group", "lab").ok() &&
@@ -148,10 +148,10 @@ TEST(Group, TwoProcessesOfEightThreadsNeverExceedTheirLimitThoughOneIsKilled) {
   void* const shared = ::mmap(nullptr, sizeof(observed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   observed& seen = *new (shared) observed{};
-  const pid_t first = in_child([&] { return member(folder, seen, 0, operations); });  // it does not live to do them all
+  const pid_t first = in_child([&] { return member(folder, seen, 0, operations); });  // killed before it completes them
   const pid_t second = in_child([&] { return member(folder, seen, 1, operations / 2); });
   while (seen.done[0] < operations / 4) std::this_thread::sleep_for(std::chrono::milliseconds{1});
-  ::kill(first, SIGSTOP);  // stopped, what it holds is a number; dead, others may have taken it at once
+  ::kill(first, SIGSTOP);  // while stopped, its memory is constant; after its death others could take it at once
   ::waitpid(first, nullptr, WUNTRACED);
   seen.held &= ~std::uint64_t{UINT32_MAX};
   ::kill(first, SIGKILL);

@@ -1,5 +1,5 @@
-/// The workers of the stress tests: each allocates and frees on a stream of its own and on one that all share, hands
-/// blocks to other workers (who use them on their streams, recorded), and ends its stream now and then.
+/// The workers of the stress tests. Each allocates and frees on its own stream and on a shared one, passes blocks to
+/// other workers (who use them on their streams, recorded), and sometimes ends its stream.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ struct held_block {
   std::uint64_t bytes = 0;
 };
 
-/// Blocks on their way from one worker to another.
+/// Blocks being passed from one worker to another.
 class exchange {
  public:
   void put(held_block b) {
@@ -161,7 +161,7 @@ class Stress : public ::testing::TestWithParam<setup> {
           device_.advance_by(r >> 8 & 0xffff);
           break;
         case 3:
-          if (r % 7 == 0) {  // the stream ends; the blocks that it allocated do not
+          if (r % 7 == 0) {  // the stream ends; its blocks stay live
             EXPECT_TRUE(allocator_->stream_release(own).ok());
             EXPECT_TRUE(device_.destroy_stream(own).ok());
             own = device_.create_stream();
@@ -196,7 +196,7 @@ class Stress : public ::testing::TestWithParam<setup> {
     EXPECT_TRUE(device_.destroy_stream(own).ok());
   }
 
-  /// Runs the workers, and each of `beside` on a thread of its own again and again until they are done.
+  /// Runs the workers, and meanwhile each of `beside` in a loop on its own thread.
   template <typename... Beside>
   void run_beside(Beside... beside) {
     std::atomic<unsigned> working{workers};

@@ -1,7 +1,7 @@
-/// Threads x streams: the rules hold whoever calls when, and no thread is left waiting.
+/// Threads x streams: the rules hold under every interleaving, and no thread waits for ever.
 ///
-/// The workers (stress.hpp) run while others trim and change the limit, or capture. The referee watches every byte;
-/// ThreadSanitizer, where it is built in, every access.
+/// The workers (stress.hpp) run while others trim, change the limit, or capture. The referee watches every byte;
+/// ThreadSanitizer, if built in, every access.
 #include "stress.hpp"
 
 namespace gpumem::stress {
@@ -69,7 +69,7 @@ TEST_P(Stress, CallbacksFreeWhatOthersWait) {
   });
   const auto pinned = take(2 * mib, {}, 0);
   ASSERT_TRUE(pinned.has_value());
-  run_beside([&] {  // never fits, so each time the callbacks are asked until nothing is left to free
+  run_beside([&] {  // never fits, so each time the callbacks run until nothing is left to free
     EXPECT_FALSE(take(95 * mib, {}, 0).has_value());
     std::this_thread::yield();
   });

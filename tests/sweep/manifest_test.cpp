@@ -50,7 +50,7 @@ TEST_F(manifest_file, says_what_is_wrong) {
   refuses(R"({"traces":["a.csv"],"devices":["sim:1B"]})", "sim:1B");
   refuses(R"({"traces":["a.csv"],"capacities":["much"]})", "much");
   refuses(R"({"traces":["a.csv"],"capacities":["10%live"]})", "expected a share of the trace's peak live");
-  refuses(R"({"traces":["a.csv"],"capacities":["1GiB"],"mode":"fit"})", "mode fit looks for the capacity");
+  refuses(R"({"traces":["a.csv"],"capacities":["1GiB"],"mode":"fit"})", "mode fit varies the capacity");
   refuses(R"({"traces":["a.csv"],"mode":"best"})", "'best': expected compare or fit");
   refuses(R"({"traces":["a.csv"],"seeds":[-1]})", "-1 is no whole number");
   refuses(R"({"traces":["a.csv"],"seeds":[1,1]})", "named twice");

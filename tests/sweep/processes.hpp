@@ -1,4 +1,4 @@
-/// Programs that a test starts, looks at and kills; nothing of this process's environment but PATH goes to them.
+/// Starts, observes and kills programs; of this process's environment they inherit only PATH.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -14,12 +14,12 @@
 namespace gpumem::bench::sweep {
 
 struct outcome {
-  int exit_status = -1;  ///< 128 and the signal where one ended it
+  int exit_status = -1;  ///< 128 plus the signal if one ended it
   std::string out;
   std::string err;
 };
 
-/// A shell command in a process group of its own, which goes with the object.
+/// A shell command in its own process group, which the destructor kills.
 class background {
  public:
   background(const std::string& command, const test_folder& folder);
@@ -38,26 +38,26 @@ class background {
   bool reaped_ = false;
 };
 
-/// False where it is not so within 60 s.
+/// False if the condition does not become true within 60 s.
 bool eventually(const std::function<bool()>& what);
 
 std::vector<pid_t> children_of(pid_t pid);
-/// Children, their children, and so on.
+/// Children, grandchildren, and so on.
 std::vector<pid_t> descendants_of(pid_t pid);
 std::string command_line_of(pid_t pid);
-/// Of a variable in the process's environment; empty where it has none.
+/// A variable in a process's environment; empty if it has none.
 std::string variable_of(pid_t pid, const std::string& name);
-/// The state's letter in /proc: `R`, `S`, `T`, `Z`; a space where there is no such process.
+/// The state's letter in /proc: `R`, `S`, `T`, `Z`; a space if the process does not exist.
 char state_of(pid_t pid);
 
-/// The unit that a sweep's process is at, stopped: 0 where it ended first.
+/// Stops the current unit of a sweep's process and returns its pid; 0 if the sweep ended first.
 pid_t stop_a_unit_of(pid_t sweep);
 
 std::uint64_t lines_in(const std::string& path);
 
 class Sweep : public testing::Test {
  protected:
-  /// The built program, to its end.
+  /// Runs the built program to its end.
   outcome bench(const std::string& words, const std::string& environment = "");
   static std::string command(const std::string& words, const std::string& environment = "");
   void expect_refused(const std::string& words, const std::string& reason, const std::string& environment = "");

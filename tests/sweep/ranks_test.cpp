@@ -1,4 +1,4 @@
-/// The same over the ranks of an MPI job, more of them than there are cores.
+/// The sweep over the ranks of an MPI job, with more ranks than cores.
 #include <signal.h>
 
 #include <thread>
@@ -12,8 +12,7 @@ namespace {
 
 class Ranks : public Sweep {
  protected:
-  /// Without the search for leaks, where this is built with it: Open MPI has some, in plugins that are unloaded by
-  /// then.
+  /// Disables the leak check of sanitized builds: Open MPI leaks in plugins that are unloaded by then.
   std::string ranks(int count, const std::string& words, const std::string& more = "") {
     return "env -i PATH=\"$PATH\" HOME=\"$HOME\" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
            "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0 "
@@ -21,10 +20,10 @@ class Ranks : public Sweep {
            "'" GPUMEM_MPIRUN "' " +
            more + " -n " + std::to_string(count) + " '" GPUMEM_BENCH_MPI_PROGRAM "' " + words;
   }
-  std::string sweep_words(const std::string& out) {
+  std::string sweep_arguments(const std::string& out) {
     return "sweep '" + path("manifest.json") + "' -o '" + path(out) + "'";
   }
-  /// The process of a rank; 0 where there is none within a minute.
+  /// The process of a rank; 0 if it does not appear within a minute.
   static pid_t rank_of(pid_t mpirun, const std::string& rank) {
     pid_t found = 0;
     (void)eventually([&] {
@@ -43,11 +42,11 @@ class Ranks : public Sweep {
 
 TEST_F(Ranks, give_the_same_bytes_however_many_they_are) {
   const std::string manifest = small_manifest();
-  ASSERT_EQ(bench(sweep_words("alone")).exit_status, 0);
+  ASSERT_EQ(bench(sweep_arguments("alone")).exit_status, 0);
   const std::string expected = merged(path("alone"));
   for (const int count : {1, 2, 4}) {
     const std::string out = "ranks" + std::to_string(count);
-    background run{ranks(count, sweep_words(out)), folder_};
+    background run{ranks(count, sweep_arguments(out)), folder_};
     const outcome got = run.wait();
     EXPECT_EQ(got.exit_status, 0) << got.err;
     EXPECT_THAT(got.out, testing::HasSubstr("42 units, 0 of them had results, 0 failed"));
@@ -57,9 +56,9 @@ TEST_F(Ranks, give_the_same_bytes_however_many_they_are) {
 
 TEST_F(Ranks, go_on_after_one_was_killed) {
   small_manifest();
-  ASSERT_EQ(bench(sweep_words("alone")).exit_status, 0);
+  ASSERT_EQ(bench(sweep_arguments("alone")).exit_status, 0);
   {
-    background run{ranks(2, sweep_words("out")), folder_};
+    background run{ranks(2, sweep_arguments("out")), folder_};
     const pid_t victim = rank_of(run.pid(), "1");
     ASSERT_NE(victim, 0);
     EXPECT_TRUE(eventually([&] {
@@ -69,17 +68,17 @@ TEST_F(Ranks, go_on_after_one_was_killed) {
     ::kill(victim, SIGKILL);
     EXPECT_NE(run.wait().exit_status, 0);
   }
-  background resumed{ranks(4, sweep_words("out")), folder_};
+  background resumed{ranks(4, sweep_arguments("out")), folder_};
   const outcome got = resumed.wait();
   EXPECT_EQ(got.exit_status, 0) << got.err;
   EXPECT_EQ(merged(path("out")), merged(path("alone")));
 }
 
-/// Rank 0 has the counter. Its unit is stopped; all others are drawn by rank 1 meanwhile. Over TCP, where a call at
-/// rank 0 makes no progress but by rank 0 itself.
+/// Rank 0 holds the counter. Its unit is stopped, and rank 1 draws all others meanwhile. Over TCP, where calls to rank
+/// 0 make progress only if rank 0 itself enters MPI.
 TEST_F(Ranks, draw_on_while_rank_0_is_in_a_long_unit) {
   small_manifest();
-  background run{ranks(2, sweep_words("out"), "--mca btl tcp,self --mca osc ^sm"), folder_};
+  background run{ranks(2, sweep_arguments("out"), "--mca btl tcp,self --mca osc ^sm"), folder_};
   const pid_t root = rank_of(run.pid(), "0");
   ASSERT_NE(root, 0);
   const pid_t unit = stop_a_unit_of(root);
@@ -97,7 +96,7 @@ TEST_F(Ranks, draw_on_while_rank_0_is_in_a_long_unit) {
 
 TEST_F(Ranks, all_end_where_the_manifest_is_bad) {
   folder_.write("manifest.json", R"({"workloads":["training,ops=1"],"policies":["grwth"]})");
-  background run{ranks(2, sweep_words("out")), folder_};
+  background run{ranks(2, sweep_arguments("out")), folder_};
   const outcome got = run.wait();
   EXPECT_EQ(got.exit_status, 2);
   EXPECT_THAT(got.err, testing::HasSubstr("grwth"));

@@ -1,4 +1,5 @@
-/// A sweep on one machine: the same bytes whoever did what, after whatever kill; bad input refused or recorded.
+/// A sweep on one machine: the same bytes for any number of processes and after any kill; bad input is refused or
+/// recorded.
 #include <signal.h>
 
 #include <nlohmann/json.hpp>
@@ -47,7 +48,7 @@ TEST_F(Sweep, goes_on_after_kill_minus_nine) {
     ::kill(run.pid(), SIGKILL);
     EXPECT_EQ(run.wait().exit_status, 128 + SIGKILL);
   }
-  // A kill in the middle of a write leaves a part of a line.
+  // A kill during a write leaves a partial line.
   const std::string so_far = content_of(results);
   folder_.write("killed/results-alone.jsonl", so_far.substr(0, so_far.size() - 40));
   const outcome last = bench(words);
@@ -113,7 +114,7 @@ TEST_F(Sweep, records_a_damaged_trace_as_its_unit_s_error) {
   EXPECT_EQ(all["results"][0]["error"]["text"], "bad:2: free of 0xa0, which is not live");
   EXPECT_FALSE(all["results"][1].contains("error"));
   EXPECT_EQ(all["results"][2]["error"]["kind"], "trace");
-  // Known failures are not run again, unless that is asked for.
+  // Failed units are repeated only on request.
   EXPECT_THAT(bench("sweep '" + manifest + "' -o '" + path("out") + "'").out,
               testing::HasSubstr("3 of them had results"));
   EXPECT_THAT(bench("sweep '" + manifest + "' -o '" + path("out") + "' --retry-failed").out,
@@ -129,7 +130,7 @@ TEST_F(Sweep, survives_units_that_crash_and_that_take_too_long) {
   ASSERT_NE(unit, 0);
   ::kill(unit, SIGSEGV);
   ::kill(unit, SIGCONT);
-  pid_t slow = 0;  // the next long one is stopped for good
+  pid_t slow = 0;  // stays stopped
   EXPECT_TRUE(eventually([&] {
     slow = stop_a_unit_of(run.pid());
     return slow != unit;

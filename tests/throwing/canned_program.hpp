@@ -1,5 +1,5 @@
-/// A short program over one allocator, which asks for everything that an allocator can do: run once for each n, it
-/// meets whatever a test breaks at its n-th step.
+/// A short program over one allocator that uses every function of an allocator. Run once for each n, it meets the
+/// failure that a test injects at the n-th step.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ const status& why_of(const result<T>& r) {
   return r.why();
 }
 
-/// A test that hangs fails: after so many seconds a signal ends it.
+/// Fails tests that hang: after so many seconds a signal ends the process.
 class time_limit {
  public:
   explicit time_limit(unsigned seconds) {
@@ -63,8 +63,8 @@ class canned_program {
     return opened.ok();
   }
 
-  /// Makes the call, which should succeed. If it meets what the test broke, it may fail with `host_failure`, or what a
-  /// device that fails comes to; everything is then sound, and the same call succeeds.
+  /// Makes the call, which should succeed. If it meets the injected failure, it may return `host_failure` or the
+  /// failing device's status; everything must then be intact, and the same call must succeed.
   template <typename Call>
   auto attempt(const Call& call) -> decltype(call()) {
     const bool before = broke();
@@ -81,7 +81,7 @@ class canned_program {
     return call();
   }
 
-  /// Everything that an allocator can do, and at the end nothing is live.
+  /// Uses every function of an allocator; at the end nothing is live.
   void run() {
     if (!open()) return;
     const stream_ref second = sim_.create_stream();
@@ -103,7 +103,7 @@ class canned_program {
     EXPECT_EQ(s->live_bytes, 0U);
     expect_sound();
   }
-  /// So many blocks that every table of the host's has to grow.
+  /// So many blocks that every host table has to grow.
   void run_with_many_blocks(std::size_t blocks) {
     if (!open()) return;
     std::vector<void*> all(blocks);
@@ -135,7 +135,7 @@ class canned_program {
       all.clear();
     }
   }
-  // A step of large blocks that repeats, with a hole that only pages from elsewhere fill.
+  // A repeating step of large blocks, with a hole that can be filled only with pages from elsewhere.
   void large_blocks(stream_ref second) {
     void* const low = take(24 * mib, {});
     void* const between = take(20 * mib, {});
@@ -170,7 +170,7 @@ class canned_program {
     EXPECT_TRUE(attempt([&] { return open_->graph_release(*left); }).ok());
     sim_.advance_by(200'000);
   }
-  // Nobody can serve it. Where the host fails as well, either may be the answer, and the report may be missing.
+  // Cannot be served. If the host fails as well, either may be the answer, and the report may be missing.
   void refused_request() {
     const auto ask = [&](oom_report* report) {
       const host_memory::watched counted;
@@ -210,7 +210,7 @@ class canned_program {
     EXPECT_EQ(
         s->live_bytes + s->thread_cached_bytes + s->cached_bytes + s->fenced_bytes + s->idle_bytes + s->leaked_bytes,
         s->reserved_bytes);
-    // Of several runs that a device takes back, those after the one that it failed on count as lost, too.
+    // If a device fails on one of several runs that it takes back, the runs after that one count as lost too.
     if (edge_.thrown()) {
       EXPECT_LE(sim_.used_bytes(), s->reserved_bytes);
     } else {

@@ -13,7 +13,7 @@ namespace gpumem::host_memory {
 namespace {
 
 constinit thread_local int watching = 0;
-constinit thread_local std::uint64_t left = 0;  // until one fails; 0: none will
+constinit thread_local std::uint64_t left = 0;  // until the failure; 0: none planned
 constinit thread_local bool has_failed = false;
 
 bool fails_now() noexcept {
@@ -53,7 +53,7 @@ void* operator new(std::size_t bytes) { return gpumem::host_memory::take(bytes, 
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return gpumem::host_memory::take(bytes, static_cast<std::size_t>(alignment));
 }
-// std::stable_sort asks this way; a sanitizer has one of its own, whose memory is not free's.
+// std::stable_sort allocates this way; a sanitizer's version uses memory that free() does not accept.
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   return gpumem::host_memory::fails_now() ? nullptr : gpumem::host_memory::allocate(1, bytes);
 }

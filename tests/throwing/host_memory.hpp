@@ -1,16 +1,16 @@
-/// Host memory that runs out when a test says so: the n-th time that this thread asks for any, once.
+/// Host memory that runs out at a chosen point: the n-th allocation of this thread fails, once.
 ///
-/// This program's operator new, aligned_alloc, mmap and mprotect ask here first. Under a sanitizer, which has such
-/// functions of its own, only operator new does.
+/// This program's operator new, aligned_alloc, mmap and mprotect ask here first. Sanitizers replace these functions;
+/// there only operator new does.
 #pragma once
 
 #include <cstdint>
 
 namespace gpumem::host_memory {
 
-/// Asking is counted from here on, in this thread and while a `watched` lives; the n-th time fails. 0: none does.
+/// Counts allocations from here on, in this thread and while a `watched` lives; the n-th fails. 0: none fails.
 void fail_nth(std::uint64_t n) noexcept;
-/// It has.
+/// Whether the failure has occurred.
 [[nodiscard]] bool failed() noexcept;
 
 class watched {
@@ -21,7 +21,7 @@ class watched {
   watched& operator=(const watched&) = delete;
 };
 
-/// What is asked for while this lives is not counted.
+/// Allocations during its life are not counted.
 class unwatched {
  public:
   unwatched() noexcept;

@@ -1,5 +1,4 @@
-/// Whatever the host has no memory for becomes a status: nothing is lost, nothing waits for ever, the next request
-/// works.
+/// Every host allocation failure becomes a status: nothing is lost, nothing waits for ever, the next request works.
 #include <filesystem>
 #include <ostream>
 #include <string>
@@ -56,7 +55,7 @@ class HostMemory : public ::testing::TestWithParam<canned_run> {
   log_sink former_;
 };
 
-// Until a run meets no failure any more.
+// Until a run meets no failure.
 TEST_P(HostMemory, FailsAtEachOfItsRequestsAndNothingIsLost) {
   const time_limit limit{100};
   if (GetParam().plan) make_plan();

@@ -1,5 +1,5 @@
-/// A policy of the program's own that throws: the request that meets it is refused with a status that names the policy
-/// and its function, and nothing else is harmed.
+/// A user's policy that throws: the request is refused with a status that names the policy and its function, and
+/// nothing else is affected.
 #include "gpumem/policy.hpp"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Which function throws, and for how long. One policy at a time.
+/// The function that throws, and how often. One policy at a time.
 struct breaking {
   std::string function;
   bool always = false;
@@ -30,7 +30,7 @@ void may_throw(const char* function) {
   throw std::runtime_error{"division by zero"};
 }
 
-/// In segments of 4 MiB by two classes, or page by page.
+/// Takes segments of 4 MiB in two classes, or maps pages.
 class throwing_policy final : public policy {
  public:
   explicit throwing_policy(bool paged) : paged_{paged} {}
@@ -97,14 +97,14 @@ class ThrowingPolicy : public ::testing::TestWithParam<std::string> {
   static sim_config card() {
     sim_config c;
     c.capacity_bytes = 64 * mib;
-    c.foreign_bytes = 8 * mib;  // so that the device refuses what the limit allows
+    c.foreign_bytes = 8 * mib;  // makes the device refuse what the limit allows
     return c;
   }
   static void expect_named(const status& failed) {
     EXPECT_EQ(failed.code(), errc::policy_failed) << failed.message();
     EXPECT_THAT(failed.message(), HasSubstr("policy " + policy_name() + ": " + GetParam() + " threw"));
   }
-  /// Requests that make the policy answer everything, and what became of the one that it broke.
+  /// Makes requests that call every function of the policy; returns the result of the one that met the failure.
   struct outcome {
     status failed;
     unsigned refused = 0;
@@ -190,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(Each, ThrowingPolicy,
                                            "segment_classes", "gives_back"),
                          [](const auto& instance) { return instance.param; });
 
-/// An answer that would be an index beyond the heap's.
+/// An answer beyond the heap's range of indexes.
 class out_of_range final : public policy {
  public:
   segment_request grow(const pool_view&, std::uint64_t need) override { return {.bytes = need, .least_bytes = need}; }

@@ -1,4 +1,4 @@
-/// A simulated device behind an edge that a test breaks: its own host memory never runs out, and the n-th call throws.
+/// A simulated device whose n-th call a test makes throw. Its own host memory never runs out.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,8 @@ class watched_device final : public device {
     return pass([&] { return to_.set_access(at, bytes); });
   }
   status do_unmap(address at, std::uint64_t bytes) override {
-    const host_memory::unwatched its_own;  // never throws: the addresses of an unmap that fails are gone (paging_test)
+    const host_memory::unwatched
+        its_own;  // must not throw: the addresses of a failed unmap would be lost (paging_test)
     return to_.unmap(at, bytes);
   }
   result<memory_info> do_memory() override {

@@ -1,4 +1,4 @@
-/* Allocates and frees through the installed library, in C; exit status 0 when every step did what it should. */
+/* Allocates and frees through the installed library, in C; exit status 0 if every step succeeds. */
 #include <gpumem/gpumem.h>
 #include <stdio.h>
 

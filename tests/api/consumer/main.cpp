@@ -1,11 +1,11 @@
-// Allocates and frees through the installed library; exit status 0 when every step did what it should.
+// Allocates and frees through the installed library; exit status 0 if every step succeeds.
 #include <cstdio>
 
 #include "gpumem/allocator.hpp"
 #include "gpumem/sim_device.hpp"
 
 int main() {
-  gpumem::sim_device gpu{{.host_memory = true}};  // whose blocks the program may write
+  gpumem::sim_device gpu{{.host_memory = true}};  // with memory that the program may write to
   gpumem::device* devices[]{&gpu};
   auto opened = gpumem::allocator::open(devices, gpumem::settings{});
   if (!opened) {

@@ -1,4 +1,4 @@
-/* What a fragment in a document takes for granted: its program's stream, sizes and pointers. */
+/* The declarations that fragments of documents take for granted: stream, sizes and pointers. */
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>

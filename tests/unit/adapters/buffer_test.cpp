@@ -1,4 +1,4 @@
-// buffer<T> over the simulated device, whose referee sees every block that is reused too early.
+// buffer<T> over the simulated device; the referee reports every block that is reused too early.
 #include "gpumem/adapters/buffer.hpp"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ TEST_F(Buffer, HoldsItsElementsForAsLongAsItIsInScope) {
     ASSERT_EQ(x.size(), 1000U);
     EXPECT_EQ(x.size_bytes(), 8000U);
     EXPECT_EQ(x.span().size(), 1000U);
-    std::iota(x.span().begin(), x.span().end(), 0.0);  // this device's memory is the host's
+    std::iota(x.span().begin(), x.span().end(), 0.0);  // this device has host memory
     EXPECT_EQ(x.data()[999], 999.0);
     EXPECT_EQ(now().live_blocks, 1U);
     EXPECT_EQ(now().requested_bytes, 8000U);
@@ -64,7 +64,7 @@ TEST_F(Buffer, MovesAndLeavesNothingBehind) {
   int* const block = a.data();
   buffer<int> b{std::move(a)};
   EXPECT_EQ(b.data(), block);
-  EXPECT_TRUE(a.empty());  // NOLINT: what is left of it
+  EXPECT_TRUE(a.empty());  // NOLINT: the moved-from buffer
   buffer<int> c{*memory_, 20};
   c = std::move(b);
   EXPECT_EQ(c.data(), block);
@@ -130,7 +130,7 @@ TEST_F(Buffer, IsFreedInTheOrderOfItsStream) {
       gpu_.enqueue_use(other, 5'000'000, at(x), x.size_bytes());
       ASSERT_TRUE(x.also_used_on(other));
     }
-    if (i % 5 == 0) {  // or takes it over
+    if (i % 5 == 0) {  // or becomes the buffer's stream
       const stream_ref other = i % 2 == 0 ? b : a;
       const fence f = *gpu_.record(x.stream());
       ASSERT_TRUE(gpu_.wait_stream(other, f));

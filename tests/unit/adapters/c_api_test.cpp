@@ -1,5 +1,5 @@
-// gpumem.h where C alone does not reach: the process's own allocator, real devices, threads. tests/api/c_program.c has
-// the rest.
+// gpumem.h where C alone does not suffice: the process's own allocator, real devices, threads. tests/api/c_program.c
+// tests the rest.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

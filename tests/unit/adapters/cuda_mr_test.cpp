@@ -1,5 +1,5 @@
-// cuda::mr's own concepts and references over the resource, by CUDA's runtime: the double of it, over the double of the
-// driver, whose memory is the host's.
+// The resource with cuda::mr's own concepts and references, over the doubles of CUDA's runtime and driver, with host
+// memory.
 #include "gpumem/adapters/cuda_mr.hpp"
 
 #include <cuda_runtime.h>
@@ -31,7 +31,7 @@ static_assert(cuda::mr::resource_with<cuda_resource, cuda::mr::device_accessible
 static_assert(!cuda::mr::resource_with<cuda_resource, cuda::mr::host_accessible>);
 #endif
 
-// Both generations' requirements in words of our own, so that either CCCL proves both.
+// The requirements of both generations of CCCL, written out here so that either CCCL checks both.
 template <typename R>
 concept older_resource = std::equality_comparable<R> && requires(R r, void* p, std::size_t n, cuda::stream_ref s) {
   { r.allocate(n, n) } -> std::same_as<void*>;
@@ -147,7 +147,7 @@ TEST_F(CudaMr, WhatComesWithoutAStreamIsReadyForAnyStream) {
   memory.deallocate(again, 1 << 20);
 }
 
-// The default stream is that of the resource's device, whichever is current.
+// Uses the default stream of the resource's device, whichever device is current.
 TEST_F(CudaMr, WhatComesWithoutAStreamIsReadyThoughAnotherDeviceIsCurrent) {
   cuda_resource r{all()};
   void* const first = r.allocate_sync(8 << 20);

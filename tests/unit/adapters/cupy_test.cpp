@@ -1,4 +1,4 @@
-// CuPy's entry points as CFunctionAllocator calls them: by address, from code that lets no exception through.
+// CuPy's entry points as CFunctionAllocator calls them: by address, from code that catches no exceptions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The allocator that opens itself: which cards of the driver's it is over, and that `gpumem top` can ask it. Over the
-// doubles of the driver and of NVML; one allocator a process, so each test is a process of its own.
+// The process's default allocator: the cards of the driver that it covers, and its answers to `gpumem top`. Over the
+// doubles of the driver and of NVML. One allocator a process, so each test is its own process.
 #include "gpumem/default_allocator.hpp"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ class DefaultAllocator : public ::testing::Test {
     set("SIMCUDA_BYTES", "256MiB");
     set("SIMCUDA_HOST_MEMORY", "0");
     set("FAKENVML_CARDS", "3");
-    set("FAKENVML_UUIDS", zeros + "2," + zeros + "1," + zeros + "0");  // the other way round
+    set("FAKENVML_UUIDS", zeros + "2," + zeros + "1," + zeros + "0");  // in reverse order
     set("FAKENVML_USED", "0=20000,2=20000");
     set("FAKENVML_PIDS", "0=1,2=1");
   }

@@ -1,4 +1,4 @@
-// The standard's own containers and pools over pinned host memory, and what a copy in flight means for them.
+// The standard's containers and pools over pinned host memory, also while a copy is in flight.
 #include "gpumem/adapters/pmr.hpp"
 
 #include <gtest/gtest.h>

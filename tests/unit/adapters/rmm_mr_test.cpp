@@ -1,6 +1,6 @@
-// RMM from 26.06 on, cuda::mr alone: its references, its adaptors and its per-device resource over gpumem, by the
-// doubles of CUDA's runtime and driver. With RMM's own library nothing here may reach the runtime inside it; with RMM's
-// sources compiled against the double (scripts/rmm), its containers run, too.
+// RMM from 26.06 on, with cuda::mr only: its references, adaptors and per-device resource over gpumem, on the doubles
+// of CUDA's runtime and driver. With RMM's own library, the test must not reach the runtime that it contains; with
+// RMM's sources compiled against the double (scripts/rmm), its containers run as well.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST_F(RmmMr, OutOfMemoryIsRmmsOwnWithTheReport) {
   }
 }
 
-// As cuDF spills: the callback frees, and the request is served.
+// As cuDF spills: the callback frees memory, and the request is served.
 TEST_F(RmmMr, AFailureCallbackFreesAndTheRequestIsServed) {
   rmm_resource memory{all()};
   void* spilled = memory.allocate(stream_, 60 << 20);

@@ -1,5 +1,5 @@
-// RMM's own base class and an adaptor of its over the resource, by the doubles of CUDA's runtime and driver. Built
-// where RMM is found, up to 26.04.
+// RMM's base class and one of its adaptors over the resource, on the doubles of CUDA's runtime and driver. Built if RMM
+// up to 26.04 is found.
 #include "gpumem/adapters/rmm.hpp"
 
 #include <cuda_runtime_api.h>
@@ -36,7 +36,7 @@ class Rmm : public ::testing::Test {
   cudaStream_t stream_ = nullptr;
 };
 
-/// As RMM's containers call it, under the names of its version.
+/// Calls the functions that RMM's containers call, under their names in this version.
 void* take(rmm::mr::device_memory_resource& from, std::size_t bytes, rmm::cuda_stream_view stream) {
 #if CCCL_VERSION < 3001000
   return from.allocate_async(bytes, 256, stream);

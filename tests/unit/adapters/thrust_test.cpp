@@ -1,5 +1,5 @@
-// Real Thrust containers and algorithms over the resource, by Thrust's C++ device system, on a simulated device whose
-// memory is the host's.
+// Real Thrust containers and algorithms over the resource, with Thrust's C++ device system, on a simulated device with
+// host memory.
 #include "gpumem/adapters/thrust.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// PyTorch's entry points as PyTorch calls them, over the double of the driver loaded as this process's own.
+// PyTorch's entry points as PyTorch calls them, with the driver double loaded as this process's driver.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

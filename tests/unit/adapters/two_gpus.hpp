@@ -1,5 +1,5 @@
-// The process's driver as a program would be told to find it, by GPUMEM_CUDA_DRIVER: the double, with two devices of
-// 256 MiB, two pools on the first. One allocator a process, so all tests of one share it.
+// The process's driver, found by GPUMEM_CUDA_DRIVER: the double, with two devices of 256 MiB and two pools on the
+// first. All tests of a process share its one allocator.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-/// A baseline that fails is a cell with its reason, and the comparison goes on.
+/// If a baseline fails, its cell shows the reason and the comparison continues.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ class baseline_cells : public testing::Test {
     return json::parse(std::ifstream{out})["results"];
   }
 
-  /// 60 blocks of 1 MiB, each freed after the next one came, so that two streams share them.
+  /// 60 blocks of 1 MiB, each freed after the next allocation, so that two streams share them.
   std::string trace() {
     std::string rows;
     for (int i = 0; i < 60; ++i) {

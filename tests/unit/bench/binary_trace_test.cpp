@@ -1,4 +1,4 @@
-/// Compact traces: what is written is read again to the last field, and nothing damaged is.
+/// Compact traces: a written trace is read back exactly, and a damaged one is refused.
 #include "binary_trace.hpp"
 
 #include <gmock/gmock.h>
@@ -75,7 +75,7 @@ TEST(binary_trace, says_what_is_damaged) {
     bad[at] = static_cast<char>(bad[at] ^ 0x10);
     folder.write("t.gmtrace", bad);
     const auto read = load_trace(path);
-    if (read.ok()) {  // a byte of zstd's own that says nothing of the content
+    if (read.ok()) {  // a byte of zstd's frame that does not affect the content
       expect_same(*read, small);
     } else {
       EXPECT_EQ(read.code(), errc::corrupt) << at;
@@ -104,7 +104,7 @@ TEST(binary_trace, is_refused_another_ending_or_a_full_disk) {
   }
 }
 
-/// A loose floor for one run of one build; docs/traces.md has the measured figures.
+/// A loose lower bound for one run of one build; docs/traces.md has the measured figures.
 TEST(binary_trace, is_far_smaller_and_read_far_faster_than_compressed_csv) {
   const test_folder folder;
   const std::string csv_path = bundled_traces_folder() + "/gpt2_varlen.csv.gz";

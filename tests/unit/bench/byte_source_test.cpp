@@ -1,4 +1,4 @@
-/// Plain and gzip content alike, and every way in which gzip can be damaged.
+/// Plain and gzip content, and every kind of damage to gzip.
 #include "byte_source.hpp"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace gpumem::bench {
 namespace {
 
-/// All of a file in pieces of `piece` bytes, or the message of the error.
+/// Reads a whole file in pieces of `piece` bytes; returns the content or the error message.
 std::string read_all(const std::string& path, std::size_t piece = 1000) {
   auto source = byte_source::open(path);
   if (!source) return source.why().message();
@@ -24,7 +24,7 @@ std::string read_all(const std::string& path, std::size_t piece = 1000) {
   }
 }
 
-/// Text that neither compresses away nor fits into one buffer.
+/// Text that compresses little and is larger than a buffer.
 std::string long_text() {
   std::string out;
   std::uint32_t state = 1;

@@ -1,4 +1,4 @@
-/// Every verdict of `gpumem_bench claims` derived a second time, from the raw figures in the JSON alone.
+/// Derives every verdict of `gpumem_bench claims` a second time, from the raw figures in the JSON only.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ result<claims_report> run(std::vector<std::string> only, unsigned jobs = 2) {
   return run_claims(with);
 }
 
-/// How many of the rows agree with the statement, and how many there are.
+/// How many rows agree with the statement, of how many.
 struct score {
   std::size_t agree = 0;
   std::size_t of = 0;
@@ -177,7 +177,7 @@ TEST(claims, verdicts_follow_from_the_figures_and_all_is_done_in_two_minutes) {
                                       "towers-split-the-batch",
                                       "auto-avoids-collisions"};
 #endif
-  const std::clock_t begin = std::clock();  // of the processor, on all threads: others may be using the machine
+  const std::clock_t begin = std::clock();  // CPU time of all threads, because others may use the machine
   const auto got = run(only);
   const double took_s = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   ASSERT_TRUE(got.ok()) << got.why().message();
@@ -196,7 +196,8 @@ TEST(claims, verdicts_follow_from_the_figures_and_all_is_done_in_two_minutes) {
   EXPECT_LT(took_s, 120);
 }
 
-// What needs no replay, so that it can be repeated here; the experiments share no state, whatever their number at once.
+// Claims without replays, which are fast enough to repeat here; experiments share no state, so any number may run at
+// once.
 TEST(claims, the_same_seed_gives_the_same_json) {
   const std::vector<std::string> quick{"one-nth-each", "auto-avoids-collisions", "byte-limit-is-exact",
                                        "growth-starts-small-and-never-shrinks"};
@@ -208,7 +209,7 @@ TEST(claims, the_same_seed_gives_the_same_json) {
 }
 
 #ifdef GPUMEM_TEST_DRIVER
-/// Over the double of the driver; a process has one driver, and each case is a process of its own.
+/// Over the double of the driver. A process has one driver, so each case is its own process.
 result<claims_report> run_on_card(const char* bytes, std::vector<std::string> only) {
   ::setenv("GPUMEM_CUDA_DRIVER", GPUMEM_TEST_DRIVER, 1);
   ::setenv("SIMCUDA_BYTES", bytes, 1);
@@ -271,7 +272,7 @@ options with_python(const std::string& python) {
   return with;
 }
 
-/// In TensorFlow's place: what framework_claims.py would print.
+/// Replaces TensorFlow: prints what framework_claims.py would print.
 TEST(claims, a_framework_stands_beside_with_a_verdict_of_its_own) {
   const std::string python = testing::TempDir() + "claims_python_" + std::to_string(::getpid());
   std::ofstream{python} << R"(#!/bin/sh

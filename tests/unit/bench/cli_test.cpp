@@ -1,5 +1,5 @@
-/// The built program: bad input is one line on stderr, nothing on stdout and exit status 2; good input is the same
-/// every time.
+/// The built program: bad input gives one line on stderr, nothing on stdout and exit status 2; good input gives the
+/// same output every time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ struct outcome {
 
 class cli : public testing::Test {
  protected:
-  /// `arguments` are for the shell; `environment` is put in front. No GPUMEM_* comes from outside.
+  /// `arguments` are for the shell; `environment` is put in front. GPUMEM_* of this process are removed.
   outcome run(const std::string& arguments, const std::string& environment = "") {
     const std::string command = "env -i PATH=\"$PATH\" " + environment + " '" GPUMEM_BENCH_PROGRAM "' " + arguments +
                                 " >'" + folder_.path("out") + "' 2>'" + folder_.path("err") + "' </dev/null";
@@ -123,7 +123,7 @@ TEST_F(cli, refuses_outputs_that_cannot_be_written) {
 }
 
 TEST_F(cli, refuses_fit_rows_in_bytes) {
-  expect_refused("fit --policy growth,limit=4GiB --trace " + good_trace(), "fit looks for the capacity");
+  expect_refused("fit --policy growth,limit=4GiB --trace " + good_trace(), "fit varies the capacity");
 }
 
 TEST_F(cli, refuses_what_means_nothing_to_claims_and_pages_of_what_has_none) {
@@ -135,8 +135,8 @@ TEST_F(cli, refuses_what_means_nothing_to_claims_and_pages_of_what_has_none) {
   }
   expect_refused("claims --only nonsense", "--only nonsense: expected one of grab-all-takes-every-device");
   expect_refused("fit --html " + folder_.path("x.html") + " --trace " + good_trace(),
-                 "--html is of compare and of claims");
-  expect_refused("fit --over-time --trace " + good_trace(), "--over-time is of compare");
+                 "--html is supported by compare and claims only");
+  expect_refused("fit --over-time --trace " + good_trace(), "--over-time is supported by compare only");
   expect_refused("--workload nonsense", "workload 'nonsense': expected one of random");
   expect_refused("--html - --json - --trace " + good_trace(), "standard output");
   EXPECT_FALSE(std::filesystem::exists(folder_.path("x.html")));
@@ -194,7 +194,7 @@ TEST_F(cli, compares_with_every_baseline_over_the_double) {
       << "CUB caches, cudaMalloc does not";
 }
 
-// The same traces through cuda_device give what the simulated device gives: the same calls, memory and virtual time.
+// The same traces through cuda_device give the same calls, memory and virtual time as the simulated device.
 TEST_F(cli, replays_through_the_driver_as_through_the_simulated_device) {
   const std::string words =
       "--policy growth,stream_reuse=device --policy caching,stream_reuse=device --policy grab_all,stream_reuse=device "
@@ -265,7 +265,7 @@ TEST_F(cli, latency_measures_the_cases_that_are_asked_for) {
   std::vector<std::string> ratios;
   for (const json& ratio : all["ratios"]) ratios.push_back(ratio["name"]);
   EXPECT_THAT(ratios, testing::ElementsAre("pair_4KiB cub/gpumem", "handoff / pair_4KiB", "replay_good cub/gpumem"));
-  expect_refused("latency --case nonsense", "--case nonsense: expected the begin of a case's name");
+  expect_refused("latency --case nonsense", "--case nonsense: expected the beginning of a case's name");
 }
 
 TEST_F(cli, latency_compares_with_cub_where_nothing_is_asked_for) {

@@ -1,4 +1,4 @@
-/// On the simulated device the measurement must give its table back, call by call.
+/// On the simulated device the measurement must return the device's own table, call by call.
 #include "costs.hpp"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ TEST(costs, of_the_simulated_device_are_its_table) {
   replay_setup setup;
   const auto figures = measure_costs_of(setup);
   ASSERT_TRUE(figures.ok()) << figures.why().message();
-  // watch_graph has no place outside a capture.
+  // watch_graph is impossible outside a capture.
   EXPECT_EQ(figures->fitted.size(), device_call_kinds - 1);
   for (const fitted_cost& f : figures->fitted) {
     const call_cost expected = sim_default_costs()[static_cast<std::size_t>(f.call)];

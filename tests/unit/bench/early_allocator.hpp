@@ -1,5 +1,5 @@
-/// An allocator with the faults that the replay must see: it hands a freed block out again at once, whatever stream
-/// may still use it, and it forgets uses on other streams.
+/// An allocator with faults that a replay must detect: it hands out freed blocks at once, even if a stream still uses
+/// them, and it ignores uses on other streams.
 #pragma once
 
 #include <map>

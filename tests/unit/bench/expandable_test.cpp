@@ -1,7 +1,7 @@
-/// What `expandable` promises on recorded traces: how much of what it holds is in use, how many pages it moves, what
-/// that costs beside `caching`, and that a step which comes again and again needs no driver call.
+/// The properties of `expandable` on recorded traces: utilization, pages moved, their cost compared with `caching`, and
+/// that a repeated step needs no driver call.
 ///
-/// The GPU traces are not part of the project: their cases are skipped, with a word, where ../shared/traces/gpu is not.
+/// The GPU traces are not part of the project: without ../shared/traces/gpu their cases are skipped with a message.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ compare_figures figures_of(const trace& t, const std::string& row_text) {
   return figures ? *std::move(figures) : compare_figures{};
 }
 
-/// One bar of the table: with this slack, at least this utilization and at most so many pages moved an operation.
+/// One bound: with this slack, at least this utilization and at most this many pages moved an operation.
 struct bar {
   const char* trace;
   const char* slack;
@@ -76,7 +76,7 @@ TEST_P(expandable_bars, hold) {
   EXPECT_LE(static_cast<double>(f.pages->remapped) / static_cast<double>(f.outcome.ops), b.remapped_per_op);
 }
 
-// Of what is held 0.985 (1 %) and 0.95 (5 %) is in use in pools above 1 GiB, and few pages move.
+// In pools above 1 GiB, utilization is at least 0.985 (1 %) and 0.95 (5 %), and few pages move.
 INSTANTIATE_TEST_SUITE_P(one_percent, expandable_bars,
                          testing::ValuesIn(std::vector<bar>{{"lm-small-ctx200-train-amp", "1%", 0.96, 0.2},
                                                             {"gpt2_varlen", "1%", 0.98, 0.2},
@@ -156,7 +156,7 @@ std::uint64_t calls_of(const sim_device& on) {
   return std::accumulate(calls.begin(), calls.end(), std::uint64_t{0});
 }
 
-/// Plays the trace once and then frees what is live; the work on each block ends 1 ms after it was enqueued.
+/// Replays the trace once and then frees the live blocks; the work on each block ends 1 ms after it was enqueued.
 void play(const trace& t, allocator& over, sim_device& on) {
   std::vector<void*> blocks(t.slots);
   std::vector<std::uint64_t> bytes(t.slots);
@@ -202,7 +202,7 @@ TEST_P(expandable_steps, that_repeat_need_no_driver_call_from_the_fourth_on) {
       EXPECT_EQ(calls_of(on), before) << "repetition " << repetition << ", so far:" << calls;
     }
   }
-  // What a cache of the thread holds when a repetition begins differs from the first one's: some pages more, once.
+  // The contents of the thread's cache differ from those at the first repetition, which costs a few pages once.
   EXPECT_LE(on.peak_used_bytes(), single + single / 25) << calls;
   EXPECT_EQ(on.hazard_count(), 0U);
   EXPECT_TRUE((*over)->check(0).ok()) << (*over)->check(0).message();

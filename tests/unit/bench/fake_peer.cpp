@@ -1,5 +1,5 @@
-// A plug-in of a peer that does one thing wrong, by its kind: "crash", "hang", "refuse", or "talk", which prints on
-// standard output and then has no memory. It knows no CUDA.
+// A peer's plug-in with one fault, chosen by its kind: "crash", "hang", "refuse", or "talk", which prints on standard
+// output and then runs out of memory. It uses no CUDA.
 #include <unistd.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-/// The search for the smallest capacity, on traces whose answer can be worked out by hand.
+/// The search for the smallest capacity, on traces whose result can be computed by hand.
 #include <gtest/gtest.h>
 
 #include "bits.hpp"
@@ -35,7 +35,7 @@ TEST(fit, needs_no_more_than_the_peak_where_nothing_fragments) {
   EXPECT_DOUBLE_EQ(*found->utilization(), 1.0);
 }
 
-/// The hole that A leaves is too small for C: 1 + 1 + 2 MiB are needed for 3 MiB live.
+/// A's hole is too small for C: 3 MiB live need 1 + 1 + 2 MiB.
 TEST(fit, finds_the_first_step_that_is_enough) {
   const auto found =
       fit("1,00:00:00:000000,allocate,0xa0,1048576,0\n"
@@ -51,7 +51,7 @@ TEST(fit, finds_the_first_step_that_is_enough) {
 }
 
 TEST(fit, tells_when_it_first_fails_as_capacity_shrinks) {
-  // 1 MiB four times, so that each quarter less is one operation earlier.
+  // Four times 1 MiB: each quarter less of capacity fails one operation earlier.
   std::string rows;
   for (int i = 1; i <= 4; ++i) rows += "1,00:00:00:000000,allocate,0x" + std::to_string(i) + "0,1048576,0\n";
   const trace t = trace_of(rows);

@@ -1,4 +1,4 @@
-/// Histories from logs written by hand: extremes are exact however few buckets there are, maps show what is where.
+/// Histories of handwritten logs: extremes are exact with few buckets, and maps show the contents of each cell.
 #include "history.hpp"
 
 #include <gmock/gmock.h>

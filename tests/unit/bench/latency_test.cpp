@@ -1,5 +1,5 @@
-/// The latency command's figures as programs read them, and the arithmetic between them; what is measured is the
-/// machine's business.
+/// The JSON of the latency command, and the arithmetic of its ratios. Measured values depend on the machine and are not
+/// tested.
 #include "latency.hpp"
 
 #include <gmock/gmock.h>
@@ -33,13 +33,13 @@ latency_row with_share(latency_row of, double ns) {
 
 latency_row replay(std::string allocator, double ns) {
   latency_row out = row(std::move(allocator), "replay_lstm", ns);
-  out.turn = turn_kind::operation;
+  out.iteration = iteration_kind::operation;
   return out;
 }
 
 latency_row worst(std::string allocator, double p99_999_us) {
   latency_row out = row(std::move(allocator), "worst", 80);
-  out.turn = turn_kind::other;
+  out.iteration = iteration_kind::other;
   out.tail = tail_times{.p50_us = 0.1,
                         .p99_us = 0.2,
                         .p99_9_us = 0.3,
@@ -53,7 +53,7 @@ latency_row worst(std::string allocator, double p99_999_us) {
   return out;
 }
 
-/// The ratio of that name; the test fails where there is none, or more than one.
+/// The ratio of that name; fails the test unless there is exactly one.
 latency_ratio only(const std::vector<latency_ratio>& all, const std::string& name) {
   EXPECT_EQ(std::count_if(all.begin(), all.end(), [&](const auto& r) { return r.name == name; }), 1) << name;
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& r) { return r.name == name; });
@@ -161,8 +161,7 @@ TEST(latency, a_replay_has_a_ratio_for_each_trace_and_row) {
   EXPECT_DOUBLE_EQ(all[1].value, 90.0 / 36);
 }
 
-// The machine is twice as slow in some rounds, and the medians of the two are of different ones: their ratio would
-// be 8.
+// The machine is twice as slow in some rounds, and the two medians come from different rounds: their ratio would be 8.
 TEST(latency, what_was_measured_in_the_same_rounds_is_compared_round_by_round) {
   latency_row pair = row(ours, "pair_2MiB", 20);
   latency_row cub = with_share(row("cub", "pair_2MiB", 200), 40);
@@ -174,7 +173,8 @@ TEST(latency, what_was_measured_in_the_same_rounds_is_compared_round_by_round) {
   EXPECT_DOUBLE_EQ(ratio.of_least.value_or(0), (100.0 - 8) / 10) << "of the least times, whatever the round";
   EXPECT_EQ(ratio.from, "cub (200.0 - 40.0) / 20.0 ns");
 
-  pair.rounds = {round_time{75, 71}, round_time{70, 71}, round_time{69, 71}};  // the double took longer elsewhere
+  pair.rounds = {round_time{75, 71}, round_time{70, 71},
+                 round_time{69, 71}};  // the double took longer at other moments
   cub.rounds = {round_time{220, 71}, round_time{220, 71}, round_time{220, 71}};
   EXPECT_TRUE(latency_ratios({pair, cub}).empty()) << "too fast to say how much";
   pair.rounds = {round_time{81, 71}, round_time{70, 71}, round_time{91, 71}};
@@ -215,7 +215,7 @@ TEST(latency, a_percentile_is_the_least_time_that_so_many_did_not_exceed) {
   EXPECT_EQ(tail_of(operation_times{10, 3}, {}).ops, 0U);
 }
 
-// The second operation is slow by itself, the machine disturbs another one each time, the fourth called the device.
+// The second operation is slow by itself, the machine disturbs a different one each time, the fourth called the device.
 TEST(latency, the_median_of_an_operation_is_its_own) {
   operation_times times{4, 3};
   for (const int disturbed : {0, 2, 1}) {
@@ -223,7 +223,7 @@ TEST(latency, the_median_of_an_operation_is_its_own) {
     for (int k = 0; k < 3; ++k) times.add(std::chrono::microseconds{k == disturbed ? 900 : k == 1 ? 7 : 2});
     times.add_unknown();
   }
-  times.begin_repetition();  // more than were announced
+  times.begin_repetition();  // beyond the announced number
   times.add(std::chrono::microseconds{5000});
   EXPECT_EQ(times.medians(), (std::vector<std::uint32_t>{2000, 7000, 2000}));
   EXPECT_EQ(times.all().size(), 9U);

@@ -1,4 +1,4 @@
-/// Values of the command line: what is read, and what is refused in one line.
+/// Values of the command line: accepted forms, and refusals in one line.
 #include "options.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-/// Peers: what a row has where one is measured, and what it says where one is missing, of another version, or breaks.
-/// The peers here are the project's own CUB plug-in, and one that breaks on demand; no package of others is needed.
+/// Peers: the row of a measured peer, and the error of one that is missing, of another version, or failing. The peers
+/// here are the project's own CUB plug-in, and one that fails on demand; no other packages are needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -36,7 +36,7 @@ class peer : public testing::Test {
     return {exit_status, told["results"], content_of(folder_.path("err"))};
   }
 
-  /// The peer's row behind one of gpumem's, which has to be whole.
+  /// The peer's row after one of gpumem, which must be complete.
   std::string reason_of(const std::string& name, const std::string& words = "") {
     const outcome got = run("compare --policy growth --baseline " + name + " " + words);
     EXPECT_EQ(got.exit_status, 0) << got.err;
@@ -91,7 +91,7 @@ TEST_F(peer, has_a_smallest_capacity) {
   const outcome got = run("fit --policy growth --baseline exact --baseline torch");
   ASSERT_EQ(got.exit_status, 0) << got.err;
   ASSERT_EQ(got.rows.size(), 3U);
-  // cudaMalloc keeps nothing, and the capacities are counted in 512 bytes, as the policies' are.
+  // cudaMalloc keeps nothing, and capacities are counted in 512 bytes, as for policies.
   EXPECT_EQ(got.rows[1]["min_capacity_bytes"], got.rows[1]["peak_live_bytes"]);
   EXPECT_LT(got.rows[1]["first_failures"].back()["oom_at_op"], 300);
   EXPECT_THAT(got.rows[2]["failed"].get<std::string>(), HasSubstr("not installed"));
@@ -116,7 +116,7 @@ TEST_F(peer, of_another_version_says_so) {
                   {"version", "PyTorch 2.15.0"},
                   {"installed", folder_.path("torch-2.15.0.dist-info")}});
   EXPECT_THAT(reason_of("torch"), testing::AllOf(HasSubstr("built against version PyTorch 2.15.0"),
-                                                 HasSubstr("torch-2.15.0.dist-info is gone")));
+                                                 HasSubstr("torch-2.15.0.dist-info no longer exists")));
 }
 
 TEST_F(peer, with_a_bad_file_says_so) {

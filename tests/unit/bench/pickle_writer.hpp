@@ -1,4 +1,4 @@
-/// Pickles as Python writes them (protocol 4), a value at a time, for tests of their reader.
+/// Writes pickles as Python does (protocol 4), value by value, for tests of the reader.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ inline std::string dictionary(const std::vector<std::pair<std::string_view, std:
   return out + "u";
 }
 
-/// The whole file around a value.
+/// A complete file with one value.
 inline std::string file(const std::string& value) {
   return "\x80\x04\x95" + little_endian(value.size() + 1, 8) + value + ".";
 }
@@ -65,7 +65,8 @@ inline std::string snapshot(const std::vector<std::string>& segments, const std:
   return file(dictionary({{"segments", list(segments)}, {"device_traces", list(traces)}}));
 }
 
-/// A block from before the recording that lives on, one that is freed within it, one of another stream, a failure.
+/// A block from before the recording that stays live, one freed within it, one of another stream, and a failed
+/// allocation.
 inline std::string small_snapshot() {
   return snapshot({segment(0, {block(0x1000, 512, 500, "active_allocated"), block(0x1200, 1024, 0, "inactive"),
                                block(0x3000, 2048, 2000, "active_allocated")})},

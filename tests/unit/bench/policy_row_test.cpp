@@ -1,4 +1,4 @@
-/// Rows from text: every setting goes through `settings::set`, the environment gives the defaults.
+/// Rows from text: `settings::set` parses every setting, and the environment gives the defaults.
 #include "policy_row.hpp"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-/// The table of results in the README says what the bench says: every utilization and every count of calls for
-/// growth and caching, and fit for the smallest trace (the other four take too long for a test).
+/// The README's table of results agrees with the bench: every utilization and count of calls of growth and caching, and
+/// fit for the smallest trace (the other four take too long for a test).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ json results_of(const test_folder& folder, const std::string& arguments) {
   return json::parse(content_of(file))["results"];
 }
 
-/// `growth` and `caching` as the README's row has them, by trace.
+/// `growth` and `caching` by trace, as in the README's row.
 std::map<std::string, std::map<std::string, std::string>> cells_of(const json& results) {
   std::map<std::string, std::map<std::string, std::string>> out;
   for (const json& r : results) {

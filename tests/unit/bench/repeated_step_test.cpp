@@ -1,5 +1,5 @@
-/// A trace played again and again, as a program's steps are: threads' caches learn of its sizes from pass to pass, and
-/// must not cost memory in any of them.
+/// A trace replayed repeatedly, as a program repeats steps: thread caches learn its sizes from pass to pass, and must
+/// not cost memory in any pass.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ TEST_P(repeated_step, costs_no_memory_with_thread_caches) {
   const result<trace> t = load_trace(fmt::format("bench/traces/{}.csv.gz", GetParam()));
   ASSERT_TRUE(t.ok()) << t.why().message();
   const replay_loop loop = loop_of(*t);
-  // `caching` takes one of its segments more now and then, a region that doubles would be a loss of a third.
+  // `caching` sometimes takes one more of its segments; a region that doubled would lose a third.
   for (const auto& [policy, loss] : {std::pair{"growth", 0.005}, std::pair{"caching", 0.01}}) {
     constexpr int passes = 12;
     const outcome without = played(loop, policy, false, passes);

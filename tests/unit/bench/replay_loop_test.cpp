@@ -1,4 +1,4 @@
-/// A trace as a tight loop: the same operations in the same order, each with its block's own stream.
+/// A trace as a tight loop: the same operations in the same order, each on its block's own stream.
 #include "replay_loop.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-/// Replays of small traces with known answers, and planted faults that must be seen.
+/// Replays of small traces with known results, and planted faults that must be detected.
 #include "replay.hpp"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST(replay, measures_live_reserved_and_device_calls) {
   EXPECT_FALSE(figures.outcome.oom);
 }
 
-/// A, B and C of 1 MiB, B goes, D of 2 MiB comes: free are B's hole and 3 MiB behind D.
+/// Allocates A, B and C of 1 MiB, frees B, allocates D of 2 MiB: B's hole and 3 MiB after D are free.
 TEST(replay, samples_fragmentation_where_most_is_live) {
   const trace t = trace_of(
       "1,00:00:00:000000,allocate,0xa0,1048320,0\n"

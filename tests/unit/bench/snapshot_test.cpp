@@ -1,5 +1,5 @@
-/// Snapshots of PyTorch as traces: what was live before comes first, frees are where the program asked, and a pickle
-/// that would run something is refused.
+/// PyTorch's snapshots as traces: blocks live before come first, frees are at the program's requests, and a pickle that
+/// would run code is refused.
 #include "snapshot.hpp"
 
 #include <gmock/gmock.h>
@@ -72,7 +72,7 @@ TEST(snapshot, says_what_is_missing) {
               testing::HasSubstr("freed, and live afterwards"));
 }
 
-/// os.system("true") and its kin, in each way that a pickle can say it.
+/// os.system("true") and similar calls, in each form that a pickle allows.
 TEST(pickle, refuses_every_class_and_call) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {std::string{"cos\nsystem\n"} + "\x8c\x04true\x85R", "GLOBAL"},
@@ -115,14 +115,14 @@ TEST(pickle, reads_numbers_of_every_width) {
 }
 
 TEST(pickle, shares_what_the_file_shares) {
-  // A list that holds itself, as Python can write it.
+  // A list that contains itself, as Python may write it.
   const auto got = pickle_data::read(file("]\x94h" + std::string(1, '\0') + "a"));
   ASSERT_TRUE(got.ok()) << got.why().message();
   ASSERT_EQ(got->items(got->root()).size(), 1U);
   EXPECT_EQ(got->items(got->root())[0], got->root());
 }
 
-// The same recording by another way: the converter that made the shared CSV.
+// The same recording, converted by the tool that made the shared CSV.
 TEST(snapshot, of_a_real_run_is_the_trace_that_was_converted_from_it) {
   const std::string folder = "../shared/traces/";
   const auto snapshot = load_trace(folder + "snapshots/large-tensors-b.pickle");

@@ -1,4 +1,4 @@
-/// Files of a test's own: a folder that goes with the test, plain and gzip content, small traces from a few words.
+/// Files for a test: a temporary folder, plain and gzip content, small traces from short texts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ inline std::string content_of(const std::string& path) {
   return out.str();
 }
 
-/// Loads rows without the header; the test fails where they are no trace.
+/// Loads rows without the header; fails the test if they are no trace.
 inline trace trace_of(std::string_view rows) {
   const test_folder folder;
   auto loaded = load_trace(folder.write("t.csv", csv(rows)));

@@ -1,4 +1,4 @@
-/// What the recorder writes is what the reader reads; files that cannot be written.
+/// The reader reads the recorder's files back; unwritable files are reported.
 #include "trace_recorder.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-/// The reader: what it accepts, and every error with file, line and reason.
+/// The reader: accepted forms, and every error with file, line and reason.
 #include "trace.hpp"
 
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ TEST(trace, keeps_time_from_going_back_and_passes_midnight) {
 struct bad_trace {
   const char* name;
   std::string content;
-  const char* message;  ///< behind `<path>:`
+  const char* message;  ///< after `<path>:`
 };
 
 class bad_traces : public testing::TestWithParam<bad_trace> {};

@@ -1,4 +1,4 @@
-/// Workloads are traces as loaded ones are, the same for a seed, and what they are said to be.
+/// Workloads have the invariants of loaded traces, are the same for a seed, and have the documented properties.
 #include "workload.hpp"
 
 #include <gmock/gmock.h>
@@ -74,7 +74,7 @@ TEST_P(workload, replays_without_a_hazard) {
 INSTANTIATE_TEST_SUITE_P(every, workload, testing::ValuesIn(known_workloads()),
                          [](const auto& instance) { return std::string{instance.param.name}; });
 
-// M (log2(n) / 2 + 1) - n + 1 units for M live and blocks of up to n: no allocator that moves nothing does better.
+// M (log2(n) / 2 + 1) - n + 1 units for M live and blocks of up to n: the bound for every allocator that moves nothing.
 TEST(workload, robson_reaches_his_bound) {
   const trace t = made("robson,ops=16384");
   constexpr double units = 4096;

@@ -1,4 +1,4 @@
-// `gpumem advise`: what fits and what does not, in which order, and what to set.
+// `gpumem advise`: which candidates fit, in which order, and the variables to set.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -20,7 +20,7 @@ class Advise : public Program {
     EXPECT_EQ(got.err, "");
     return json::parse(got.out);
   }
-  /// 100 MiB are live, then two holes of 20 MiB are between and behind what stays, and 30 MiB are asked for.
+  /// 100 MiB live, then holes of 20 MiB between and after the remaining blocks, then a request of 30 MiB.
   std::string holes() {
     std::string rows = "Thread,Time,Action,Pointer,Size,Stream\n";
     int at = 0;

@@ -1,4 +1,4 @@
-// `gpumem convert`, and what `gpumem run` does as a rank of a job.
+// `gpumem convert`, and `gpumem run` as a rank of a job.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-// scripts/limit_check over a stand-in for nvidia-smi that says what stands in a file.
+// scripts/limit_check with a replacement for nvidia-smi that prints the contents of a file.
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -35,7 +35,7 @@ class LimitCheck : public Program {
     const int code = std::system(command.c_str());
     return {WIFEXITED(code) ? WEXITSTATUS(code) : -1, content_of(path("out")), content_of(path("err"))};
   }
-  /// A command that has the card use so much for a while.
+  /// A command during which the card's used memory rises by this much.
   std::string uses(const std::string& mib, const std::string& exit_status = "0") const {
     return "-- sh -c 'echo " + mib + " >" + path("used") + "; sleep 0.4; echo 500 >" + path("used") + "; exit " +
            exit_status + "'";

@@ -1,4 +1,4 @@
-// --help, the manual pages and the completions have every option of every subcommand: all come from the same tables.
+// --help, the manual pages and the completions list every option of every subcommand, from the same tables.
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -18,7 +18,7 @@ constexpr const char* subcommands[] = {"run",    "devices",  "top",     "lease",
 
 class Pages : public Program {
  protected:
-  /// Every `--word` that a help text begins a line with.
+  /// Every `--word` at the beginning of a line of a help text.
   std::set<std::string> options_in(const std::string& help) {
     std::set<std::string> out;
     std::istringstream lines{help};

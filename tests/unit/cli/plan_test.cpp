@@ -1,4 +1,4 @@
-// `gpumem plan`: a static problem placed, a recording planned, and what is refused.
+// `gpumem plan`: places a static problem, plans a recording, and refuses bad input.
 #include <fmt/format.h>
 
 #include "program.hpp"
@@ -25,7 +25,7 @@ TEST_F(Plan, SaysWhereAProblemCannotFit) {
   expect_refused("plan --static '" + path("small.csv") + "' --capacity 7", 1, "at time 1 buffers of 8 bytes are alive");
 }
 
-// Blocks of 14 and 11 take turns: 39 are alive at most, but each of the three places must be as large as 14.
+// Blocks of 14 and 11 alternate: at most 39 are live, but each of the three places must be as large as 14.
 TEST_F(Plan, SaysWhichMomentsProveThatItCannotFit) {
   std::string turns = "id,lower,upper,size\n20,0,90,3\n";
   for (int i = 0; i < 20; ++i) turns += fmt::format("{},{},{},{}\n", i, 20 + 2 * i, 25 + 2 * i, i % 2 == 0 ? 14 : 11);

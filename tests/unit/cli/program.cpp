@@ -37,7 +37,7 @@ void Program::TearDown() {
   fs::remove_all(folder_, ignored);
 }
 
-// A sanitized program under `run` finds the library to preload before its sanitizer's, which does no harm here.
+// A sanitized program under `run` gets the preload library before its sanitizer's, which is harmless here.
 #ifdef __SANITIZE_ADDRESS__
 constexpr const char* sanitizer = " ASAN_OPTIONS=verify_asan_link_order=0 ";
 #else

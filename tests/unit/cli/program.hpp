@@ -1,4 +1,4 @@
-// The built `gpumem`, in a folder like an installation's, started with nothing of this process's environment but PATH.
+// Runs the built `gpumem` in a folder like an installation's; of this process's environment it gets only PATH.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ class Program : public ::testing::Test {
   [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
   void write(const std::string& name, const std::string& text, unsigned mode = 0644) const;
 
-  /// Four cards whose UUIDs (GPU-<0 to 3>-...) are this test's alone, over the double of NVML; no driver.
+  /// Four cards with UUIDs (GPU-<0 to 3>-...) that only this test uses, over the double of NVML; no driver.
   std::string four_cards;
   std::string uuid(int card) const { return "GPU-" + std::to_string(card) + "-" + unique_; }
   std::string folder_;

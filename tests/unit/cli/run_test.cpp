@@ -20,7 +20,7 @@ using ::testing::Not;
 
 class Run : public Program {
  protected:
-  /// What a command started with these options has in a variable; `-` where it is not set.
+  /// The value of a variable in a command started with these options; `-` if it is not set.
   std::string variable(const std::string& name, const std::string& options, const std::string& environment = "") {
     const outcome got = run("run " + options + " -- sh -c 'echo \"${" + name + "--}\"'", environment);
     EXPECT_EQ(got.exit_status, 0) << got.err;
@@ -58,7 +58,7 @@ TEST_F(Run, SetsWhatTheOptionsSayAndPreloadsTheLibraryBesideIt) {
 
 TEST_F(Run, WithoutTheLibraryToPreloadItSaysSo) {
   fs::remove(path("lib/libgpumem_preload.so"));
-  // A build tree's place for it, ../src, is no part of this folder.
+  // This folder lacks ../src, the library's place in a build tree.
   expect_refused("run -- true", 1, "no libgpumem_preload.so in " + fs::canonical(path("bin")).string());
 }
 
@@ -105,7 +105,7 @@ TEST_F(Run, RefusesBadWordsInOneLine) {
   expect_refused("top --interval soon", 2, "--interval soon: expected seconds");
 }
 
-// The library's own default is the process; what the environment says is passed on as it is.
+// The library's own default is the process; values of the environment are passed on unchanged.
 TEST_F(Run, TheScopeOfALimitIsTheLibrarysDefaultUnlessItIsNamed) {
   EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", "--limit 30%"), "-");
   EXPECT_EQ(variable("GPUMEM_LIMIT_SCOPE", "--limit 30%", "GPUMEM_LIMIT_SCOPE=pool"), "pool");
@@ -212,11 +212,11 @@ TEST_F(Run, SetUidProgramsRunAndItIsStatedThatTheyAreNotServed) {
 }
 
 TEST_F(Run, TheLeaseLastsAsLongAsTheCommand) {
-  // While the first waits for its input to end, the second must go elsewhere; afterwards card 0 is free again.
+  // While the first waits for the end of its input, the second must take another card; afterwards card 0 is free again.
   const outcome got = run("run --devices auto -- sh -c 'echo $CUDA_VISIBLE_DEVICES; \"" + path("bin/gpumem") +
                               "\" run --devices auto -- sh -c \"echo \\$CUDA_VISIBLE_DEVICES\"' ",
                           four_cards);
-  // The inner one sees what the outer one left visible: its one card, which it shares with its parent.
+  // The inner program sees the one card that the outer one left visible, and shares it with its parent.
   EXPECT_EQ(got.out, uuid(0) + "\n" + uuid(0) + "\n") << got.err;
   EXPECT_EQ(visible("--devices auto"), uuid(0));
 }
@@ -260,7 +260,7 @@ TEST_F(Run, AHundredStartersShareNoCardWhileAnotherIsIdle) {
   EXPECT_EQ(alone, one_each) << "the first on each card had it for itself";
 }
 
-/// Three programs that wait at once for a card of 24 GiB, each for a moment; `got N` are those that were given it.
+/// Starts three programs at once that each wait for a card of 24 GiB for a moment; `got N` for those that got it.
 class Waiting : public Run {
  protected:
   outcome race(const std::string& options) {
@@ -294,8 +294,8 @@ TEST_F(Waiting, TwoDoNotGetTheSameIdleCard) {
 TEST_F(Waiting, ThereIsRoomForAsManyAsFit) { EXPECT_EQ(race("--devices 0 --limit 10GiB").out, "got 2\n"); }
 
 TEST_F(Waiting, WhatAClaimsProgramUsesCountsOnce) {
-  // The outer program was promised 20 of 24 GiB and uses 256 MiB, so that 4 GiB are left and no more; its own child may
-  // use what it was promised.
+  // The outer program claimed 20 of 24 GiB and uses 256 MiB, so others get 4 GiB at most; its own child may use the
+  // claim.
   write("inner", "\"$1\" run --wait 0.1 --limit $2 -- echo ran\n");
   const std::string inner = "sh '" + path("inner") + "' '" + path("bin/gpumem") + "' ";
   EXPECT_EQ(run("run --devices 0 --limit 20GiB -- " + inner + "20GiB", one_card()).out, "ran\n");
@@ -322,7 +322,7 @@ TEST_F(Waiting, SaysOnceWhatItWaitsForAndEndsWithStatusOne) {
 
 #ifdef GPUMEM_TEST_DRIVER
 TEST_F(Run, WhereThereIsADriverItsOrderCounts) {
-  // The double of the driver has two cards of its own, which NVML here has the other way round.
+  // The double of the driver has two cards, which NVML lists in reverse order.
   const std::string zeros = "00000000-0000-0000-0000-00000000000";
   const std::string environment = "GPUMEM_NVML='" GPUMEM_TEST_NVML "' GPUMEM_CUDA_DRIVER='" GPUMEM_TEST_DRIVER
                                   "' SIMCUDA_DEVICES=2 SIMCUDA_BYTES=256MiB SIMCUDA_HOST_MEMORY=0 FAKENVML_CARDS=2 "

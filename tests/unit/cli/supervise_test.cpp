@@ -1,5 +1,5 @@
-// `gpumem run` while its command runs: signals, the status of a command that a signal ends, waiting for a card, and
-// what it says of memory that ran out.
+// `gpumem run` while its command runs: signals, the status of a command that a signal ends, waiting for a card, and the
+// summary after out of memory.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -14,7 +14,7 @@ using ::testing::Not;
 
 class Supervise : public Program {
  protected:
-  /// What a shell script that is given the program and the folder says.
+  /// The output of a shell script that gets the program and the folder.
   std::string script(const std::string& text, const std::string& environment = "") {
     write("script", text);
     const std::string command = "env -i PATH=\"$PATH\" GPUMEM_SHARED_FOLDER='" + path("shared") + "' " + environment +

@@ -1,4 +1,4 @@
-// `gpumem top`: cards, and processes that are served; this test is one of them.
+// `gpumem top`: cards and served processes, of which this test is one.
 #include <unistd.h>
 
 #include <filesystem>
@@ -114,7 +114,7 @@ TEST_F(Top, RepeatsUntilItIsEnded) {
   EXPECT_EQ(json::parse(lines.substr(0, lines.find('\n')))["served"].size(), 1U);
 }
 
-// Asked while this process listens: what lies idle in its pool goes back to the device.
+// Trims this process while it listens: idle memory of its pool goes back to the device.
 TEST_F(Top, AServedProcessTrimsWhenItIsAsked) {
   served_->deallocate(served_->allocate(512 * mib));
   EXPECT_GT(served_->stats(0)->reserved_bytes, 0U);

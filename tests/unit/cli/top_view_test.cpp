@@ -1,4 +1,4 @@
-// What `gpumem top` draws and what its keys do, without a terminal.
+// The view of `gpumem top` and the effect of its keys, without a terminal.
 #include "top_view.hpp"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ json process(int pid, const char* user, const char* command, const json& used) {
   return {{"pid", pid}, {"user", user}, {"command", command}, {"used_bytes", used}};
 }
 
-/// Two cards: a program that gpumem serves and another one on the first, one that does not tell on the second.
+/// Two cards: a served program and another one on the first, one without a figure on the second.
 look machine() {
   look now;
   now.devices =

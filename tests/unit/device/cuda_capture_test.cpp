@@ -1,4 +1,4 @@
-// Captures that nobody tells of: noticed at the first allocation inside, and over when the graph is destroyed.
+// Captures without calls of the program: noticed at the first allocation inside, and ended when the graph is destroyed.
 #include <cuda.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,9 +22,10 @@ class CudaCapture : public ::testing::TestWithParam<const char*> {
         *open_cuda_device({.ordinal = 0, .driver = *resolve_cuda_driver(reinterpret_cast<void*>(&cuGetProcAddress))});
     device* const raw = device_.get();
     settings with;
-    ASSERT_TRUE(with.set("policy", "caching").ok());  // which gives nothing back by itself
+    ASSERT_TRUE(with.set("policy", "caching").ok());  // it returns no memory by itself
     ASSERT_TRUE(with.set("stream_ids", GetParam()).ok());
-    ASSERT_TRUE(with.set("stream_reuse", "device").ok());  // what others freed is served at once, behind a wait
+    ASSERT_TRUE(with.set("stream_reuse", "device")
+                    .ok());  // memory of other streams is served at once, after a wait on the device
     ASSERT_TRUE(with.set("pools", "256MiB,256MiB").ok());
     allocator_ = *allocator::open({&raw, 1}, with);
     CUcontext context = nullptr;
@@ -42,7 +43,7 @@ class CudaCapture : public ::testing::TestWithParam<const char*> {
   }
 
   [[nodiscard]] bool asks() const { return std::string_view{GetParam()} == "query"; }
-  /// Under `notify` the program has to tell; under `query` it need not.
+  /// Under `notify` the program has to call capture_begin; under `query` it need not.
   void begin() {
     if (!asks()) {
       ASSERT_TRUE(allocator_->capture_begin({capturing_}).ok());
@@ -107,7 +108,7 @@ TEST_P(CudaCapture, NothingThatWouldSpoilItIsDoneMeanwhileInAnyPool) {
   give(inside);
   CUgraph graph = end();
   ASSERT_NE(graph, nullptr);
-  void* const again = take(mib, capturing_);  // from here on it is known to be over
+  void* const again = take(mib, capturing_);  // its end is noticed here
   EXPECT_NE(allocator_->try_allocate({.bytes = 200 * mib, .stream = {other_}, .device = 1}).ok(), false);
   give(again);
   EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
@@ -141,7 +142,7 @@ TEST_P(CudaCapture, AStreamThatDiesAfterItsCaptureLeavesNothingToTheNextOneWithI
   ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
   simcuda::finish_destructors();
   const std::uint64_t asked = simcuda::calls("cuStreamGetId");
-  give(take(mib, nullptr));  // learns that the graph is gone, and names no dead handle for it
+  give(take(mib, nullptr));  // notices the end of the graph, and uses no dead handle for it
   EXPECT_EQ(simcuda::calls("cuStreamGetId"), asked);
   CUstream next = nullptr;
   ASSERT_EQ(cuStreamCreate(&next, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);

@@ -1,4 +1,4 @@
-// cuda_device over the double of the driver: what it tells of a device, and what a program may do to it.
+// cuda_device over the double of the driver: its properties, and program actions that affect it.
 #include "gpumem/cuda_device.hpp"
 
 #include <cuda.h>
@@ -42,7 +42,7 @@ class CudaDevice : public ::testing::Test {
     EXPECT_TRUE(made.ok()) << made.why().message();
     return made.ok() ? *std::move(made) : nullptr;
   }
-  /// As the program under test would: its own context current, a stream of its own.
+  /// As in a program: its own context current, and its own stream.
   static CUstream program_stream() {
     static_cast<void>(driver());
     CUcontext context = nullptr;
@@ -108,8 +108,8 @@ TEST_F(CudaDevice, OutOfMemoryNamesTheCallAndTheSize) {
   EXPECT_THAT(refused.why().message(), HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
 }
 
-// Every call that crosses the edge, with every driver function that it may meet failing once: a status that names the
-// function and CUDA's error, the same call good again afterwards, and no memory lost.
+// Every device call, with each driver function that it uses failing once: the status names the function and CUDA's
+// error, the same call succeeds afterwards, and no memory is lost.
 TEST_F(CudaDevice, EveryDriverErrorIsReportedAndLeavesTheStateIntact) {
   struct step {
     const char* function;

@@ -1,4 +1,4 @@
-// Finding the driver's functions: what is missing, or too old, is named with both versions.
+// Finding the driver's functions: errors name the missing or outdated function with both versions.
 #include "cuda_driver.hpp"
 
 #include <gmock/gmock.h>
@@ -102,7 +102,7 @@ TEST_F(CudaDriver, NoGpuIsNoError) {
 
 TEST_F(CudaDriver, NullIsRefused) { EXPECT_EQ(resolve_cuda_driver(nullptr).code(), errc::invalid_argument); }
 
-/// load_cuda_driver keeps what it loaded, so only what it refuses can be tried in one process.
+/// load_cuda_driver keeps the driver it loaded, so only refused drivers can be tried in one process.
 TEST_F(CudaDriver, AFileThatIsNotThereIsNamed) {
   ASSERT_EQ(setenv("GPUMEM_CUDA_DRIVER", "/nowhere/libcuda.so.1", 1), 0);
   const auto driver = load_cuda_driver();

@@ -1,5 +1,5 @@
 // Every driver function that gpumem calls fails, at its first, second, ... call, in the middle of a program: the state
-// stays whole, nothing is handed out that is not free, nothing leaks unseen, and the next program works.
+// stays intact, no memory in use is handed out, nothing leaks unnoticed, and the next program works.
 #include <cuda.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,14 +34,14 @@ class CudaErrors : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     simcuda::configure({.devices = 2, .bytes = 256 * mib});
-    former_ = set_log_sink([](std::string_view) {});  // what is leaked is logged, as it should be
+    former_ = set_log_sink([](std::string_view) {});  // leaked blocks are logged, as they should be
     static_cast<void>(driver());
   }
   void TearDown() override { set_log_sink(former_); }
   log_sink former_;
 };
 
-/// The program's side must not meet the planned failure: it makes its streams before.
+/// The program's own calls must not meet the planned failure, so it creates its streams first.
 struct program_streams {
   CUstream one = nullptr;
   CUstream two = nullptr;
@@ -55,8 +55,8 @@ struct program_streams {
   }
 };
 
-// Two streams, memory that goes from one to the other, a second user, out of memory, trim. Requests may fail, with a
-// status; whatever succeeds must be right.
+// Two streams, memory that passes between them, a second user, out of memory, trim. Requests may fail with a status;
+// successful ones must be correct.
 void work(allocator& a, const program_streams& s) {
   std::vector<void*> live;
   const auto take = [&](std::uint64_t bytes, CUstream on) {
@@ -79,7 +79,7 @@ void work(allocator& a, const program_streams& s) {
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 6; ++i) take((1 + static_cast<std::uint64_t>(i)) * 5 * mib, i % 2 == 0 ? s.one : s.two);
     if (!live.empty()) {
-      // A use that gpumem was not told of, because telling failed, is not made.
+      // If the use could not be recorded, the program does not make it.
       if (a.record_use(live.back(), {s.one})) {
         simcuda::use(s.one, 90'000, reinterpret_cast<std::uintptr_t>(live.back()), mib);
       }
@@ -122,7 +122,7 @@ TEST_P(CudaErrors, InTheMiddleOfAProgram) {
         EXPECT_EQ(simcuda::device(0).used_bytes(), reserved) << "what the device gave is what the books say";
         a->reset();
         opened->reset();
-        // A failure that is still to come must not meet the next program.
+        // A pending failure must not affect the next program.
         simcuda::configure({.devices = 2, .bytes = 256 * mib});
       }
     }
@@ -145,7 +145,7 @@ TEST(CudaErrorsOfOpening, NameTheFunctionAndLeaveNothingBehind) {
 
 INSTANTIATE_TEST_SUITE_P(Of, CudaErrors, ::testing::ValuesIn(functions()), [](const auto& i) { return i.param; });
 
-// What cannot be watched is not lost: the program can still release the graph itself.
+// If a graph cannot be watched, its memory is not lost: the program can still release the graph itself.
 TEST(CudaErrorsOfGraphs, AGraphThatCannotBeWatchedIsReleasedByTheProgram) {
   for (const char* function : {"cuUserObjectCreate", "cuGraphRetainUserObject"}) {
     simcuda::configure({.devices = 1, .bytes = 256 * mib});

@@ -1,5 +1,4 @@
-// Real memory behind simulated addresses: it can be written, it is private to its segment, and pages keep their
-// contents.
+// Real memory at simulated addresses: writable, private to its segment, and kept when pages are mapped elsewhere.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// NVML's answers through a table of our own: no driver needed.
+// NVML's answers through a table of fake functions: no driver needed.
 #include "nvml.hpp"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// What the fake NVML below answers; one test at a time.
+/// The answers of the fake NVML below; one test at a time.
 struct machine {
   unsigned cards = 2;
   int init = 0;

@@ -18,7 +18,7 @@ TEST(RangeSet, JoinsNeighboursThatTouch) {
   EXPECT_TRUE(set.covers(10, 40));
   EXPECT_FALSE(set.covers(9, 40));
   EXPECT_FALSE(set.covers(10, 41));
-  EXPECT_FALSE(set.covers(10, 10));  // nothing is not in any set
+  EXPECT_FALSE(set.covers(10, 10));  // an empty range is in no set
 }
 
 TEST(RangeSet, EraseSplitsARange) {

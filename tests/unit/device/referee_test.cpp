@@ -1,4 +1,4 @@
-// The referee: planted hazards are reported, and the same steps with the order established are not.
+// The referee reports planted hazards, and reports nothing if the same steps are ordered.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -70,7 +70,7 @@ TEST_F(Referee, WaitStreamOrders) {
   device.handed_out(x, 4096, b);
   EXPECT_EQ(device.hazard_count(), 0U);
   device.given_back(x);
-  device.handed_out(x, 4096, c);  // c waited for nobody
+  device.handed_out(x, 4096, c);  // c waited for nothing
   EXPECT_EQ(device.hazard_count(), 1U);
 }
 
@@ -186,7 +186,7 @@ TEST_F(Referee, SecondUserMustBeWaitedForToo) {
   device.enqueue_use(b, lag_ns, x + 1024, 1024);
   device.given_back(x);
   ASSERT_TRUE(device.wait_host(*device.record(a)));
-  device.handed_out(x, 512, c);  // b did not touch these
+  device.handed_out(x, 512, c);  // b did not use these
   EXPECT_EQ(device.hazard_count(), 0U);
   device.handed_out(x + 512, 2048, c);
   ASSERT_EQ(device.hazard_count(), 1U);
@@ -217,7 +217,7 @@ TEST_F(Referee, BlocksMayBeSplitAndJoined) {
   device.handed_out(x + 512, 512, c);
   EXPECT_EQ(device.hazard_count(), 0U);
   device.given_back(x + 512);
-  device.handed_out(x + 512, 1024, c);  // reaches into what b used
+  device.handed_out(x + 512, 1024, c);  // overlaps bytes that b used
   ASSERT_EQ(device.hazard_count(), 1U);
   EXPECT_EQ(device.hazards().front().at, x + 1024);
   EXPECT_EQ(device.hazards().front().bytes, 512U);
@@ -285,12 +285,12 @@ TEST_F(Referee, ReportsOverlap) {
 TEST_F(Referee, GivenBackEndsTheHandingOut) {
   device.handed_out(x, 1024, a);
   device.given_back(x);
-  device.given_back(x);  // nothing is there to end
+  device.given_back(x);  // no block is there
   device.handed_out(x + 512, 1024, a);
   EXPECT_EQ(device.hazard_count(), 0U);
 }
 
-// --- nothing behind it ---------------------------------------------------------------------------------------
+// --- not mapped ----------------------------------------------------------------------------------------------
 
 TEST_F(Referee, ReportsBytesWithNothingBehindThem) {
   device.handed_out(x + 16 * MiB - 512, 1024, a);  // half of it beyond the segment

@@ -1,4 +1,4 @@
-// Which calls a capture survives, which spoil it, and when captured work counts as done.
+// Which calls invalidate a capture, and when captured work counts as done.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -28,7 +28,7 @@ class SimCapture : public ::testing::Test {
     ASSERT_TRUE(device.map(range, page, run));
     ASSERT_TRUE(device.set_access(range, page));
   }
-  /// What the call returns during a capture, and what the capture's end then says.
+  /// The result of the call during a capture, and that of the capture's end.
   std::pair<errc, errc> during_capture(const std::function<status()>& call) {
     EXPECT_TRUE(device.begin_capture(capturing));
     const errc answer = call().code();

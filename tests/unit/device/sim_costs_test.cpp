@@ -1,4 +1,4 @@
-// The cost table: every entry has a source, calls cost what it says, and the README prints it as it is.
+// The cost table: every entry has a source, calls take its times, and the README prints it unchanged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST(SimCosts, EveryRowOfTheReadmeIsTheTables) {
   EXPECT_NE(readme.str().find(table + "\n"), std::string::npos) << "expected in src/device/README.md:\n" << table;
 }
 
-// Each call of this life of a segment, a range and a fence moves the clock by its entry.
+// Each call in this sequence of a segment, a range and a fence advances the clock by its entry.
 TEST(SimCosts, CallsMoveTheClock) {
   sim_device device;
   std::uint64_t expected_ns = 0;

@@ -1,4 +1,4 @@
-// Planted faults, counted calls, and that the same calls give the same answers.
+// Planted faults, call counts, and determinism.
 #include "gpumem/sim_device.hpp"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t page = std::uint64_t{2} << 20;
 
-/// A device on which one call of any kind can succeed.
+/// A device in a state in which one call of each kind can succeed.
 struct ready_device {
   sim_device device;
   address segment = *device.alloc(page);
@@ -70,7 +70,7 @@ struct ready_device {
       case device_call::capture_id:
         return device.capture_id({}).why();
       case device_call::watch_graph:
-        // It knows no graphs, which is its answer.
+        // It supports no graphs, which is the expected answer.
         if (status said = device.watch_graph({}, [] {}); said.code() != errc::unsupported) return said;
         return {};
       case device_call::synchronize:
@@ -104,7 +104,7 @@ TEST_P(SimFaults, InjectedFailureIsCountedAndChangesNothing) {
   EXPECT_EQ(device.live_mappings(), mappings);
 
   const status repeated = ready.call(kind);
-  EXPECT_TRUE(repeated.ok()) << repeated.message();  // once, and the state is as it was
+  EXPECT_TRUE(repeated.ok()) << repeated.message();  // once, and the state is unchanged
   EXPECT_EQ(device.calls()[GetParam()], calls + 2);
   EXPECT_GT(device.now_ns(), now_ns);
 }
@@ -161,7 +161,7 @@ TEST(SimCalls, AreCountedByKindWhateverTheirOutcome) {
   EXPECT_EQ(device.calls(), expected);
 }
 
-/// A seeded life of a device, as text: every address, time and answer.
+/// A seeded sequence of calls, as text: every address, time and answer.
 std::string seeded_life(unsigned seed) {
   sim_device device{{.capacity_bytes = 256 * page}};
   std::mt19937 random{seed};

@@ -1,4 +1,4 @@
-// Many threads on one simulated device: nothing is lost, counts are exact afterwards.
+// Many threads on one simulated device: nothing is lost, and counts are exact.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,7 +14,7 @@ constexpr std::uint64_t page = std::uint64_t{2} << 20;
 constexpr int threads = 4;
 constexpr int rounds = 300;
 
-/// One thread's share: a segment, its stream, a mapping and a fence in each round.
+/// One thread's work: a segment, its stream, a mapping and a fence in each round.
 void live_and_leave(sim_device& device, std::atomic<int>& failures) {
   const auto expect = [&failures](bool ok) { failures += ok ? 0 : 1; };
   const stream_ref s = device.create_stream();

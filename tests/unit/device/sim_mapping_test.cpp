@@ -1,4 +1,4 @@
-// Address ranges, page runs and mappings: what the driver's virtual memory calls allow.
+// Address ranges, page runs and mappings: the rules of the driver's virtual memory calls.
 #include <gtest/gtest.h>
 
 #include "gpumem/sim_device.hpp"
@@ -31,7 +31,7 @@ TEST_F(SimMapping, OnlyCreateTakesPhysicalMemory) {
 TEST_F(SimMapping, MemoryReturnsWhenDestroyedAndNowhereMapped) {
   const page_run run = run_of(2 * MiB);
   ASSERT_TRUE(device.map(range, 2 * MiB, run));
-  ASSERT_TRUE(device.map(range + 8 * MiB, 2 * MiB, run));  // one run, two places
+  ASSERT_TRUE(device.map(range + 8 * MiB, 2 * MiB, run));  // one run, mapped twice
   EXPECT_EQ(device.used_bytes(), 2 * MiB);
   EXPECT_EQ(device.live_mappings(), 2U);
   EXPECT_TRUE(device.destroy(run));
@@ -98,11 +98,11 @@ TEST_F(SimMapping, SetAccessNeedsEveryByteMapped) {
   ASSERT_TRUE(device.map(range, page, run_of(page)));
   ASSERT_TRUE(device.map(range + 2 * page, 2 * page, run_of(2 * page)));
   EXPECT_EQ(device.set_access(range, 4 * page).code(), errc::invalid_argument);
-  EXPECT_EQ(device.set_access(range + 2 * page, page).code(), errc::invalid_argument);  // half a mapping
+  EXPECT_EQ(device.set_access(range + 2 * page, page).code(), errc::invalid_argument);  // half of a mapping
   EXPECT_EQ(device.set_access(range + page, page).code(), errc::invalid_argument);
   ASSERT_TRUE(device.map(range + page, page, run_of(page)));
   EXPECT_TRUE(device.set_access(range, 4 * page));
-  EXPECT_TRUE(device.set_access(range, 4 * page));  // again: nothing changes
+  EXPECT_TRUE(device.set_access(range, 4 * page));  // a repetition changes nothing
 }
 
 TEST_F(SimMapping, UnmapTakesWholeMappings) {

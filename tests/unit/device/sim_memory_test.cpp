@@ -1,4 +1,4 @@
-// Plain segments, pinned memory, addresses and what is free.
+// Plain segments, pinned memory, addresses and free memory.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -122,7 +122,7 @@ TEST(SimAddresses, FreedAddressesAreReusedLowestFirst) {
 TEST(SimAddresses, AddressSpaceIsBounded) {
   sim_device device{{.capacity_bytes = 1024 * MiB, .address_space_bytes = 16 * MiB}};
   const address a = *device.alloc(8 * MiB);
-  const result<address> refused = device.alloc(8 * MiB);  // it does not fit with its gap
+  const result<address> refused = device.alloc(8 * MiB);  // it does not fit together with its gap
   EXPECT_EQ(refused.code(), errc::out_of_memory);
   EXPECT_EQ(refused.why().message(), "alloc of 8388608 bytes: no such range is left in the address space");
   EXPECT_EQ(device.used_bytes(), 8 * MiB);
@@ -158,7 +158,7 @@ TEST(SimForeign, MoreThanThereIsLeavesNothingFree) {
   EXPECT_EQ(device.alloc(2 * MiB).code(), errc::out_of_memory);
   device.set_foreign_bytes(0);
   ASSERT_TRUE(device.alloc(32 * MiB));
-  device.set_foreign_bytes(40 * MiB);  // with ours, more than the card has
+  device.set_foreign_bytes(40 * MiB);  // together with this program's memory, more than the card has
   EXPECT_EQ(free_bytes(device), 0U);
 }
 

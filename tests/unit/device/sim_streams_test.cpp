@@ -1,4 +1,4 @@
-// Virtual time, streams, fences and what waiting does to the clock.
+// Virtual time, streams, fences, and the effect of waits on the clock.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -9,7 +9,7 @@
 namespace gpumem {
 namespace {
 
-// Without costs the clock shows work and waiting alone.
+// Without call costs, only work and waits advance the clock.
 class SimStreams : public ::testing::Test {
  protected:
   sim_device device{{.costs = {}}};

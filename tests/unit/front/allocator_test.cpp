@@ -1,5 +1,5 @@
-// What only the front decides: form of requests, several devices, misuse across pools, verbosity. The contract that
-// every policy shares is in tests/conformance.
+// The front's own checks: form of requests, several devices, misuse across pools, verbosity. tests/conformance has the
+// contract that all policies share.
 #include "gpumem/allocator.hpp"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ struct two_devices {
   static sim_config numbered(int ordinal) {
     sim_config c;
     c.ordinal = ordinal;
-    c.first_address += static_cast<address>(ordinal) << 44;  // as drivers have it: no address comes twice
+    c.first_address += static_cast<address>(ordinal) << 44;  // as with drivers, no address occurs twice
     return c;
   }
 };

@@ -35,7 +35,7 @@ class DeviceSelection : public ::testing::Test {
   void SetUp() override {
     for (int i = 0; i < 3; ++i) {
       sim_config c;
-      c.ordinal = ::getpid() % 100'000'000 * 10 + i;  // leases on these are no other run's
+      c.ordinal = ::getpid() % 100'000'000 * 10 + i;  // so that leases do not clash with other runs
       owned_.push_back(std::make_unique<sim_device>(c));
       devices_.push_back(owned_.back().get());
       usage_.emplace_back().uuid = devices_.back()->info().uuid;

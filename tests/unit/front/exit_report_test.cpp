@@ -48,7 +48,7 @@ TEST(exit_report, a_path_that_cannot_be_written_is_refused_when_the_allocator_op
 }
 
 TEST(exit_report, an_allocator_that_is_still_there_at_exit_reports_without_a_driver_call) {
-  // The child leaks its allocator; what it prints at exit is compared here.
+  // The child leaks its allocator; the test compares what it prints at exit.
   const auto child = [] {
     static auto* const d = new sim_device;
     device* const devices[] = {d};

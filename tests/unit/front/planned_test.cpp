@@ -1,4 +1,4 @@
-// The policy `planned` with a plan: every block at its place, departures beside it, and plans that are none.
+// The policy `planned` with a plan: every block at its place, departures in other segments, and invalid plans.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace {
 using plan::recorded_op;
 using ::testing::HasSubstr;
 
-/// What is recorded, and then played against an allocator over the simulated device, whose referee looks on.
+/// A recording, and its replay against an allocator over the simulated device with its referee.
 class planned : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -94,7 +94,7 @@ class planned : public ::testing::Test {
   std::map<std::uint32_t, void*> blocks_;
 };
 
-/// Random sizes and lives; everything is freed at the end. On `streams` streams.
+/// Random sizes and lifetimes on `streams` streams; everything is freed at the end.
 std::vector<recorded_op> step(std::uint64_t seed, std::uint16_t streams = 1) {
   std::mt19937_64 random{seed};
   std::vector<recorded_op> ops;
@@ -169,7 +169,7 @@ TEST_F(planned, keeps_streams_apart_under_poll_and_asks_for_nothing) {
 /// Stream 1 gets a place that stream 0 freed a request before.
 class planned_turns : public planned, public ::testing::WithParamInterface<stream_reuse> {
  protected:
-  /// Departures of a step, with so much time between the free and the other stream's request.
+  /// Departures in a step with this much time between the free and the other stream's request.
   std::uint64_t departures_after(std::uint64_t between_ns) {
     reuse_ = GetParam();
     lag_ns_ = 1'000'000;
@@ -233,7 +233,7 @@ TEST_F(planned, says_once_that_the_plan_is_of_another_program) {
 }
 
 TEST_F(planned, record_writes_the_plan_of_what_was_served) {
-  std::vector<recorded_op> ops;  // a step three times, blocks in pairs, on streams in turn
+  std::vector<recorded_op> ops;  // a step three times, blocks in pairs, streams in turn
   for (std::uint32_t k = 0; k < 90; ++k) {
     ops.push_back({.bytes = (k % 30 + 1) * 64 * kib, .block = k, .stream = static_cast<std::uint16_t>(k % 3)});
     if (k % 2 == 0) continue;
@@ -312,7 +312,7 @@ TEST_F(planned, record_without_an_allocation_writes_nothing) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-/// A run from its first request to its end; the lines that it logged.
+/// Runs from the first request to the end; returns the logged lines.
 class planned_renew : public planned {
  protected:
   std::vector<std::string> run(const std::vector<recorded_op>& ops, const std::string& limit = "") {
@@ -331,7 +331,7 @@ class planned_renew : public planned {
     const auto read = plan::read_plan(path_);
     return read ? plan::plan_text(*read) : read.why().message();
   }
-  /// 400 blocks in pairs, no two steps alike: placed at once, so that a test does not wait for a better plan.
+  /// 400 blocks in pairs, no two steps alike: placed at once, so that the test does not wait for a better plan.
   static std::vector<recorded_op> pairs(std::uint64_t unit_bytes) {
     std::vector<recorded_op> ops;
     for (std::uint32_t k = 0; k < 400; ++k) {
@@ -342,7 +342,7 @@ class planned_renew : public planned {
     }
     return ops;
   }
-  /// With so many more among them, of sizes that no plan knows.
+  /// Adds blocks of sizes that are in no plan.
   static std::vector<recorded_op> with_strangers(std::vector<recorded_op> ops, std::uint32_t strangers) {
     for (std::uint32_t k = 0; k < strangers; ++k) {
       ops.insert(ops.begin() + 100 + 20 * k, {.bytes = 10 * mib + k, .block = 9000 + k});
@@ -392,7 +392,7 @@ TEST_F(planned_renew, makes_a_plan_anew_that_is_not) {
 TEST_F(planned_renew, makes_a_plan_anew_that_is_of_another_program) {
   ASSERT_TRUE(write_plan_of(pairs(kib)));
   const std::vector<recorded_op> other = pairs(3 * kib);
-  EXPECT_THAT(run(other), ::testing::SizeIs(3));  // that it is, how many departed, and the new plan
+  EXPECT_THAT(run(other), ::testing::SizeIs(3));  // a warning, the number of departures, and the new plan
   const auto made = plan::read_plan(path_);
   ASSERT_TRUE(made) << made.why().message();
   EXPECT_TRUE(plan::is_plan_of(*made, other));
@@ -400,7 +400,7 @@ TEST_F(planned_renew, makes_a_plan_anew_that_is_of_another_program) {
   EXPECT_EQ(departures_, 0U);
 }
 
-// Every request departs, and yet no other plan would be better.
+// Every request departs, but no other plan would be better.
 TEST_F(planned_renew, leaves_a_plan_that_finds_no_memory) {
   const std::vector<recorded_op> ops = pairs(kib);
   ASSERT_TRUE(write_plan_of(ops));
@@ -447,7 +447,7 @@ TEST_F(planned_renew, refuses_a_place_that_cannot_be_written) {
             "GPUMEM_PLAN=/nowhere/run.plan: cannot be written: No such file or directory");
 }
 
-// The first pool's plan, which `planned` would follow in each that has none, is not the second's.
+// The first pool's plan, which `planned` follows in pools without one, does not apply to the second.
 TEST_F(planned_renew, each_pool_has_a_plan_of_its_own) {
   ASSERT_TRUE(write_plan_of(pairs(kib)));
   const std::string first = text_of_plan();

@@ -1,5 +1,5 @@
-// Regions: memory that several captures of one stream, or a program's private pool, share with nobody else; and the
-// view of all segments.
+// Regions: memory shared only by several captures of one stream, or by a program's private pool; and the view of all
+// segments.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -41,14 +41,14 @@ TEST(follower, costs_one_departure_for_what_is_inserted) {
 
 TEST(follower, finds_its_way_again_after_what_is_left_out) {
   follower f{stacked({1, 2, 3, 4, 5, 6, 7, 8, 9})};
-  // 3 is left out: 4, 5 and 6 are not expected, and 4 to 7 stand together only once.
+  // 3 is left out: 4, 5 and 6 are not expected, and 4 to 7 occur together only once.
   EXPECT_EQ(offsets(f, {1, 2, 4, 5, 6, 7, 8, 9, 1}), (std::vector<int>{0, 1, -1, -1, -1, 21, 28, 36, 0}));
 }
 
 TEST(follower, goes_on_at_the_next_of_several_places_that_look_alike) {
   follower f{stacked({1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3, 4, 7})};
   offsets(f, {1, 2, 3, 4});
-  // 9 is left out; what comes next stands at two more places, of which the nearer is meant.
+  // 9 is left out; the next requests occur at two more places, of which the nearer one is right.
   EXPECT_EQ(offsets(f, {1, 2, 3, 4, 8}), (std::vector<int>{-1, -1, -1, 25, 29}));
 }
 

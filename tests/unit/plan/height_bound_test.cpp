@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// By trying every order: an optimal placement, let fall from the lowest buffer on, is what one of them gives.
+// Tries every order: an optimal placement whose buffers fall as low as possible results from one of them.
 std::uint64_t least_height(const problem& buffers) {
   const sections cut = cut_into_sections(buffers);
   gap_fill filler{buffers, cut};
@@ -34,8 +34,8 @@ std::uint64_t bound_of(const problem& buffers, std::uint64_t reached) {
   return raised_bound(buffers, {peak_load(buffers).bytes, reached}, 0, budget).bytes;
 }
 
-// Each overlaps the next ones; some stay all the time, or from some moment on. Of so few, hardly any need more than the
-// peak load but for alignments.
+// Each overlaps the next ones; some stay all the time, or from some moment on. With so few, hardly any need more than
+// the peak load except for alignment.
 problem chain(std::uint64_t seed) {
   std::mt19937_64 random{seed};
   problem made;
@@ -70,8 +70,8 @@ TEST(height_bound, is_never_above_what_fits) {
   }
 }
 
-// Two sizes in turn, each new one before the oldest goes, so that every place must be as large as the larger one; and
-// small ones that came one by one and stay: they lie in none of these places.
+// Two sizes alternate, each new one before the oldest is freed, so every place must be as large as the larger one.
+// Small ones that came one by one stay, in none of these places.
 problem turns(unsigned stay, unsigned turns, std::uint64_t large, std::uint64_t small) {
   problem made;
   for (std::uint64_t i = 0; i < stay; ++i) {
@@ -99,12 +99,12 @@ TEST(height_bound, ends_a_search_that_has_nothing_left_to_find) {
   EXPECT_LT(found->took, 20s) << "the time limit";
 }
 
-// The turns begin at 5 and end at 48; what comes before and after proves nothing.
+// The alternation begins at 5 and ends at 48; the time before and after proves nothing.
 TEST(height_bound, says_which_moments_prove_that_a_capacity_is_too_small) {
   const problem buffers = turns(5, 20, 14'000, 11'000);
   std::uint64_t stays = 0;
   for (const buffer& each : buffers) stays += each.size < 100 ? each.size : 0;
-  // One byte less, and less by no multiple of what all sizes are multiples of.
+  // One byte less, and by amounts that are no multiples of the sizes' common divisor.
   for (const std::uint64_t less : {1U, 500U, 1700U}) {
     const std::uint64_t next = stays + 42'000 - less;
     search_budget budget{search_budget::clock::now() + 60s};

@@ -21,7 +21,7 @@ step_plan small_plan() {
           .lower_bound_bytes = 2048};
 }
 
-/// The text with another checksum, so that what it says is looked at.
+/// The text with a corrected checksum, so that its contents are checked.
 std::string signed_again(std::string text) {
   text.resize(text.rfind("checksum "));
   std::uint64_t hash = 0xcbf29ce484222325U;

@@ -1,4 +1,4 @@
-/// The eleven published problems of MiniMalloc, where they lie beside the tree; they are not part of it.
+/// The eleven published problems of MiniMalloc, which are not part of the project; looked for beside the source tree.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -17,8 +17,8 @@ namespace {
 
 search_budget never{search_budget::clock::time_point::max()};
 
-/// The lowest height there is, by trying every order: in one of them each buffer falls onto what the optimum rests it
-/// on.
+/// The lowest possible height, by trying every order: in one of them each buffer falls onto the buffer that supports it
+/// in the optimum.
 std::uint64_t lowest_height(const problem& buffers) {
   const sections cut = cut_into_sections(buffers);
   std::vector<std::uint32_t> order(buffers.size());
@@ -64,7 +64,7 @@ TEST(packing_search, finds_the_optimum_and_proves_it_whatever_the_rule) {
   }
 }
 
-// What fits below another item (3 below 4) is kept out of there by one that this other does not meet (6).
+// An item that fits below another one (3 below 4) is kept from there by one that the other does not overlap (6).
 TEST(packing_search, loses_nothing_with_exact_pruning) {
   const problem buffers{{.id = 1, .lower = 0, .upper = 4, .size = 9, .alignment = 4},
                         {.id = 2, .lower = 5, .upper = 7, .size = 7, .alignment = 4},

@@ -23,7 +23,7 @@ TEST(solve, packs_a_cut_rectangle_without_a_byte_to_spare) {
 }
 
 TEST(solve, raises_the_bound_above_the_peak_where_that_cannot_be_reached) {
-  // The large ones of both ends leave the middle one no place but above or between them.
+  // The large ones at both ends leave the middle one only places above or between them.
   const problem buffers{{.id = 0, .lower = 0, .upper = 2, .size = 4}, {.id = 1, .lower = 1, .upper = 4, .size = 3},
                         {.id = 2, .lower = 3, .upper = 6, .size = 4}, {.id = 3, .lower = 5, .upper = 8, .size = 3},
                         {.id = 4, .lower = 7, .upper = 9, .size = 4}, {.id = 5, .lower = 0, .upper = 1, .size = 3},

@@ -64,7 +64,7 @@ TEST(step_of, joins_periods_for_buffers_that_take_turns) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->allocations.size() - found->repeat_from, 2U);
   const std::size_t end = found->buffers.size();
-  // The second is freed when the first is there again: it keeps its place all through the step.
+  // The second is freed after the first is allocated again: it keeps its place throughout the step.
   EXPECT_EQ(found->buffers[end - 1].lower, found->buffers[end - 2].lower);
   EXPECT_GT(found->buffers[end - 1].upper, found->buffers[end - 2].upper);
 }
@@ -104,7 +104,7 @@ TEST(make_plan, places_the_step) {
   EXPECT_EQ(made->height_bytes, made->lower_bound_bytes);
 }
 
-/// 10,000 bytes for good and 1,000 for a while on stream 0, then 1,000 for a while on stream 1.
+/// On stream 0, 10,000 bytes permanently and 1,000 for a while, then 1,000 on stream 1 for a while.
 std::vector<recorded_op> one_after_another(std::uint64_t first_bytes) {
   return {{.bytes = first_bytes, .block = 0},       {.bytes = 1000, .block = 1}, {.block = 1, .free = true},
           {.bytes = 1000, .block = 2, .stream = 1}, {.block = 2, .free = true},  {.block = 0, .free = true}};

@@ -7,7 +7,7 @@
 namespace gpumem::plan {
 namespace {
 
-/// By the definition: every pair.
+/// Checks every pair, by the definition.
 bool right(const problem& buffers, const placement& at, std::uint64_t capacity) {
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     if (at[i] + buffers[i].size > capacity || at[i] % buffers[i].alignment != 0) return false;

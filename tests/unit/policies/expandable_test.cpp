@@ -1,4 +1,4 @@
-/// expandable's arithmetic: what is made new and what is taken from idle pages.
+/// expandable's arithmetic: which pages are new and which are idle ones.
 #include <gtest/gtest.h>
 
 #include "views.hpp"
@@ -44,7 +44,7 @@ TEST(Expandable, RefusesASlackThatIsNone) {
 
 TEST(Expandable, MakesNewPagesUpToTheSlackThatWasSet) {
   const auto p = with_slack("5%");
-  // 1000 MiB were live, 900 are, and 100 are wanted: up to 1052 MiB, of which 95 % are in use then.
+  // 1000 MiB were live, 900 are, and 100 are requested: up to 1052 MiB, of which 95 % are then in use.
   const auto ask = [&](std::uint64_t reserved) {
     return p->page_in(holding(reserved, 900 * mib, 1000 * mib), 100 * mib, 40 * mib).make_bytes;
   };
@@ -101,7 +101,7 @@ TEST(Expandable, HasMoreSlackWhereLittleIsLive) {
   EXPECT_EQ(room(10000 * mib), 480 * mib);
 }
 
-// What moves alone can always serve; a run that is used in part cannot.
+// Single pages can always move; a partly used run cannot.
 TEST(Expandable, MakesSinglePagesNearTheLimit) {
   const auto p = with_slack("");
   const auto run = [&](std::uint64_t limit, std::uint64_t free_at_start, std::uint64_t held) {

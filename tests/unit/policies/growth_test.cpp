@@ -152,7 +152,7 @@ TEST(Growth, KeepsItsSegmentsUntilAskedOrOutOfMemory) {
   EXPECT_EQ(growth->segment_classes(), 1U);
 }
 
-/// The segments of `name` up to its limit, each taken in full.
+/// The segments of `name` up to its limit, all granted in full.
 std::vector<std::uint64_t> segments_of(std::string_view name, std::uint64_t limit_bytes, std::uint64_t need_bytes) {
   const auto grower = make(name);
   std::vector<std::uint64_t> out;
@@ -241,7 +241,7 @@ TEST(GrowthInOneRegion, RefusesABackingThatIsNone) {
             "policy growth:backing=paper: expected plain or mapped");
 }
 
-/// Every size that a device refusing everything is asked for, the first included.
+/// Every size requested from a device that refuses all, including the first.
 std::vector<std::uint64_t> refused_sizes(policy& p, std::uint64_t bytes, std::uint64_t least_bytes) {
   std::vector<std::uint64_t> out;
   for (std::uint64_t next = bytes; next != 0; next = p.smaller(next, least_bytes)) {

@@ -1,4 +1,4 @@
-/// Policies of shared libraries: what is refused, and what becomes of answers that no pool could use.
+/// Policies of shared libraries: refused libraries, and corrected answers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -84,7 +84,7 @@ TEST(TrustedPath, IsIgnoredWithAWordInASecureProgram) {
   EXPECT_FALSE(runs_secure());
 }
 
-// A policy whose answers the test chooses.
+// A policy with answers set by the test.
 gpumem_policy_segment answered{};
 std::uint64_t answered_bytes = 0;
 unsigned answered_class = 0;

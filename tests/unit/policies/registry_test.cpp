@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-/// Takes what is needed and no byte more.
+/// Takes exactly the need.
 class exact final : public policy {
  public:
   segment_request grow(const pool_view&, std::uint64_t need_bytes) override {

@@ -1,4 +1,4 @@
-// Leases between processes: one holder a place, gone with its holder however that ends, kept across exec on request.
+// Leases between processes: one holder a place, freed when the holder ends in any way, kept across exec on request.
 #include "card_lease.hpp"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(CardLease, DiesWithItsHolder) {
   ::close(pipe_ends[1]);
 }
 
-/// Whether the lease is still held while a program runs that the holder became.
+/// Whether the lease is still held while the holder runs another program by exec.
 bool outlives_exec(const std::string& card, bool keep) {
   int ready[2];
   EXPECT_EQ(::pipe(ready), 0);

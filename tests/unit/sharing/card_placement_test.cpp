@@ -1,4 +1,4 @@
-// GPUMEM_DEVICES over cards that do not exist: which are taken, what is said, and that starters do not share.
+// GPUMEM_DEVICES over imaginary cards: which are taken, the messages, and that concurrent starters do not share.
 #include "card_placement.hpp"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 
 constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 
-/// Cards of this process and test alone, so that leases of another run are none of theirs.
+/// Cards with names of this process and test only, so that leases of other runs do not clash.
 std::vector<card_state> cards(std::size_t count) {
   static std::atomic<unsigned> next{0};
   const std::string unique = std::to_string(::getpid()) + "-" + std::to_string(next++);
@@ -148,7 +148,7 @@ TEST(Auto, WithoutNvmlItIsAnErrorOrTheOrderOfTheCards) {
   EXPECT_THAT(soft->warnings, ElementsAre(HasSubstr("NVML")));
 }
 
-// A hundred starters with a snapshot each, which shows all cards idle: as when they start within one sample of NVML.
+// A hundred starters whose snapshots all show idle cards, as if they start within one sample of NVML.
 TEST(Auto, AHundredStartersShareNoCardWhileAnotherIsIdle) {
   const auto on = cards(4);
   for (int round = 0; round < 5; ++round) {

@@ -1,4 +1,4 @@
-// The ledger of a group: to the byte, between processes and threads, with members that are killed, and damaged files.
+// The ledger of a group: exact between processes and threads, with killed members and damaged files.
 #include "group_ledger.hpp"
 
 #include <gmock/gmock.h>
@@ -76,7 +76,7 @@ TEST(GroupLedger, AMemberWithoutALimitTakesTheOthers) {
   EXPECT_EQ((*second)->limit(), 100U);
 }
 
-/// Runs `body` in a child that ends with what it returns.
+/// Runs `body` in a child that exits with its result.
 template <typename Body>
 pid_t in_child(Body body) {
   const pid_t child = ::fork();
@@ -148,7 +148,7 @@ TEST(GroupLedger, AKilledMembersShareReturnsEvenWhileItsForkLives) {
   ::close(ends[1]);
 }
 
-// --- files that are not what they should be -------------------------------------------------------------------------
+// --- invalid files --------------------------------------------------------------------------------------------------
 
 std::string damaged(const std::string& bytes, std::optional<std::uint64_t> limit = 100) {
   const temporary_folder t;
@@ -184,7 +184,7 @@ TEST(GroupLedger, AFileWhoseMakerWasKilledIsMadeAgain) {
   EXPECT_EQ((*made)->left(), 100U);
 }
 
-// Two that begin at the same moment: whoever has the file's lock makes it, and the other one waits and finds it made.
+// Two members begin at the same moment: the holder of the file's lock creates it, and the other one waits and finds it.
 TEST(GroupLedger, OpensNothingWhileAnotherProcessMakesIt) {
   const temporary_folder t;
   const std::string path = t.path("group-lab-GPU-1");
@@ -219,7 +219,7 @@ TEST(GroupLedger, WhatIsDamagedWhileItIsUsedGivesNothingMore) {
   const temporary_folder t;
   const auto cut = join(t, 100);
   ASSERT_TRUE(cut.ok() && (*cut)->reserve(10));
-  fs::resize_file(t.path("group-lab-GPU-1"), 100);  // its page stays, so that the mapping can be looked at
+  fs::resize_file(t.path("group-lab-GPU-1"), 100);  // its page stays, so that the mapping remains readable
   EXPECT_FALSE((*cut)->reserve(1));
   EXPECT_EQ((*cut)->left(), 0U);
   const auto removed = join(t, 100, "GPU-2");
@@ -233,7 +233,7 @@ TEST(GroupLedger, RowsThatExceedTheLimitAreDamage) {
   const auto mine = join(t, 100);
   ASSERT_TRUE(mine.ok() && (*mine)->reserve(10));
   std::fstream file{t.path("group-lab-GPU-1"), std::ios::binary | std::ios::in | std::ios::out};
-  file.seekp(32);  // the first row's bytes, ours
+  file.seekp(32);  // the first row's bytes, those of this process
   const std::uint64_t wrong = 1000;
   file.write(reinterpret_cast<const char*>(&wrong), sizeof wrong);
   file.close();
@@ -245,11 +245,11 @@ TEST(GroupLedger, RowsThatExceedTheLimitAreDamage) {
 
 constexpr std::uint64_t gib = std::uint64_t{1} << 30;
 constexpr std::uint64_t group_limit = 4 * gib;
-constexpr std::uint64_t operations = 1'000'000;  // of both processes together
+constexpr std::uint64_t operations = 1'000'000;  // by both processes together
 
-/// What the two really hold, told apart from the ledger and read at one moment: 16 bytes are one, and each process has
-/// a half of the word. Each adds after it was granted and subtracts before it returns, so the sum can only be too
-/// small.
+/// The memory that both really hold, counted independently of the ledger and read atomically: each process has one half
+/// of the word `held`, in units of 16 bytes. Each adds after a grant and subtracts before a return, so the sum can only
+/// be too small.
 struct observed {
   std::atomic<std::uint64_t> held;
   std::atomic<std::uint64_t> done[2];
@@ -298,10 +298,10 @@ TEST(GroupLedger, TwoProcessesOfEightThreadsNeverExceedItByAByteThoughOneIsKille
   void* const shared = ::mmap(nullptr, sizeof(observed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   observed& seen = *new (shared) observed{};
-  const pid_t first = in_child([&] { return work(t, seen, 0, operations); });  // more than it lives to do
+  const pid_t first = in_child([&] { return work(t, seen, 0, operations); });  // killed before it completes them
   const pid_t second = in_child([&] { return work(t, seen, 1, operations / 2); });
   while (seen.done[0] < operations / 4) std::this_thread::sleep_for(std::chrono::milliseconds{1});
-  ::kill(first, SIGSTOP);  // stopped, what it holds is a number; dead, others may have taken it at once
+  ::kill(first, SIGSTOP);  // while stopped, its memory is constant; after its death others could take it at once
   ::waitpid(first, nullptr, WUNTRACED);
   seen.held &= ~std::uint64_t{UINT32_MAX};
   ::kill(first, SIGKILL);

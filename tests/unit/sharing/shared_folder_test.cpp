@@ -1,4 +1,4 @@
-// What may be trusted in shared memory and what not, and locks that die with their holder.
+// Which shared files are trusted and which are not, and locks that end with their holder.
 #include "shared_folder.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Asking a process what it holds: it answers, also to several, stays silent when stopped, and leaves nothing behind.
+// Asking a process for its memory: it answers one or several askers, stays silent when stopped, and leaves no files.
 #include "status_socket.hpp"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST(StatusSocket, AnswersWhoeverAsks) {
   EXPECT_TRUE(ask_served(t.path("none"), 5s).empty());
 }
 
-/// A child that serves until it is killed; a fork of its own lives on.
+/// A child that serves until it is killed; its own fork lives on.
 pid_t served_child(const temporary_folder& t) {
   int ends[2];
   EXPECT_EQ(::pipe(ends), 0);

@@ -1,4 +1,4 @@
-// A folder of one test's own, 0700, removed with what is in it.
+// A temporary folder for one test, mode 0700, removed with its contents.
 #pragma once
 
 #include <cstdlib>

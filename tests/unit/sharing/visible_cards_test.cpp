@@ -57,7 +57,7 @@ const row table[] = {
     {"\"0,1\"", {}, "which is no ordinal"},  // quotes that no shell took away
     {"NoDevFiles", {}, "which is no ordinal"},
     {"0;1", {0}, "does not name it"},  // strtoul: 0
-    // a card named twice leaves none; what stands behind an invalid entry does not count
+    // a card named twice leaves none; entries after an invalid one do not count
     {"0,0", {}, "0 twice"},
     {"0,1,0", {}, "0 twice"},
     {"1,+1", {}, "+1 twice"},

@@ -1,4 +1,4 @@
-#include "cuda_stage.hpp"
+#include "cuda_replay_device.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ constexpr const char* driver_name = "libcuda.so.1";
 constexpr const char* simulated_plug_in = "libgpumem_baselines_simulated.so";
 constexpr const char* gpu_plug_in = "libgpumem_baselines.so";
 
-/// Beside the program, where it is installed, where it was built.
+/// Looks next to the program, in the installation, and in the build tree.
 std::string find_library(const std::string& name) {
   std::error_code why;
   const auto here = std::filesystem::read_symlink("/proc/self/exe", why).parent_path();
@@ -52,10 +52,11 @@ std::string find_library(const std::string& name) {
 result<void*> load(const std::string& name) {
   const std::string path = name.find('/') == std::string::npos ? find_library(name) : name;
   if (path.empty()) {
-    return status{errc::unsupported,
-                  fmt::format("{} is not here; expected it beside gpumem_bench, in ../lib/gpumem or in {} (it is built "
-                              "where a CUDA Toolkit is installed)",
-                              name, GPUMEM_BENCH_SIMCUDA_FOLDER)};
+    return status{
+        errc::unsupported,
+        fmt::format("{} not found; expected it in gpumem_bench's folder, in ../lib/gpumem or in {} (it is built "
+                    "if a CUDA Toolkit is installed)",
+                    name, GPUMEM_BENCH_SIMCUDA_FOLDER)};
   }
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return status{errc::unsupported, fmt::format("{}: {}", path, dlerror())};
@@ -68,7 +69,7 @@ bool find(void* library, Pointer& into, const char* name) {
   return into != nullptr;
 }
 
-/// Of the driver that the process has loaded as libcuda.so.1.
+/// The libcuda.so.1 that the process has loaded.
 result<const simcuda_functions*> simulated_driver() {
   static const result<const simcuda_functions*> loaded = []() -> result<const simcuda_functions*> {
     const char* const named = std::getenv("GPUMEM_CUDA_DRIVER");
@@ -89,13 +90,13 @@ result<const simcuda_functions*> simulated_driver() {
         find(library, f.used_bytes, "simcuda_used_bytes") &&
         find(library, f.peak_used_bytes, "simcuda_peak_used_bytes") && find(library, f.hazards, "simcuda_hazards") &&
         find(library, f.in_calls_ns, "simcuda_in_calls_ns") && find(library, f.device_calls, "simcuda_device_calls");
-    if (!all) return status{errc::unsupported, "the driver that is loaded is not the double that was built with this"};
+    if (!all) return status{errc::unsupported, "the loaded driver is not the double of this build"};
     return static_cast<const simcuda_functions*>(&f);
   }();
   return loaded;
 }
 
-result<const gpumem_baseline_api*> plug_in(const stage_config& with) {
+result<const gpumem_baseline_api*> plug_in(const cuda_replay_config& with) {
   const result<void*> library = load(!with.plug_in.empty() ? with.plug_in
                                      : with.simulated      ? simulated_plug_in
                                                            : gpu_plug_in);
@@ -126,8 +127,8 @@ status load_simulated_runtime() {
 
 status load_plug_in(const std::string& path) { return plug_in({.plug_in = path}).why(); }
 
-result<std::unique_ptr<cuda_stage>> cuda_stage::open(const stage_config& with) {
-  std::unique_ptr<cuda_stage> out{new cuda_stage{with}};
+result<std::unique_ptr<cuda_replay_device>> cuda_replay_device::open(const cuda_replay_config& with) {
+  std::unique_ptr<cuda_replay_device> out{new cuda_replay_device{with}};
   out->only_ = std::unique_lock{one_at_a_time()};
   if (with.simulated) {
     const auto sim = simulated_driver();
@@ -146,29 +147,29 @@ result<std::unique_ptr<cuda_stage>> cuda_stage::open(const stage_config& with) {
   return out;
 }
 
-cuda_stage::~cuda_stage() {
+cuda_replay_device::~cuda_replay_device() {
   if (api_ == nullptr) return;
   api_->synchronize();
   for (void* s : streams_) api_->stream_destroy(s);
-  if (sim_ != nullptr) api_->reset();  // the runtime forgets the context of a world that is about to end
+  if (sim_ != nullptr) api_->reset();  // makes the runtime forget its context before the double is reset
 }
 
-stream_ref cuda_stage::create_stream() {
+stream_ref cuda_replay_device::create_stream() {
   void* s = nullptr;
   if (api_->stream_create(&s) != 0) return {};
   streams_.push_back(s);
   return {s};
 }
 
-void cuda_stage::advance_by(std::uint64_t ns) {
+void cuda_replay_device::advance_by(std::uint64_t ns) {
   if (sim_ != nullptr) sim_->advance_by(ns);
 }
 
-void cuda_stage::advance_to(std::uint64_t ns) {
+void cuda_replay_device::advance_to(std::uint64_t ns) {
   if (sim_ != nullptr) sim_->advance_to(ns);
 }
 
-void cuda_stage::enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes) {
+void cuda_replay_device::enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes) {
   if (!with_.works) return;
   if (sim_ != nullptr) {
     sim_->use(s.handle, lag_ns, at, bytes);
@@ -177,31 +178,31 @@ void cuda_stage::enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std
   }
 }
 
-void cuda_stage::handed_out(address at, std::uint64_t bytes, stream_ref to) {
+void cuda_replay_device::handed_out(address at, std::uint64_t bytes, stream_ref to) {
   if (sim_ != nullptr) sim_->handed_out(at, bytes, to.handle);
 }
 
-void cuda_stage::given_back(address at) {
+void cuda_replay_device::given_back(address at) {
   if (sim_ != nullptr) sim_->given_back(at);
 }
 
-std::uint64_t cuda_stage::used_bytes() {
+std::uint64_t cuda_replay_device::used_bytes() {
   const std::uint64_t now = sim_ != nullptr ? sim_->used_bytes() : asks_reserved_ ? asks_reserved_() : 0;
   peak_used_ = std::max(peak_used_, now);
   return now;
 }
 
-std::uint64_t cuda_stage::peak_used_bytes() { return sim_ != nullptr ? sim_->peak_used_bytes() : peak_used_; }
+std::uint64_t cuda_replay_device::peak_used_bytes() { return sim_ != nullptr ? sim_->peak_used_bytes() : peak_used_; }
 
-std::optional<std::uint64_t> cuda_stage::hazards() {
+std::optional<std::uint64_t> cuda_replay_device::hazards() {
   return sim_ != nullptr ? std::optional{sim_->hazards()} : std::nullopt;
 }
 
-std::optional<std::uint64_t> cuda_stage::in_calls_ns() {
+std::optional<std::uint64_t> cuda_replay_device::in_calls_ns() {
   return sim_ != nullptr ? std::optional{sim_->in_calls_ns()} : std::nullopt;
 }
 
-std::optional<call_counts> cuda_stage::device_calls() {
+std::optional<call_counts> cuda_replay_device::device_calls() {
   if (sim_ == nullptr) return std::nullopt;
   call_counts out{};
   sim_->device_calls(out.data(), static_cast<int>(out.size()));

@@ -1,8 +1,8 @@
-/// CUDA streams and memory under a replay: a real GPU, or the double of the driver with its clock and referee.
+/// CUDA streams and memory for a replay: on a GPU, or on the driver double with its clock and referee.
 ///
-/// Its functions have the names of sim_device's that a replay calls, so that one loop serves both. The plug-in with the
-/// baselines makes the streams and the work, through the CUDA runtime. A process has one driver, so one stage is open
-/// at a time: opening the next waits for it. One thread at a time.
+/// Has the functions of sim_device that a replay calls, under the same names, so that one loop serves both. The plug-in
+/// with the baselines creates the streams and the work through the CUDA runtime. A process has one driver, so one such
+/// device is open at a time: opening a second one waits for the first. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,39 +21,39 @@ namespace gpumem::bench {
 
 struct simcuda_functions;
 
-struct stage_config {
-  bool simulated = true;  ///< the double; else a GPU
+struct cuda_replay_config {
+  bool simulated = true;  ///< the driver double; else a GPU
   int ordinal = 0;
   std::uint64_t bytes = 0;  ///< of the double's device
   bool referee = true;
   std::uint64_t granularity_bytes = std::uint64_t{2} << 20;  ///< of cudaMalloc on the double's device
   std::string plug_in{};                                     ///< a file; empty: the project's own baselines
-  bool works = true;  ///< off: streams get no work, so that only the allocator's own calls take time
+  bool works = true;  ///< false: streams get no work, so that only the allocator's calls take time
 };
 
-class cuda_stage {
+class cuda_replay_device {
  public:
-  /// `unsupported` where this build or installation lacks the plug-in or the double.
-  static result<std::unique_ptr<cuda_stage>> open(const stage_config& with);
-  ~cuda_stage();
-  cuda_stage(const cuda_stage&) = delete;
-  cuda_stage& operator=(const cuda_stage&) = delete;
+  /// `unsupported` if this build or installation lacks the plug-in or the double.
+  static result<std::unique_ptr<cuda_replay_device>> open(const cuda_replay_config& with);
+  ~cuda_replay_device();
+  cuda_replay_device(const cuda_replay_device&) = delete;
+  cuda_replay_device& operator=(const cuda_replay_device&) = delete;
 
-  // --- as sim_device, for a replay ------------------------------------------------------------------------
+  // --- the functions of sim_device that a replay calls ----------------------------------------------------
   stream_ref create_stream();
   void advance_by(std::uint64_t ns);
   void advance_to(std::uint64_t ns);
   void enqueue_use(stream_ref s, std::uint64_t lag_ns, address at, std::uint64_t bytes);
   void handed_out(address at, std::uint64_t bytes, stream_ref to);
   void given_back(address at);
-  /// Taken from the device: what the double counts, or what `reserved_by` says.
+  /// Bytes taken from the device: counted by the double, or by `reserved_by` on a GPU.
   [[nodiscard]] std::uint64_t used_bytes();
 
-  // --- and what only a stage has --------------------------------------------------------------------------
+  // --- further functions ----------------------------------------------------------------------------------
   [[nodiscard]] const gpumem_baseline_api& api() const noexcept { return *api_; }
   [[nodiscard]] int ordinal() const noexcept { return with_.ordinal; }
   [[nodiscard]] bool simulated() const noexcept { return with_.simulated; }
-  /// On a GPU nobody but the allocator knows what it took.
+  /// Sets the source of `used_bytes` on a GPU, where only the allocator knows it.
   void reserved_by(std::function<std::uint64_t()> asks) { asks_reserved_ = std::move(asks); }
   [[nodiscard]] std::uint64_t peak_used_bytes();
   [[nodiscard]] std::optional<std::uint64_t> hazards();      ///< none on a GPU
@@ -61,9 +61,9 @@ class cuda_stage {
   [[nodiscard]] std::optional<std::uint64_t> in_calls_ns();  ///< virtual; none on a GPU
 
  private:
-  explicit cuda_stage(const stage_config& with) : with_{with} {}
+  explicit cuda_replay_device(const cuda_replay_config& with) : with_{with} {}
 
-  stage_config with_;
+  cuda_replay_config with_;
   std::unique_lock<std::mutex> only_;
   const gpumem_baseline_api* api_ = nullptr;
   const simcuda_functions* sim_ = nullptr;  ///< null on a GPU
@@ -72,12 +72,12 @@ class cuda_stage {
   std::uint64_t peak_used_ = 0;
 };
 
-/// Loads the double as this process's driver, so that `open_cuda_device` finds it; once, before any other driver.
+/// Loads the double as this process's driver for `open_cuda_device`. Call once, before any other driver is loaded.
 status load_simulated_driver();
-/// The same, with the doubles of the shared runtime and of NVML: what is loaded afterwards and needs them by their
-/// sonames gets these.
+/// Loads the double, and the doubles of the shared runtime and of NVML. Libraries loaded afterwards resolve their
+/// sonames to these.
 status load_simulated_runtime();
-/// A plug-in with baselines, and whatever it needs.
+/// Loads a plug-in with baselines and its dependencies.
 status load_plug_in(const std::string& path);
 
 }  // namespace gpumem::bench
