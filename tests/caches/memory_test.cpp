@@ -249,13 +249,19 @@ TEST_F(CachedMemory, WhatTheHostHasNoRecordForIsNotLost) {
   std::uint64_t pages = 0;
   std::ifstream{"/proc/self/statm"} >> pages;
   std::vector<void*> all;
-  constexpr std::size_t most = 1'000'000;  // more than the allocator of the host keeps from earlier tests
-  all.reserve(most);
+  all.reserve(200'000);
+  std::vector<std::unique_ptr<char[]>> others;  // have all that the host has, but 1 MiB
+  others.reserve(100'000);
   const rlimit now{pages * 4096 + 4 * mib, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &now), 0);
+  try {
+    while (others.size() < others.capacity()) others.push_back(std::make_unique_for_overwrite<char[]>(64 * kib));
+  } catch (const std::bad_alloc&) {
+    others.resize(others.size() - 16);
+  }
   bool failed = false;
   try {
-    while (all.size() < most) all.push_back(allocator_->allocate(512));
+    while (all.size() < 200'000) all.push_back(allocator_->allocate(512));
   } catch (const out_of_memory&) {
   } catch (const std::bad_alloc&) {
     failed = true;
