@@ -120,7 +120,7 @@ void arena::given_up(block_index i, owner_id o) {
   b.owner = o;
 }
 
-void arena::take_back(block_index i, owner_id o) noexcept {
+void arena::free_block(block_index i, owner_id o) noexcept {
   const block& b = state_.blocks.at(i);
   if (state_.ahead.is_large(b.bytes)) [[unlikely]]
     state_.ahead.freed(b.begin);
@@ -144,11 +144,11 @@ owner_id arena::prepare_use(block_index i, stream_ref s, std::uint64_t key) {
   return user;
 }
 
-void arena::take_back_behind(std::span<const block_index> blocks, fence behind) noexcept {
+void arena::free_behind_fence(std::span<const block_index> blocks, fence behind) noexcept {
   const owner_id o = all_work_.begin_batch(behind);
   for (const block_index i : blocks) {
     given_up(i, o);
-    take_back(i, o);
+    free_block(i, o);
   }
   all_work_.end_batch(o);
 }

@@ -2,8 +2,9 @@
 //
 // Composed of parts over one state (arena_state.hpp). The lock is the caller's to take, since threads' caches stand
 // under the same one; it is never held across a driver call that can block: whoever grows holds the growth ticket
-// instead, and frees go on meanwhile. Invariant: reserved = out + cached + fenced + idle + leaked, with
-// `budget.reserved()` never above the limit but by lowering it. What a cache above holds is out, as the program's is.
+// instead, and frees go on meanwhile. Invariant: reserved = out + cached + fenced + idle + leaked, and
+// `budget.reserved()` is above the limit only if the limit was lowered. Blocks in a cache above count as out, like the
+// program's.
 #pragma once
 
 #include <memory>
@@ -45,7 +46,7 @@ class arena {
   status graph_release(std::uint64_t graph);
   /// `graph_release` closes it.
   result<std::uint64_t> open_region(stream_ref s, std::uint64_t key);
-  /// Between two captures of one stream, the second of which has begun: as while one is under way.
+  /// Forbids fences as during a capture; used while one noticed capture ends and the next has already begun.
   void forbid_fences(bool yes);
   /// While a capture is under way on another device.
   void forbid_foreign_fences(bool yes);
@@ -54,29 +55,29 @@ class arena {
   void on_out_of_memory(const oom_callback& callback);
 
   // --- a request and a free ----------------------------------------------------------------------------------
-  /// What the policy takes ahead of demand, taken now, where that has not been done. The driver's error, where it is
-  /// not that memory is short; a later request tries again.
+  /// Takes now what the policy takes ahead of demand, once. Fails only with a driver error other than out of memory; a
+  /// later request tries again.
   status open(arena_lock& lock) GPUMEM_UNDER_LOCK;
   /// Whose memory serves the request, and of which class. `invalid_argument` where its region is not open.
   [[nodiscard]] result<pending_request> prepare(const request& r, std::uint64_t rounded,
                                                 std::uint64_t stream_key) GPUMEM_UNDER_LOCK;
-  /// A block for it, live and its owner's: from what is free, or from what the driver and everybody else can be made to
-  /// give. `no_block` where memory is short (`explain` says why), `unsupported` where `w.place` is not free.
+  /// A live block for the request: from free memory, else by the out-of-memory ladder. `no_block` if memory is short
+  /// (`explain` says why), `unsupported` if `w.place` is not free.
   [[nodiscard]] result<block_index> allocate(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
-  /// Of a live block that is freed, who owns it then: what a capture allocated stays with its graph, whoever frees it.
-  /// `on` is null where the free names no stream. Throws std::bad_alloc with nothing changed.
+  /// Who will own a live block that is freed on stream `on` (null: no stream named). A block that a capture allocated
+  /// stays with its graph. Throws std::bad_alloc with nothing changed.
   [[nodiscard]] owner_id owner_of_free(block_index i, const stream_ref* on, std::uint64_t key) GPUMEM_UNDER_LOCK;
-  /// The program has given up the block, in the order of `o`, which owns it from here on; it stays out.
+  /// The program has freed the block in the order of `o`, which owns it from here on; it still counts as out.
   void given_up(block_index i, owner_id o) GPUMEM_UNDER_LOCK;
   /// Frees a block that no other stream uses.
-  void take_back(block_index i, owner_id o) noexcept GPUMEM_UNDER_LOCK;
-  /// Frees what was freed behind all work of the device; the fence is its own from here on.
-  void take_back_behind(std::span<const block_index> blocks, fence behind) noexcept GPUMEM_UNDER_LOCK;
-  /// Other streams use it, and its free has to wait for these.
+  void free_block(block_index i, owner_id o) noexcept GPUMEM_UNDER_LOCK;
+  /// Frees blocks behind a fence on all work of the device. Takes the fence over.
+  void free_behind_fence(std::span<const block_index> blocks, fence behind) noexcept GPUMEM_UNDER_LOCK;
+  /// Whether other streams use the block, so that its free has to wait for them.
   [[nodiscard]] bool has_uses(block_index i) const GPUMEM_UNDER_LOCK { return state_.uses.any(i); }
   void free_behind_uses(arena_lock& lock, block_index i, owner_id o) GPUMEM_UNDER_LOCK;
-  /// Room for a use of the live block by that stream; `idle_owner` where the stream owns it and there is none to note.
-  /// Throws std::bad_alloc with nothing changed.
+  /// Makes room for a use of the live block by that stream and returns the stream's owner number, or `idle_owner` if
+  /// the stream owns the block. Throws std::bad_alloc with nothing changed.
   [[nodiscard]] owner_id prepare_use(block_index i, stream_ref s, std::uint64_t key) GPUMEM_UNDER_LOCK;
   void add_use(block_index i, owner_id user) noexcept GPUMEM_UNDER_LOCK { state_.uses.add(i, user); }
 
@@ -106,6 +107,7 @@ class arena {
   [[nodiscard]] block_index place_in_region(const pending_request& w) GPUMEM_UNDER_LOCK;
   [[nodiscard]] block_view view_of(block_index i) const GPUMEM_UNDER_LOCK;
   [[nodiscard]] status check_references() const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] status broken(std::string_view what, std::uint64_t a, std::uint64_t b) const;
 
   const arena_config config_;
   mutable checked_mutex mutex_;

@@ -60,7 +60,7 @@ block_view arena::view_of(block_index i) const {
     case block_state::leaked:
       out.is = state::leaked;
       break;
-    case block_state::hollow:
+    case block_state::unbacked:
     case block_state::unused:
       out.is = state::unbacked;
       break;
@@ -83,11 +83,12 @@ std::vector<segment_view> arena::segments() const {
   return out;
 }
 
+status arena::broken(std::string_view what, std::uint64_t a, std::uint64_t b) const {
+  return {errc::corrupt, fmt::format("pool {}: {}: {} and {}", config_.name, what, a, b)};
+}
+
 status arena::check() const {
   if (status ok = state_.blocks.validate(); !ok) return ok;
-  const auto broken = [this](std::string_view what, std::uint64_t a, std::uint64_t b) {
-    return status{errc::corrupt, fmt::format("pool {}: {}: {} and {}", config_.name, what, a, b)};
-  };
   const statistics s = figures();
   const std::uint64_t sum = s.live_bytes + s.cached_bytes + s.fenced_bytes + s.idle_bytes + s.leaked_bytes;
   if (sum != s.reserved_bytes) return broken("reserved bytes and the sum of the states differ", s.reserved_bytes, sum);
@@ -111,9 +112,6 @@ status arena::check() const {
 
 // Every block that is out or waits for its uses names the slots of its stream and of these.
 status arena::check_references() const {
-  const auto broken = [this](std::string_view what, std::uint64_t a, std::uint64_t b) {
-    return status{errc::corrupt, fmt::format("pool {}: {}: {} and {}", config_.name, what, a, b)};
-  };
   std::vector<std::uint32_t> references(state_.streams.end());
   for (const heap_segment& segment : state_.blocks.segments()) {
     if (segment.bytes == 0) continue;

@@ -45,7 +45,7 @@ void arena_state::count_taken(std::uint64_t bytes) noexcept {
 bool arena_state::nothing_behind(segment_index s) const {
   const block& first = blocks.at(blocks.segments()[s].first);
   return segments[s].kind == segment_kind::paged && first.bytes == segments[s].bytes &&
-         first.state == block_state::hollow;
+         first.state == block_state::unbacked;
 }
 
 }  // namespace gpumem

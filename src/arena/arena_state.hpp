@@ -42,14 +42,14 @@ struct arena_config {
   bool verbose = false;                         ///< GPUMEM_VERBOSE
 };
 
-/// Whoever keeps blocks above an arena, for threads that come back. Called under the arena's lock.
+/// The threads' caches above an arena, as the arena sees them. Called under the arena's lock.
 class caches_above {
  public:
-  /// All that they keep comes back to the arena; false where that is nothing.
+  /// Returns everything that they hold to the arena; false if that is nothing.
   virtual bool reclaim_all() = 0;
-  /// They serve nothing of that owner (of any, where it is `idle_owner`) before somebody brings one of its blocks.
+  /// Returns that owner's blocks and ends its caches; of every owner for `idle_owner`.
   virtual void reclaim(owner_id only) = 0;
-  /// The arena has nothing that is free: they should keep less.
+  /// The arena has no free memory left: caches should keep less.
   virtual void pressure() noexcept = 0;
   /// What the program holds, and the most that it held.
   [[nodiscard]] virtual std::uint64_t live_bytes() const noexcept = 0;

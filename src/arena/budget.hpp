@@ -60,7 +60,7 @@ class budget {
   const std::shared_ptr<shared_budget> group_;
 };
 
-/// Bytes that were just reserved: given back at its end, unless it was settled before what becomes of them.
+/// Bytes that were just reserved: given back at its end, unless `keep` was called before.
 class reservation {
  public:
   reservation(budget& of, std::uint64_t bytes) noexcept : of_{of}, bytes_{bytes} {}
@@ -70,7 +70,7 @@ class reservation {
   reservation(const reservation&) = delete;
   reservation& operator=(const reservation&) = delete;
   /// So many are the pool's own from here on, and the rest goes back at once.
-  void settle(std::uint64_t kept_bytes) noexcept {
+  void keep(std::uint64_t kept_bytes) noexcept {
     if (bytes_ != kept_bytes) of_.give_back(bytes_ - kept_bytes);
     bytes_ = 0;
   }

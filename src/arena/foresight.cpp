@@ -106,7 +106,7 @@ bool foresight::free_for(const pending_request& w, const page_place& at) const {
        i = in_.blocks.at(i).above) {
     const block& b = in_.blocks.at(i);
     const bool mine = b.state == block_state::free && (b.owner == w.owner || b.owner == idle_owner);
-    if (b.state != block_state::hollow && !mine) return false;
+    if (b.state != block_state::unbacked && !mine) return false;
   }
   return true;
 }

@@ -12,11 +12,11 @@ class foresight {
  public:
   foresight(arena_state& in, fence_calls& fences, pager& pages) : in_{in}, fences_{fences}, pager_{pages} {}
 
-  /// As `arena_state::search`, for a large request; but where another free place lets less move, there, and where even
-  /// one that lacks pages does, with these.
+  /// Places a large request: at the usual place (`arena_state::search`), or at the one after which fewer pages move,
+  /// even if that place lacks pages, which then are paged in.
   [[nodiscard]] block_index search(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
-  /// Requires the ticket. True where the request was placed, as `w.placed` says; else nothing has changed but that some
-  /// fences may be done.
+  /// Requires the ticket. True if it placed the request (`w.placed`). Otherwise nothing changed, except that fences may
+  /// have been waited for.
   bool page_in(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
 
  private:

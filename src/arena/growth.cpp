@@ -70,7 +70,7 @@ std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, 
     const result<backed_segment> acquired =
         in_.with_room_for_segment(lock, [&] { return acquire_segment(in_.on, kind, size); });
     if (acquired.ok()) {
-      reserved.settle(size);
+      reserved.keep(size);
       in_.segments.note(in_.blocks.add_segment(acquired->begin, size, w.klass), *acquired);
       ++in_.counts.grown_segments;
       in_.count_taken(size);

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "gpumem/policy.hpp"
 
@@ -14,14 +15,19 @@ class guarded_policy {
   guarded_policy(std::unique_ptr<policy> asked, std::string name);
 
   // As in policy.hpp. Each throws `thrown_status` where the policy throws; std::bad_alloc is passed on.
-  segment_request first(const pool_view& view);
-  segment_request grow(const pool_view& view, std::uint64_t need_bytes);
-  void grew(const pool_view& after, std::uint64_t bytes);
-  std::uint64_t smaller(std::uint64_t refused_bytes, std::uint64_t least_bytes);
-  [[nodiscard]] page_rules pages(const pool_view& view) const;
-  [[nodiscard]] page_request page_in(const pool_view& view, std::uint64_t need_bytes,
-                                     std::uint64_t missing_bytes) const;
-  [[nodiscard]] bool gives_back(give_back why, const pool_view& view) const;
+  segment_request first(const pool_view& now) const { return ask("first", &policy::first, now); }
+  segment_request grow(const pool_view& now, std::uint64_t need) const { return ask("grow", &policy::grow, now, need); }
+  void grew(const pool_view& after, std::uint64_t bytes) const { ask("grew", &policy::grew, after, bytes); }
+  std::uint64_t smaller(std::uint64_t refused, std::uint64_t least) const {
+    return ask("smaller", &policy::smaller, refused, least);
+  }
+  page_rules pages(const pool_view& now) const { return ask("pages", &policy::pages, now); }
+  page_request page_in(const pool_view& now, std::uint64_t need, std::uint64_t missing) const {
+    return ask("page_in", &policy::page_in, now, need, missing);
+  }
+  bool gives_back(give_back why, const pool_view& now) const {
+    return ask("gives_back", &policy::gives_back, why, now);
+  }
   /// Asked once, when this is made.
   [[nodiscard]] unsigned segment_classes() const noexcept { return classes_; }
   /// Where there is one class, nobody is asked.
@@ -30,8 +36,16 @@ class guarded_policy {
   }
 
  private:
-  template <typename Call>
-  auto ask(const char* function, const Call& call) const -> decltype(call());
+  template <typename Function, typename... Arguments>
+  std::invoke_result_t<Function, policy&, const Arguments&...> ask(const char* name, Function function,
+                                                                   const Arguments&... arguments) const {
+    try {
+      return (asked_.get()->*function)(arguments...);
+    } catch (...) {
+      fail_as_thrown(name);
+    }
+  }
+  [[noreturn]] void fail_as_thrown(const char* function) const;
   [[noreturn]] void fail(const char* function, const char* what) const;
   [[nodiscard]] unsigned class_of_several(std::uint64_t bytes) const;
 

@@ -22,13 +22,13 @@ bool pager::add_range(arena_lock& lock, pending_request& w) {
   const std::optional<std::uint64_t> least = checked_round_up(w.bytes + (w.alignment - block_granularity), page);
   if (!least) return false;
   const heap_totals& held = in_.blocks.totals();
-  const bool or_segments = in_.rules.least_range_bytes != 0 && held.segment_bytes + held.hollow_bytes == 0;
+  const bool or_segments = in_.rules.least_range_bytes != 0 && held.segment_bytes + held.unbacked_bytes == 0;
   const std::uint64_t shortest = or_segments ? std::max(round_up(in_.rules.least_range_bytes, page), *least) : *least;
   std::uint64_t bytes = std::max(round_up(in_.rules.range_bytes, page), shortest);
   for (;;) {
     const result<address> range = in_.with_room_for_segment(lock, [&] { return in_.on.reserve(bytes); });
     if (range.ok()) {
-      const segment_index s = in_.blocks.add_hollow_segment(*range, bytes, w.klass);
+      const segment_index s = in_.blocks.add_segment(*range, bytes, w.klass, false);
       in_.segments.note(s, {.begin = *range, .bytes = bytes, .kind = segment_kind::paged, .pages = {}});
       ++in_.counts.grown_segments;
       return true;
@@ -80,7 +80,7 @@ status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) 
   if (made.gone_bytes != 0) in_.cap.give_back(made.gone_bytes);
   in_.counts.mapped_pages += made.mapped_pages;
   in_.counts.remapped_pages += made.remapped_pages;
-  reserved->settle(made.new_bytes);
+  reserved->keep(made.new_bytes);
   in_.count_taken(made.new_bytes);
   if (made.remapped_pages != 0) in_.ahead.wake();
   if (made.new_bytes != 0) in_.decides.grew(in_.view(), made.new_bytes);

@@ -72,7 +72,7 @@ status execute(device& on, page_step& step) {
       return mapped;
     }
   }
-  for (const hollow_piece& piece : step.pieces) {
+  for (const unbacked_piece& piece : step.pieces) {
     if (status open = on.set_access(piece.begin, piece.bytes); !open) {
       undo(on, step, step.runs.size());
       return open;

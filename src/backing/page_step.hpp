@@ -27,11 +27,11 @@ struct page_step {
     bool moves = false;
     outcome is = outcome::untouched;
   };
-  std::vector<hollow_piece> pieces;  ///< what has memory behind it in the end, lowest first
-  std::vector<run> runs;             ///< which cover the pieces; those that move by where they are
-  std::uint64_t new_bytes = 0;       ///< of new runs, as planned
-  std::uint64_t made_bytes = 0;      ///< of new runs that the device gave, whatever became of them
-  std::uint64_t refused_bytes = 0;   ///< of the new run that the device had too little for
+  std::vector<unbacked_piece> pieces;  ///< what has memory behind it in the end, lowest first
+  std::vector<run> runs;               ///< which cover the pieces; those that move by where they are
+  std::uint64_t new_bytes = 0;         ///< of new runs, as planned
+  std::uint64_t made_bytes = 0;        ///< of new runs that the device gave, whatever became of them
+  std::uint64_t refused_bytes = 0;     ///< of the new run that the device had too little for
 };
 
 /// `out_of_memory` where the device had too little: then nothing has changed. Every run says what it has become.

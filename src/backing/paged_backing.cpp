@@ -30,7 +30,7 @@ bool holds(const block& b, address at) noexcept { return at >= b.begin && at < b
 
 // Idle runs for the pieces, `bytes` at most: the shortest stretches first, which serve nothing else. What is used of
 // each piece, from its beginning, comes back in `filled`.
-std::vector<page_step::run> paged_backing::runs_to_move(const std::vector<hollow_piece>& pieces, page_span keep,
+std::vector<page_step::run> paged_backing::runs_to_move(const std::vector<unbacked_piece>& pieces, page_span keep,
                                                         std::uint64_t bytes, std::vector<std::uint64_t>* filled) const {
   std::vector<idle_stretch> stretches = map_.idle(heap_, keep.begin, keep.end);
   std::ranges::stable_sort(stretches, {}, &idle_stretch::bytes);
@@ -85,10 +85,10 @@ paged_backing::verdict paged_backing::plan(const page_place& at, std::uint64_t b
   return verdict::ready;
 }
 
-// Extends the last piece by up to so many bytes of what is hollow behind it; the bytes that it was extended by.
+// Extends the last piece by up to so many bytes of what is unbacked behind it; the bytes that it was extended by.
 std::uint64_t paged_backing::plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, page_step* out) const {
-  hollow_piece& last = out->pieces.back();
-  const block& b = heap_.at(hollow_at(last.begin));
+  unbacked_piece& last = out->pieces.back();
+  const block& b = heap_.at(unbacked_at(last.begin));
   const std::uint64_t end = last.begin + last.bytes;
   const std::uint64_t more = std::min(bytes, b.begin + b.bytes - end);
   add_new(*out, end, more, run_bytes);
@@ -96,8 +96,8 @@ std::uint64_t paged_backing::plan_ahead(std::uint64_t bytes, std::uint64_t run_b
   return more;
 }
 
-block_index paged_backing::hollow_at(address at) const noexcept {
-  block_index i = heap_.first_hollow();
+block_index paged_backing::unbacked_at(address at) const noexcept {
+  block_index i = heap_.first_unbacked();
   while (!holds(heap_.at(i), at)) i = heap_.at(i).in_index.newer;
   return i;
 }
@@ -112,9 +112,9 @@ block_index paged_backing::free_at(address at, owner_id o) const noexcept {
   return no_block;
 }
 
-// The stretch, idle so far, has memory behind it still, but is nobody's: hollow to the heap, out of the map.
+// The stretch, idle so far, has memory behind it still, but is nobody's: unbacked to the heap, out of the map.
 void paged_backing::take(address begin, std::uint64_t bytes) {
-  heap_.unback(free_at(begin, idle_owner), begin, bytes);
+  heap_.decommit(free_at(begin, idle_owner), begin, bytes);
   lost_bytes_ += bytes;
   map_.erase(begin, bytes);
 }
@@ -145,13 +145,13 @@ paged_backing::finished paged_backing::finish(const page_step& step) {
       case page_step::outcome::arrived:
         map_.insert({r.to, bytes, r.what.pages});
         (r.moves ? done.remapped_pages : done.mapped_pages) += bytes / page_bytes();
-        heap_.back(hollow_at(r.to), r.to, bytes);
+        heap_.commit(unbacked_at(r.to), r.to, bytes);
         if (!r.moves) done.new_bytes += bytes;
         break;
       case page_step::outcome::untouched:
         if (!r.moves) continue;
         map_.insert(r.what);
-        heap_.back(hollow_at(r.what.begin), r.what.begin, bytes);
+        heap_.commit(unbacked_at(r.what.begin), r.what.begin, bytes);
         break;
       case page_step::outcome::destroyed:
         if (r.moves) done.gone_bytes += bytes;
@@ -207,7 +207,7 @@ void paged_backing::finish(std::span<const mapped_run> going, const returned_run
   lost_bytes_ -= done.unmapped ? done.destroyed : bytes;
   if (!done.unmapped) {
     for (const mapped_run& run : going) map_.insert(run);
-    heap_.back(hollow_at(begin), begin, bytes);
+    heap_.commit(unbacked_at(begin), begin, bytes);
   }
   map_.make_room(0);
 }
@@ -257,10 +257,10 @@ status paged_backing::check() const {
   }
   if (bytes != heap_.totals().segment_bytes)
     return broken("bytes of the runs and of the heap differ", bytes, heap_.totals().segment_bytes);
-  for (block_index i = heap_.first_hollow(); i != no_block; i = heap_.at(i).in_index.newer) {
+  for (block_index i = heap_.first_unbacked(); i != no_block; i = heap_.at(i).in_index.newer) {
     const block& b = heap_.at(i);
-    if (b.begin % page != 0 || b.bytes % page != 0) return broken("hollow, but not whole pages", b.begin, b.bytes);
-    if (map_.touches(b.begin, b.bytes)) return broken("memory behind a hollow block", b.begin, b.bytes);
+    if (b.begin % page != 0 || b.bytes % page != 0) return broken("unbacked, but not whole pages", b.begin, b.bytes);
+    if (map_.touches(b.begin, b.bytes)) return broken("memory behind a unbacked block", b.begin, b.bytes);
   }
   return {};
 }

@@ -76,10 +76,10 @@ class paged_backing {
   [[nodiscard]] status check() const;
 
  private:
-  [[nodiscard]] std::vector<page_step::run> runs_to_move(const std::vector<hollow_piece>& pieces, page_span keep,
+  [[nodiscard]] std::vector<page_step::run> runs_to_move(const std::vector<unbacked_piece>& pieces, page_span keep,
                                                          std::uint64_t bytes, std::vector<std::uint64_t>* filled) const;
   std::uint64_t plan_ahead(std::uint64_t bytes, std::uint64_t run_bytes, page_step* out) const;
-  [[nodiscard]] block_index hollow_at(address at) const noexcept;
+  [[nodiscard]] block_index unbacked_at(address at) const noexcept;
   [[nodiscard]] block_index free_at(address at, owner_id o) const noexcept;
   void take(address begin, std::uint64_t bytes);
   void give(std::span<const mapped_run> runs) const;

@@ -1,4 +1,4 @@
-// What lies below a block cache, as the cache sees it: whoever cuts blocks from memory and takes them back.
+// The arena as the block cache above it sees it.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace gpumem {
 
-/// What the blocks of one class have to lie in, of which caches may keep a share.
+/// The memory of one segment class. Caches may keep a share of what is free.
 struct class_room {
   std::uint64_t bytes = 0;          ///< of the segments of that class
-  std::uint64_t free_bytes = 0;     ///< of these, in nobody's hand: neither the program's nor a cache's
+  std::uint64_t free_bytes = 0;     ///< of these, held neither by the program nor by a cache
   std::uint64_t segment_bytes = 0;  ///< of all segments
   bool only_class = true;           ///< all segments are of that class
   bool paged = false;               ///< memory comes page by page, and idle pages move
@@ -21,11 +21,11 @@ struct class_room {
 /// Called under the lock that guards the cache.
 class arena_below {
  public:
-  /// Takes back a block that a cache held: it is free again, in the order of `o`.
-  virtual void take_back(block_index i, owner_id o) noexcept = 0;
-  /// Takes back what was freed behind all work of the device. `behind` was recorded when the last of these was freed,
-  /// and is the callee's from here on; none where that could not be.
-  virtual void take_back_behind(std::span<const block_index> blocks, fence behind) noexcept = 0;
+  /// Frees a block that a cache held, in the order of `o`.
+  virtual void free_block(block_index i, owner_id o) noexcept = 0;
+  /// Frees blocks behind all work of the device. Takes over `behind`, recorded when the last of them was freed; an
+  /// empty fence if none could be recorded.
+  virtual void free_behind_fence(std::span<const block_index> blocks, fence behind) noexcept = 0;
   /// Bytes of all blocks that are out: the program's and those in caches.
   [[nodiscard]] virtual std::uint64_t out_bytes() const noexcept = 0;
   [[nodiscard]] virtual class_room room_of(unsigned klass) const noexcept = 0;

@@ -87,10 +87,10 @@ stream_cache* block_cache::cache_for(thread_cache& mine, cached_stream of) noexc
   if (mine.full()) {
     const owner_id going = mine.next_to_go();
     empty(mine, going);
-    caches_.keep_spare(mine.forget(going));
+    mine.forget(going);
   }
   try {
-    return &mine.add(of.owner, of.key, caches_.take_spare());
+    return &mine.add(of.owner, of.key);
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -154,8 +154,10 @@ void block_cache::hold(thread_cache& mine, stream_cache& s, stream_cache::bin& b
 // Gives the oldest batch of a full bin to the depot.
 bool block_cache::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most) {
   if (depot_.bytes() + batch_bytes(bin.units) > most) return false;
+  depot::batch oldest;
+  std::copy_n(bin.held.begin(), oldest.size(), oldest.begin());
   try {
-    if (!depot_.put(s.owner(), bin.units, bin.held.data(), stream_cache::batch)) return false;
+    if (!depot_.put(s.owner(), bin.units, oldest)) return false;
   } catch (const std::bad_alloc&) {  // the host is short, and the batch where it was
     return false;
   }
@@ -218,16 +220,16 @@ void block_cache::empty(thread_cache& c, owner_id o) noexcept {
   }
 }
 
-void block_cache::empty_depot(owner_id o) noexcept {
-  for (depot::blocks b = depot_.take_any(o); !b.empty(); b = depot_.take_any(o)) {
+void block_cache::empty_depot(owner_id only) noexcept {
+  depot_.take_all(only, [this](owner_id o, std::uint32_t /*units*/, const depot::batch& b) {
     for (const slot_index i : b) return_block(i, o);
-  }
+  });
 }
 
 void block_cache::return_block(slot_index slot, owner_id o) noexcept {
   const block_index block = pointers_.block_of(slot);
   pointers_.erase(slot);
-  below_.take_back(block, o);
+  below_.free_block(block, o);
 }
 
 // `all`: those without a fence, too.
@@ -242,7 +244,7 @@ void block_cache::bring_aside(thread_cache& c, bool all) noexcept {
     c.figures.held_bytes -= b.bytes;
     in_caches_bytes_ -= b.bytes;
     c.figures.emptied += b.count;
-    below_.take_back_behind({blocks.data(), b.count}, b.behind);
+    below_.free_behind_fence({blocks.data(), b.count}, b.behind);
   });
 }
 
@@ -259,7 +261,7 @@ void block_cache::empty_stopped() noexcept {
     for (owner_id o = 0; o < c->owners(); ++o) empty(*c, o);
     bring_aside(*c, true);
   }
-  for (owner_id o = 0; o < depot_.owners(); ++o) empty_depot(o);
+  empty_depot(idle_owner);
 }
 
 void block_cache::reclaim(owner_id only) {
@@ -269,12 +271,10 @@ void block_cache::reclaim(owner_id only) {
     for (owner_id o = 0; o < c->owners(); ++o) {
       if ((only != idle_owner && o != only) || c->of_owner(o) == nullptr) continue;
       empty(*c, o);
-      caches_.keep_spare(c->forget(o));
+      c->forget(o);
     }
   }
-  for (owner_id o = 0; o < depot_.owners(); ++o) {
-    if (only == idle_owner || o == only) empty_depot(o);
-  }
+  empty_depot(only);
 }
 
 void block_cache::end(thread_cache& of, std::uint64_t* allocations, std::uint64_t* frees,
@@ -285,9 +285,6 @@ void block_cache::end(thread_cache& of, std::uint64_t* allocations, std::uint64_
   *allocations += of.allocations();
   *frees += of.figures.frees;
   *requested_bytes += of.figures.requested_bytes;
-  for (owner_id o = 0; o < of.owners(); ++o) {
-    if (of.of_owner(o) != nullptr) caches_.keep_spare(of.forget(o));
-  }
   caches_.remove(of);
 }
 
@@ -308,7 +305,7 @@ void block_cache::insert(address at, block_index i, owner_word w) {
 block_cache::sums block_cache::add_up() const {
   sums s{.held_bytes = depot_.bytes(), .held_blocks = depot_.held_blocks()};
   std::uint64_t most_live = below_.out_bytes() - depot_.bytes();
-  s.metadata_bytes = caches_.spare_bytes() + depot_.metadata_bytes() + pointers_.bytes();
+  s.metadata_bytes = depot_.metadata_bytes() + pointers_.bytes();
   for (const auto& c : caches_.all()) {
     const cache_figures& f = c->figures;
     s.held_bytes += f.held_bytes - static_cast<std::uint64_t>(f.handed_bytes);
@@ -340,7 +337,7 @@ void block_cache::for_each_held(const std::function<void(slot_index, std::uint32
       }
     }
   }
-  depot_.for_each([&each](owner_id o, std::uint32_t units, const depot::blocks& b) {
+  depot_.for_each([&each](owner_id o, std::uint32_t units, const depot::batch& b) {
     for (const slot_index i : b) each(i, units, o);
   });
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "arena_below.hpp"
 #include "depot.hpp"
@@ -47,17 +48,15 @@ class block_cache {
   /// A block of exactly this size (rounded up to 512) from this thread's cache, which `mine` is, for the stream that it
   /// served last, or 0. `requested` may be anything. No lock, no call.
   [[nodiscard]] address allocate(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept;
-  /// The same for the stream of that key, once the thread has a cache.
-  [[nodiscard]] address allocate_by_key(std::uint64_t key, std::uint64_t requested) noexcept;
-  /// And so that `allocate` finds it by its handle from then on, which must be a name for good.
-  [[nodiscard]] address allocate_and_remember(stream_ref of, std::uint64_t key, std::uint64_t requested) noexcept;
+  /// The same for the stream of that key, once the thread has a cache. With `remember`, the stream's handle, which must
+  /// be a name for good, `allocate` finds the stream from then on.
+  [[nodiscard]] address allocate_by_key(std::uint64_t key, std::uint64_t requested,
+                                        std::optional<stream_ref> remember = {}) noexcept;
   /// True where the thread's cache, which `mine` is, took the block for its own stream; false where it did not, for
   /// whatever reason, and nothing changed. `stated` may be null; its device is the caller's to look at.
   [[nodiscard]] bool free(thread_cache& mine, address at, const free_args* stated) noexcept;
-  /// The same, where `stated` names the stream of that key.
-  [[nodiscard]] bool free_by_key(address at, std::uint64_t key, const free_args& stated) noexcept;
-  /// Where it names none.
-  [[nodiscard]] bool free_of_any_stream(address at, const free_args& stated) noexcept;
+  /// The same, where `stated` names the stream of that key, or none.
+  [[nodiscard]] bool free_by_key(address at, std::optional<std::uint64_t> key, const free_args& stated) noexcept;
   enum class aside : std::uint8_t {
     refused,    ///< nothing changed
     taken,      ///< the block waits to be brought to the arena
@@ -65,36 +64,35 @@ class block_cache {
   };
   /// Frees behind all work of the device, whatever stream the block is of.
   [[nodiscard]] aside free_aside(address at) noexcept;
-  /// The fence that was due, recorded; false where it is nobody's, since the blocks are the arena's by now.
+  /// Attaches the fence that was due. False if the arena has the blocks by now; the fence is then still the caller's.
   [[nodiscard]] bool fence_aside(fence f) noexcept;
 
   // --- under the lock --------------------------------------------------------------------------------------
-  /// This thread's cache, with what happened in it since it was here last taken into account; null where caches are off
-  /// or the host has no memory for one.
+  /// This thread's cache, with its latest figures added to the totals; null if caches are off or the host has no memory
+  /// for one.
   [[nodiscard]] thread_cache* mine() noexcept;
   /// A block from a batch of the depot, the rest of which goes to the thread's bin; 0 where there is none of that size.
   address refill(thread_cache& mine, cached_stream of, std::uint64_t bytes, std::uint64_t requested);
-  /// Puts a block that the program gave up, `slot` its own and the caller's to change, into the thread's cache. False
-  /// where it is to be taken back.
+  /// Puts a freed block, whose slot only the caller changes now, into the thread's cache. False if the cache does not
+  /// keep it: the caller returns it to the arena.
   bool keep(thread_cache& mine, slot_index slot, cached_stream of, std::uint64_t bytes, unsigned klass);
-  /// Before the arena serves a request of the thread or takes a block from it: looks at one bin, each fourth time.
+  /// Each fourth call looks at one bin and returns blocks that went unused. Called before the arena serves the thread.
   void age(thread_cache& mine);
-  /// Brings what the thread has freed aside to the arena: whole batches.
+  /// Brings the complete batches of what the thread freed aside to the arena.
   void bring_aside(thread_cache& mine) noexcept {
     if (mine.aside.any_complete()) bring_aside(mine, false);
   }
-  /// A block that is out leaves the map and goes back to the arena.
+  /// Removes a block from the map and frees it in the arena.
   void return_block(slot_index slot, owner_id o) noexcept;
-  /// All that caches and the depot hold goes back; false where that was nothing.
+  /// Returns all blocks of caches and depot to the arena; false if there were none.
   bool reclaim_all();
-  /// No cache serves that owner any more (any owner, where it is `idle_owner`) until a thread comes with one of its
-  /// blocks.
+  /// Returns that owner's blocks and ends its stream caches; of every owner for `idle_owner`.
   void reclaim(owner_id only);
   /// A thread's cache ends; what it counted is added.
   void end(thread_cache& of, std::uint64_t* allocations, std::uint64_t* frees, std::uint64_t* requested_bytes);
 
-  /// Enters a block that left the arena. Throws std::bad_alloc where the host has no memory for its slot: then nothing
-  /// has changed but that caches may have been emptied.
+  /// Enters a block that left the arena. Throws std::bad_alloc if the host has no memory for its slot; caches may have
+  /// been emptied then, and nothing else has changed.
   void insert(address at, block_index i, owner_word w);
   [[nodiscard]] pointer_map& pointers() noexcept { return pointers_; }
   [[nodiscard]] const pointer_map& pointers() const noexcept { return pointers_; }
@@ -105,7 +103,7 @@ class block_cache {
   // --- figures, under the lock -----------------------------------------------------------------------------
   /// The program has been handed a block.
   void note_live() noexcept;
-  /// What the program holds, as counted when each thread was here last.
+  /// What the program holds, by each thread's figures when it last had the lock.
   [[nodiscard]] std::uint64_t live_bytes() const noexcept;
   [[nodiscard]] std::uint64_t peak_live_bytes() const noexcept { return peak_live_bytes_; }
 
@@ -142,7 +140,7 @@ class block_cache {
   void shed(thread_cache& mine, std::uint64_t left) noexcept;
   void empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0) noexcept;
   void empty(thread_cache& c, owner_id o) noexcept;
-  void empty_depot(owner_id o) noexcept;
+  void empty_depot(owner_id only) noexcept;  // of every owner, where it is `idle_owner`
   void empty_stopped() noexcept;
 
   // What hits read without the lock. Nothing else lies in these lines, so that nobody's miss takes them away.

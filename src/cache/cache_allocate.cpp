@@ -46,21 +46,13 @@ address block_cache::allocate(thread_cache& mine, stream_ref of, std::uint64_t r
   return at;
 }
 
-address block_cache::allocate_by_key(std::uint64_t key, std::uint64_t requested) noexcept {
-  thread_cache* const mine = mine_without_lock();
-  if (mine == nullptr || !mine->enter()) return 0;
-  stream_cache* const s = mine->of_key(key);
-  const address at = s != nullptr ? try_stream(*mine, *s, requested) : 0;
-  mine->leave();
-  return at;
-}
-
-address block_cache::allocate_and_remember(stream_ref of, std::uint64_t key, std::uint64_t requested) noexcept {
+address block_cache::allocate_by_key(std::uint64_t key, std::uint64_t requested,
+                                     std::optional<stream_ref> remember) noexcept {
   if (device_.condition() != device_condition::usable) return 0;
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return 0;
   stream_cache* const s = mine->of_key(key);
-  if (s != nullptr) mine->remember(of.handle, *s);
+  if (s != nullptr && remember) mine->remember(remember->handle, *s);
   const address at = s != nullptr ? try_stream(*mine, *s, requested) : 0;
   mine->leave();
   return at;

@@ -78,20 +78,12 @@ bool block_cache::free(thread_cache& mine, address at, const free_args* stated) 
   return taken;
 }
 
-bool block_cache::free_by_key(address at, std::uint64_t key, const free_args& stated) noexcept {
-  thread_cache* const mine = mine_without_lock();
-  if (mine == nullptr || !mine->enter()) return false;
-  const stream_cache* const only = mine->of_key(key);
-  const bool taken = only != nullptr && free_to_stream(*mine, at, &stated, only);
-  mine->leave();
-  return taken;
-}
-
-bool block_cache::free_of_any_stream(address at, const free_args& stated) noexcept {
+bool block_cache::free_by_key(address at, std::optional<std::uint64_t> key, const free_args& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;
-  const bool taken = free_to_stream(*mine, at, &stated, nullptr);
+  const stream_cache* const only = key ? mine->of_key(*key) : nullptr;
+  const bool taken = (!key || only != nullptr) && free_to_stream(*mine, at, &stated, only);
   mine->leave();
   return taken;
 }

@@ -6,8 +6,10 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
-#include <vector>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "stream_cache.hpp"
 
@@ -15,64 +17,70 @@ namespace gpumem {
 
 class depot {
  public:
-  static constexpr std::uint32_t batch = stream_cache::batch;
+  /// The slots of its blocks, in the order in which they were freed.
+  using batch = std::array<slot_index, stream_cache::batch>;
 
-  /// A batch, until the next `put`: the slots of its blocks, in the order in which they were freed.
-  using blocks = std::span<const slot_index>;
-
-  /// False where the place is taken by another size, or holds as many batches as it may.
-  bool put(owner_id o, std::uint32_t units, const slot_index* first, std::uint32_t count);
+  /// False where it holds as many batches of that size as it may. Throws std::bad_alloc, and is as it was then.
+  bool put(owner_id o, std::uint32_t units, const batch& given) {
+    std::deque<batch>& of_size = held_[{o, units}];
+    if (of_size.size() == most_batches) return false;
+    of_size.push_back(given);
+    ++batches_;
+    units_ += units;
+    return true;
+  }
   /// Whether `take` finds one.
-  [[nodiscard]] bool holds(owner_id o, std::uint32_t units) const noexcept;
-  /// The oldest batch of that size; empty where there is none.
-  blocks take(owner_id o, std::uint32_t units) noexcept;
-  /// Any batch of the owner's; empty where there is none left.
-  blocks take_any(owner_id o) noexcept;
-
-  [[nodiscard]] owner_id owners() const noexcept { return static_cast<owner_id>(by_owner_.size()); }
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::uint64_t held_blocks() const noexcept { return blocks_; }
-  /// False: it holds none of that size. True may be wrong.
-  [[nodiscard]] bool may_hold(std::uint32_t units) const noexcept { return batches_by_size_[units % sizes] != 0; }
-  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
-
-  /// Calls `each(owner, units, blocks)` for every batch.
+  [[nodiscard]] bool holds(owner_id o, std::uint32_t units) const noexcept {
+    const auto at = held_.find({o, units});
+    return at != held_.end() && !at->second.empty();
+  }
+  /// The oldest batch of that size. Requires that it holds one.
+  batch take(owner_id o, std::uint32_t units) noexcept {
+    const auto at = held_.find({o, units});
+    const batch oldest = at->second.front();
+    at->second.pop_front();
+    if (at->second.empty()) held_.erase(at);
+    --batches_;
+    units_ -= units;
+    return oldest;
+  }
+  /// Calls `each(owner, units, batch)` for every batch of that owner, of any where it is `idle_owner`, and forgets
+  /// them.
+  template <typename Each>
+  void take_all(owner_id only, Each each) noexcept {
+    for (auto at = held_.begin(); at != held_.end();) {
+      const auto [o, units] = at->first;
+      if (only != idle_owner && o != only) {
+        ++at;
+        continue;
+      }
+      for (const batch& b : at->second) each(o, units, b);
+      batches_ -= at->second.size();
+      units_ -= at->second.size() * units;
+      at = held_.erase(at);
+    }
+  }
+  /// Calls `each(owner, units, batch)` for every batch.
   template <typename Each>
   void for_each(Each each) const {
-    for (owner_id o = 0; o < by_owner_.size(); ++o) {
-      for (const place& p : by_owner_[o]) {
-        for (std::uint32_t b = p.first; b != no_block; b = links_[b].next) each(o, p.units, batch_at(b));
-      }
+    for (const auto& [of, batches] : held_) {
+      for (const batch& b : batches) each(of.first, of.second, b);
     }
   }
 
- private:
-  static constexpr std::uint32_t most_batches = 64;  // of one size
-  static constexpr std::uint32_t sizes = 256;
-  struct place {
-    std::uint32_t units = 0;
-    std::uint32_t first = no_block;  // the oldest
-    std::uint32_t last = no_block;
-    std::uint32_t batches = 0;
-  };
-  struct alignas(64) batch_of_slots {
-    std::array<slot_index, batch> held;
-  };
-  struct link {
-    std::uint32_t count = 0;
-    std::uint32_t next = no_block;
-  };
-  [[nodiscard]] blocks batch_at(std::uint32_t b) const noexcept { return {held_[b].held.data(), links_[b].count}; }
-  blocks take_from(place& p) noexcept;
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return units_ * stream_cache::batch * block_granularity; }
+  [[nodiscard]] std::uint64_t held_blocks() const noexcept { return batches_ * stream_cache::batch; }
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
+    return batches_ * sizeof(batch) + held_.size() * bytes_a_size;
+  }
 
-  std::vector<std::vector<place>> by_owner_;
-  // Apart, so that who takes several waits for one line of memory from another processor, and not for one each time.
-  std::vector<batch_of_slots> held_;
-  std::vector<link> links_;
-  std::uint32_t spare_ = no_block;
-  std::uint64_t bytes_ = 0;
-  std::uint64_t blocks_ = 0;
-  std::array<std::uint32_t, sizes> batches_by_size_{};  // of all sizes that share a place, and all owners
+ private:
+  static constexpr std::size_t most_batches = 64;     // of one size
+  static constexpr std::uint64_t bytes_a_size = 704;  // about: a node and an empty deque
+
+  std::map<std::pair<owner_id, std::uint32_t>, std::deque<batch>> held_;  // by owner and units
+  std::uint64_t batches_ = 0;
+  std::uint64_t units_ = 0;  // of one block of each batch
 };
 
 }  // namespace gpumem

@@ -6,7 +6,10 @@
 namespace gpumem {
 
 pointer_map::pointer_map(std::uint32_t places)
-    : mask_{(places - 1) * 2}, spread_{spread_over(places)}, pointers_{places}, blocks_{places} {}
+    : mask_{(places - 1) * 2},
+      spread_{spread_over(places)},
+      pointers_{std::make_unique<pointer_slot[]>(places)},
+      blocks_{std::make_unique<block_index[]>(places)} {}
 
 // A place that was taken out is as good as one that was never used: nothing in it is looked for.
 slot_index pointer_map::insert(address at, block_index block, owner_word w) noexcept {

@@ -11,11 +11,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "block_ids.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/request.hpp"
-#include "host_array.hpp"
 
 namespace gpumem {
 
@@ -109,10 +109,10 @@ class pointer_map {
 
   pointer_map() : pointer_map{first_places} {}
 
-  [[nodiscard]] pointer_slot& operator[](slot_index i) const noexcept { return at_place(pointers_.data(), i); }
+  [[nodiscard]] pointer_slot& operator[](slot_index i) const noexcept { return at_place(pointers_.get(), i); }
   /// The slot of the block that begins there. A thread inside its cache, or under the lock.
   [[nodiscard]] lookup find(address at) const noexcept {
-    pointer_slot* const table = pointers_.data();
+    pointer_slot* const table = pointers_.get();
     const slot_index mask = mask_;
     slot_index i = home_of(at);
     for (;;) {
@@ -171,10 +171,10 @@ class pointer_map {
 
   slot_index mask_;       // of a place
   std::uint64_t spread_;  // see home_of
-  host_array<pointer_slot> pointers_;
-  host_array<block_index> blocks_;       // by place
-  alignas(64) std::uint32_t count_ = 0;  // that somebody holds; not beside what `find` reads
-  std::uint32_t used_ = 0;               // places with an address: a search goes on behind them
+  std::unique_ptr<pointer_slot[]> pointers_;
+  std::unique_ptr<block_index[]> blocks_;  // by place
+  alignas(64) std::uint32_t count_ = 0;    // that somebody holds; not beside what `find` reads
+  std::uint32_t used_ = 0;                 // places with an address: a search goes on behind them
 };
 
 }  // namespace gpumem

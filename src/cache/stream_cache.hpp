@@ -40,7 +40,7 @@ struct bin_places {
     return exact + (units * 0x9e37'79b1U >> 24);
   }
   /// The other choice, for a size that shares.
-  [[nodiscard]] static constexpr std::uint32_t beside(std::uint32_t place) noexcept { return place ^ 1U; }
+  [[nodiscard]] static constexpr std::uint32_t second_choice(std::uint32_t place) noexcept { return place ^ 1U; }
   /// Whether a block counts against the limit.
   [[nodiscard]] static constexpr bool is_limited(std::uint64_t units) noexcept { return units > small_units; }
   /// And for how much.
@@ -92,11 +92,6 @@ class stream_cache {
 
   stream_cache(owner_id owner, std::uint64_t key) : owner_{owner}, key_{key} {}
 
-  /// For another stream from here on. Requires that it is empty, and every bin closed.
-  void begin_anew(owner_id owner, std::uint64_t key) noexcept {
-    owner_ = owner;
-    key_ = key;
-  }
   [[nodiscard]] owner_id owner() const noexcept { return owner_; }
   [[nodiscard]] std::uint64_t key() const noexcept { return key_; }
   [[nodiscard]] bin& at(std::uint32_t place) noexcept { return bins_[place]; }
@@ -111,14 +106,14 @@ class stream_cache {
     // No bin's size has more than 32 bits, so a place found by the low ones is of no other size.
     const std::uint32_t place = bin_places::of_shared(static_cast<std::uint32_t>(units));
     if (bins_[place].units == units) return &bins_[place];
-    const std::uint32_t second = bin_places::beside(place);
+    const std::uint32_t second = bin_places::second_choice(place);
     return bins_[second].units == units ? &bins_[second] : nullptr;
   }
   /// The bin that is to become that size's, by the caller, once it is empty. Requires that `find` finds none.
   [[nodiscard]] bin& bin_to_change(std::uint32_t units) noexcept {
     const std::uint32_t place = bin_places::of(units);
     if (units <= bin_places::exact) return bins_[place];
-    const std::uint32_t second = bin_places::beside(place);
+    const std::uint32_t second = bin_places::second_choice(place);
     return bins_[second].count < bins_[place].count ? bins_[second] : bins_[place];
   }
   /// The bin may hold blocks of that size from here on: it is in use.

@@ -20,7 +20,7 @@
 
 namespace gpumem {
 
-/// What happened in a cache since its thread held the pool's lock last (the first two), and since ever.
+/// The first two count since the thread last held the pool's lock, the others since the cache exists.
 struct cache_figures {
   std::int64_t handed_bytes = 0;         ///< handed out less taken in
   std::int64_t most_handed_bytes = 0;    ///< its maximum
@@ -85,23 +85,19 @@ class alignas(64) thread_cache {
   [[nodiscard]] stream_cache* of_owner(owner_id o) const noexcept {
     return o < by_owner_.size() ? by_owner_[o].get() : nullptr;
   }
-  /// `made` serves that owner; null: a new one does. Requires that there is none for it, and less than `most_streams`.
-  stream_cache& add(owner_id o, std::uint64_t key, std::unique_ptr<stream_cache> made = nullptr) {
+  /// Requires that there is none for that owner, and less than `most_streams`.
+  stream_cache& add(owner_id o, std::uint64_t key) {
     if (o >= by_owner_.size()) by_owner_.resize(o + 1);
-    if (made != nullptr) {
-      made->begin_anew(o, key);
-    } else {
-      made = std::make_unique<stream_cache>(o, key);
-    }
-    by_owner_[o] = std::move(made);
+    by_owner_[o] = std::make_unique<stream_cache>(o, key);
     ++streams_;
     return *by_owner_[o];
   }
-  /// What served that owner. Requires that it is empty.
-  std::unique_ptr<stream_cache> forget(owner_id o) noexcept {
-    remember_none();
+  /// Requires that there is one for that owner, and that it is empty.
+  void forget(owner_id o) noexcept {
+    latest_handle_ = &no_stream;
+    latest_ = nullptr;
     --streams_;
-    return std::move(by_owner_[o]);
+    by_owner_[o] = nullptr;
   }
   [[nodiscard]] bool full() const noexcept { return streams_ == most_streams; }
   /// Whose has to go for another one: each in turn. Requires that there is one.
@@ -151,11 +147,6 @@ class alignas(64) thread_cache {
   static constexpr unsigned char stopped = 1;
   static constexpr unsigned char costly_fence = 2;  ///< for good: the kernel offers none that costs nothing
   static constexpr char no_stream = 0;              ///< its address is no stream's handle
-
-  void remember_none() noexcept {
-    latest_handle_ = &no_stream;
-    latest_ = nullptr;
-  }
 
   std::atomic<bool> inside_{false};
   std::atomic<unsigned char> gate_;  ///< what stands in the way of who enters

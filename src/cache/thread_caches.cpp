@@ -54,7 +54,6 @@ thread_caches::thread_caches(block_cache& of, cache_place at, std::function<void
   static std::atomic<std::uint64_t> latest{0};
   number_ = ++latest;
   self_->ends = std::move(ends);
-  spare_.reserve(most_spare);
 }
 
 void thread_caches::close() noexcept {
@@ -91,17 +90,6 @@ thread_cache* thread_caches::make_mine() {
   all.entries.push_back({number_, all_.back().get(), self_});
   note_latest(all_.back().get());
   return all_.back().get();
-}
-
-std::unique_ptr<stream_cache> thread_caches::take_spare() noexcept {
-  if (spare_.empty()) return nullptr;
-  std::unique_ptr<stream_cache> latest = std::move(spare_.back());
-  spare_.pop_back();
-  return latest;
-}
-
-void thread_caches::keep_spare(std::unique_ptr<stream_cache> of) noexcept {
-  if (of != nullptr && spare_.size() < most_spare) spare_.push_back(std::move(of));
 }
 
 void thread_caches::remove(thread_cache& of) noexcept {

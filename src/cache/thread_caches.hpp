@@ -56,13 +56,6 @@ class thread_caches {
   thread_cache* make_mine();
   void remove(thread_cache& of) noexcept;
 
-  /// The pool's lock: a stream's cache that served another thread, or null. A new one takes 100 KiB from the system,
-  /// page by page, which threads that come and go would pay for each time.
-  [[nodiscard]] std::unique_ptr<stream_cache> take_spare() noexcept;
-  /// The pool's lock. `of` may be null; else it is empty, and every bin closed.
-  void keep_spare(std::unique_ptr<stream_cache> of) noexcept;
-  [[nodiscard]] std::uint64_t spare_bytes() const noexcept { return spare_.size() * sizeof(stream_cache); }
-
   [[nodiscard]] const std::vector<std::unique_ptr<thread_cache>>& all() const noexcept { return all_; }
 
   /// Stops every other thread's cache while the object lives: no thread is inside one. Requires the pool's lock.
@@ -87,8 +80,6 @@ class thread_caches {
   std::uint64_t number_;
   std::shared_ptr<open_pool> self_;
   std::vector<std::unique_ptr<thread_cache>> all_;
-  static constexpr std::size_t most_spare = 8;
-  std::vector<std::unique_ptr<stream_cache>> spare_;
 };
 
 }  // namespace gpumem

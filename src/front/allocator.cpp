@@ -70,15 +70,14 @@ class pooled_allocator final : public allocator {
     if (!ordinary) {
       if (status ok = sound(r); !ok) return ok;
     }
-    if (r.device < 0 || static_cast<std::size_t>(r.device) >= pools_.size()) return no_such_device(r.device);
+    if (!exists(r.device)) return no_such_device(r.device);
     pool& p = *pools_[static_cast<std::size_t>(r.device)].it;
     device& on = *pools_[static_cast<std::size_t>(r.device)].on;
     if (on.condition() != device_condition::usable) return usable(on);
     if (!ordinary) {
       if (status ok = fits_device(r, p.config().total_bytes); !ok) return ok;
     }
-    if (r.alignment == block_granularity &&
-        r.region == 0) {  // a hit in a cache of another pool or stream than the last one
+    if (r.alignment == block_granularity && r.region == 0) {  // of another pool or stream than the last one
       if (const address at = p.try_cache(r.stream, r.bytes); at != 0) return to_pointer(at);
     }
     const bool asks = asks_for_captures(p.config(), on);
@@ -99,7 +98,7 @@ class pooled_allocator final : public allocator {
     const address at = to_address(p);
     if (stated.device) {
       const int d = *stated.device;
-      if (d < 0 || static_cast<std::size_t>(d) >= pools_.size()) {
+      if (!exists(d)) {
         ++foreign_misuses_;
         return no_such_device(d);
       }
@@ -115,15 +114,8 @@ class pooled_allocator final : public allocator {
         if (candidate.it->free_to_cache(at, stated)) return {};
       }
     }
-    // Shortcut for a single pool, the usual case.
-    if (pools_.size() == 1 && pools_.front().on->condition() == device_condition::usable) [[likely]] {
-      status freed = pools_.front().it->release_block(at, stated);
-      if (!freed && freed.code() == errc::unknown_pointer) ++foreign_misuses_;
-      return freed;
-    }
     status unknown;
-    for (std::size_t i = 0; i < pools_.size(); ++i) {
-      const pool_slot& candidate = pools_[i];
+    for (const pool_slot& candidate : pools_) {
       if (candidate.on->condition() != device_condition::usable) [[unlikely]] {
         unknown = usable(*candidate.on);
         continue;
@@ -207,49 +199,37 @@ class pooled_allocator final : public allocator {
     });
   }
 
-  result<trim_result> trim(int device, std::uint64_t bytes) override try {
-    if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
-    if (status ok = usable(*pools_[static_cast<std::size_t>(device)].on); !ok) return ok;
-    return pools_[static_cast<std::size_t>(device)].it->trim(bytes);
-  } catch (...) {
-    return status::of_current_exception();
+  result<trim_result> trim(int device, std::uint64_t bytes) override {
+    return with_pool<result<trim_result>>(device, [bytes](const pool_slot& p) { return p.it->trim(bytes); });
   }
-  result<limit_result> set_limit(int device, std::uint64_t limit_bytes) override try {
-    if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
-    if (status ok = usable(*pools_[static_cast<std::size_t>(device)].on); !ok) return ok;
-    pool& p = *pools_[static_cast<std::size_t>(device)].it;
-    std::uint64_t others = 0;
-    for (const pool_slot& other : pools_) {
-      if (other.it.get() != &p && other.on == pools_[static_cast<std::size_t>(device)].on) {
-        others += other.it->below().cap().limit();
+  result<limit_result> set_limit(int device, std::uint64_t limit_bytes) override {
+    return with_pool<result<limit_result>>(device, [&](const pool_slot& p) -> result<limit_result> {
+      std::uint64_t others = 0;
+      for (const pool_slot& other : pools_) {
+        if (other.it != p.it && other.on == p.on) others += other.it->below().cap().limit();
       }
-    }
-    const std::uint64_t total = p.config().total_bytes;
-    if (limit_bytes == 0 || limit_bytes > total || others > total - limit_bytes) {
-      return status{
-          errc::bad_setting,
-          fmt::format("limit {} for pool {}: expected more than 0 and at most {} ({} less the other pools' {})",
-                      format_bytes(limit_bytes), p.config().name, format_bytes(total > others ? total - others : 0),
-                      format_bytes(total), format_bytes(others))};
-    }
-    const limit_result out = p.set_limit(limit_bytes);
-    return out;
-  } catch (...) {
-    return status::of_current_exception();
+      const std::uint64_t total = p.it->config().total_bytes;
+      if (limit_bytes == 0 || limit_bytes > total || others > total - limit_bytes) {
+        return status{
+            errc::bad_setting,
+            fmt::format("limit {} for pool {}: expected more than 0 and at most {} ({} less the other pools' {})",
+                        format_bytes(limit_bytes), p.it->config().name,
+                        format_bytes(total > others ? total - others : 0), format_bytes(total), format_bytes(others))};
+      }
+      return p.it->set_limit(limit_bytes);
+    });
   }
   void on_out_of_memory(oom_callback callback) override {
     for (const pool_slot& p : pools_) p.it->below().on_out_of_memory(callback);
   }
 
   const std::vector<logical_device>& devices() const noexcept override { return devices_; }
-  result<statistics> stats(int device) const override try {
-    if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
-    if (forked(device)) return usable(*pools_[static_cast<std::size_t>(device)].on);
-    statistics s = pools_[static_cast<std::size_t>(device)].it->stats();
-    if (device == 0) s.misuses += foreign_misuses_.load(std::memory_order_relaxed);
-    return s;
-  } catch (...) {
-    return status::of_current_exception();
+  result<statistics> stats(int device) const override {
+    return of_pool<result<statistics>>(device, [&](const pool_slot& p) {
+      statistics s = p.it->stats();
+      if (device == 0) s.misuses += foreign_misuses_.load(std::memory_order_relaxed);
+      return s;
+    });
   }
   result<block_info> describe(const void* p) const override try {
     status unknown;
@@ -263,12 +243,8 @@ class pooled_allocator final : public allocator {
   } catch (...) {
     return status::of_current_exception();
   }
-  status check(int device) const override try {
-    if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
-    if (forked(device)) return usable(*pools_[static_cast<std::size_t>(device)].on);
-    return pools_[static_cast<std::size_t>(device)].it->check();
-  } catch (...) {
-    return status::of_current_exception();
+  status check(int device) const override {
+    return of_pool<status>(device, [](const pool_slot& p) { return p.it->check(); });
   }
   status flush_trace() override try {
     return each_recorder([](allocation_recorder& r, std::size_t) { return r.flush(); });
@@ -390,17 +366,27 @@ class pooled_allocator final : public allocator {
     }
   }
 
-  /// Calls `call` with the pool of a logical device, if it exists and is usable.
+  /// Calls `call` with the pool of a logical device, if it exists and its locks are not those of a forked parent.
+  template <typename Result, typename Call>
+  Result of_pool(int device, const Call& call) const {
+    return without_exceptions([&]() -> Result {
+      if (!exists(device)) return no_such_device(device);
+      if (forked(device)) return usable(*pools_[static_cast<std::size_t>(device)].on);
+      return call(pools_[static_cast<std::size_t>(device)]);
+    });
+  }
+  /// And if the device is usable.
   template <typename Result, typename Call>
   Result with_pool(int device, const Call& call) const {
-    return without_exceptions([&]() -> Result {
-      if (device < 0 || static_cast<std::size_t>(device) >= pools_.size()) return no_such_device(device);
-      const pool_slot& p = pools_[static_cast<std::size_t>(device)];
+    return of_pool<Result>(device, [&](const pool_slot& p) -> Result {
       if (status ok = usable(*p.on); !ok) return ok;
       return call(p);
     });
   }
 
+  [[nodiscard]] bool exists(int device) const noexcept {
+    return device >= 0 && static_cast<std::size_t>(device) < pools_.size();
+  }
   status no_such_device(int device) const {
     return {errc::wrong_device,
             fmt::format("device {} does not exist; expected 0 to {}", device, static_cast<int>(pools_.size()) - 1)};

@@ -79,12 +79,12 @@ result<captures::begun_in> captures::begin_on(stream_ref s, const device* on) {
     return one;
   });
   if (ok) return begun;
-  free_to_cache(begun);  // every pool captures, or none
+  undo(begun);  // every pool captures, or none
   return ok;
 }
 
 // Ends the begun captures and releases their empty graphs.
-void captures::free_to_cache(const begun_in& begun) {
+void captures::undo(const begun_in& begun) {
   for (const auto& [p, key] : begun) {
     if (const result<std::uint64_t> graph = p->below().capture_end(key))
       static_cast<void>(p->below().graph_release(*graph));
@@ -112,7 +112,7 @@ status captures::begin_and_note(stream_ref s, device* on, std::uint64_t capture)
   try {
     log_.began(on, s, capture, blocking, *begun);
   } catch (const std::bad_alloc&) {
-    free_to_cache(*begun);
+    undo(*begun);
     throw;
   }
   forbid_foreign_fences(*begun, true);

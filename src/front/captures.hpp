@@ -56,7 +56,7 @@ class captures {
 
   using begun_in = std::vector<std::pair<pool*, std::uint64_t>>;
   result<begun_in> begin_on(stream_ref s, const device* on);
-  static void free_to_cache(const begun_in& begun);
+  static void undo(const begun_in& begun);
   void forbid_foreign_fences(const begun_in& capturing, bool yes);
   status begin_and_note(stream_ref s, device* on, std::uint64_t capture);
   status notice(device& on, stream_ref s, std::uint64_t now);

@@ -2,30 +2,30 @@
 //
 // Positions are plain numbers: nothing here knows what stands at them. A record is one cache line; a table never
 // moves one, so an index or a reference stays good for the record's life. The owner of the heap locks.
-// Ceiling: records are kept for reuse, so the table holds 64 B for each block of the busiest moment (rounded up
-// to 64 KiB), and at most 67 million of them; one more is refused as memory that the host lacks.
+// Records are kept for reuse, so the table holds 64 B for each block of the busiest moment, rounded up to 64 KiB.
 #pragma once
 
 #include <cassert>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "block_ids.hpp"
-#include "host_range.hpp"
 
 namespace gpumem {
 
 using segment_index = std::uint32_t;
 
 enum class block_state : std::uint8_t {
-  unused,  ///< the record stands for no block
-  live,    ///< the program holds it
-  free,    ///< cached for its owner, or idle where the owner is `idle_owner`
-  fenced,  ///< free once the pool says so; in no index
-  leaked,  ///< never to be used again
-  hollow,  ///< addresses with nothing behind them, whole pages of a paged segment; in no index
+  unused,    ///< the record stands for no block
+  live,      ///< the program holds it
+  free,      ///< cached for its owner, or idle where the owner is `idle_owner`
+  fenced,    ///< free once the pool says so; in no index
+  leaked,    ///< never to be used again
+  unbacked,  ///< addresses with nothing behind them, whole pages of a paged segment; in no index
 };
 
-/// A free block's place in the index of its owner; a hollow one's in the list of these, by `older` and `newer`.
+/// A free block's place in the index of its owner; an unbacked one's in the list of these, by `older` and `newer`.
 struct index_links {
   block_index left = no_block;   ///< subtree of smaller (bytes, begin)
   block_index right = no_block;  ///< and of larger
@@ -50,7 +50,7 @@ struct alignas(64) block {
   block_state state = block_state::unused;
   std::uint8_t klass = 0;  ///< class of its segment
   union {
-    index_links in_index;  ///< while free or hollow
+    index_links in_index;  ///< while free or unbacked
     use_record in_use;     ///< while live, fenced or leaked
   };
   block() noexcept : in_index{} {}
@@ -64,8 +64,7 @@ class block_table {
 
   /// A record with every field at its default. Throws std::bad_alloc where `make_room` would; nothing has changed then.
   block_index take() {
-    if (used_ + set_aside_ >= records_.size()) [[unlikely]]
-      records_.grow();
+    make_room(1);
     block_index i = spare_;
     if (i != no_block) {
       block& b = (*this)[i];
@@ -80,7 +79,9 @@ class block_table {
   }
   /// The next so many `take`s throw nothing.
   void make_room(std::uint32_t records) {
-    while (records_.size() - used_ < std::size_t{set_aside_} + records) records_.grow();
+    while (chunks_.size() * records_a_chunk - used_ < std::size_t{set_aside_} + records) {
+      chunks_.push_back(std::make_unique<block[]>(records_a_chunk));
+    }
   }
   /// So many records are left alone by `take` until this is called again. Requires that there is room for them.
   void set_aside(std::uint32_t records) noexcept { set_aside_ = records; }
@@ -95,17 +96,17 @@ class block_table {
   [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
   /// Records from 0 to here have been handed out at some time.
   [[nodiscard]] std::uint32_t made() const noexcept { return made_; }
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return records_.bytes(); }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return chunks_.size() * records_a_chunk * sizeof(block); }
 
  private:
-  static constexpr std::size_t most_records = std::size_t{1} << 26;  // 4 GiB of them
+  static constexpr std::size_t records_a_chunk = 1024;
 
   [[nodiscard]] block* locate(block_index i) const noexcept {
     assert(i < made_);
-    return &records_[i];
+    return &chunks_[i / records_a_chunk][i % records_a_chunk];
   }
 
-  host_range<block> records_{most_records};
+  std::vector<std::unique_ptr<block[]>> chunks_;
   std::uint32_t made_ = 0;
   std::uint32_t used_ = 0;
   std::uint32_t set_aside_ = 0;

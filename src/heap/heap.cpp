@@ -37,27 +37,26 @@ void heap::make_room_for_segment() {
   spare_segments_.reserve(segments_.capacity());
 }
 
-// Requires room for it.
-segment_index heap::take_segment() noexcept {
-  if (!spare_segments_.empty()) {
-    const segment_index s = spare_segments_.back();
-    spare_segments_.pop_back();
-    return s;
-  }
-  segments_.emplace_back();
-  return static_cast<segment_index>(segments_.size() - 1);
-}
-
-segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass) {
+segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass, bool backed) {
   make_room_for_segment();
   const block_index i = blocks_.take();
-  const segment_index s = take_segment();
+  segment_index s = static_cast<segment_index>(segments_.size());
+  if (spare_segments_.empty()) {
+    segments_.emplace_back();
+  } else {
+    s = spare_segments_.back();
+    spare_segments_.pop_back();
+  }
   block& b = blocks_[i];
   b.begin = begin;
   b.bytes = bytes;
   b.segment = s;
   b.klass = static_cast<std::uint8_t>(klass);
   segments_[s] = {begin, bytes, i, b.klass};
+  if (!backed) {
+    enter_unbacked(i);
+    return s;
+  }
   totals_.segment_bytes += bytes;
   by_class_[klass].segment_bytes += bytes;
   make_free(i, idle_owner, 0, false);
@@ -82,68 +81,31 @@ void heap::remove_segment(segment_index s) noexcept {
   spare_segments_.push_back(s);
 }
 
-// Bytes from the middle of a free block, or its end; what is cut off in front keeps the place in the order of epochs
-// that the whole had; so does the rest behind.
-block_index heap::cut_off(block_index from, std::uint64_t front, std::uint64_t bytes) {
-  blocks_.make_room(2);
-  const block_index taken = blocks_.take();
-  block& cut = blocks_[taken];
-  const block_index order_before = blocks_[from].in_index.older;
-  leave(from);
-  block& head = blocks_[from];
-  cut.segment = head.segment;
-  cut.klass = head.klass;
-  cut.owner = head.owner;
-  cut.begin = head.begin + front;
-  cut.bytes = bytes;
-  cut.below = from;
-  block_index tail = no_block;
-  if (const std::uint64_t behind = head.bytes - front - bytes; behind != 0) {
-    tail = blocks_.take();
-    block& t = blocks_[tail];
-    t.segment = head.segment;
-    t.klass = head.klass;
-    t.owner = head.owner;
-    t.begin = head.begin + front + bytes;
-    t.bytes = behind;
-    t.state = block_state::free;
-    t.in_index.epoch = head.in_index.epoch;
-    t.below = taken;
-    t.above = head.above;
-    if (t.above != no_block) blocks_[t.above].below = tail;
-  }
-  cut.above = tail != no_block ? tail : head.above;
-  if (cut.above != no_block) blocks_[cut.above].below = taken;
-  head.above = taken;
-  head.bytes = front;
-  enter(from, order_before);
-  if (tail != no_block) enter(tail, order_before);
-  return taken;
-}
-
 void heap::fence(block_index i) noexcept {
-  block& b = blocks_[i];
-  assert(b.state == block_state::live);
-  b.state = block_state::fenced;
-  totals_.live_bytes -= b.bytes;
-  --totals_.live_blocks;
-  totals_.fenced_bytes += b.bytes;
+  assert(blocks_[i].state == block_state::live);
+  count_out_of_use(blocks_[i]);
+  blocks_[i].state = block_state::fenced;
+  totals_.fenced_bytes += blocks_[i].bytes;
 }
 
 void heap::leak(block_index i) noexcept {
-  block& b = blocks_[i];
+  count_out_of_use(blocks_[i]);
+  blocks_[i].state = block_state::leaked;
+  totals_.leaked_bytes += blocks_[i].bytes;
+}
+
+// A live or fenced block is about to have another state.
+void heap::count_out_of_use(const block& b) noexcept {
+  assert(b.state == block_state::live || b.state == block_state::fenced);
   if (b.state == block_state::live) {
     totals_.live_bytes -= b.bytes;
     --totals_.live_blocks;
   } else {
-    assert(b.state == block_state::fenced);
     totals_.fenced_bytes -= b.bytes;
   }
-  b.state = block_state::leaked;
-  totals_.leaked_bytes += b.bytes;
 }
 
-void heap::settle(owner_id o, std::uint32_t done, bool lost) noexcept {
+void heap::make_idle(owner_id o, std::uint32_t done, bool lost) noexcept {
   while (owners_[o].oldest != no_block) {
     const block_index i = owners_[o].oldest;
     if (blocks_[i].in_index.epoch > done) return;
@@ -237,56 +199,12 @@ block_index heap::best_fit(unsigned klass, owner_id o, bool idle_too, std::uint6
 }
 
 block_index heap::carve(block_index from, std::uint64_t bytes, std::uint64_t alignment) {
-  const std::uint64_t front = alignment <= granularity ? 0 : lead(blocks_[from].begin, alignment);
-  assert(front + bytes <= blocks_[from].bytes);
-  block_index taken = from;
-  if (front != 0) {
-    taken = cut_off(from, front, bytes);
-  } else if (bytes != blocks_[from].bytes) {
-    taken = cut_off_first(from, bytes);
-  } else {
-    leave(from);
-  }
-  block& b = blocks_[taken];
-  b.state = block_state::live;
-  b.in_use = use_record{};
-  totals_.live_bytes += b.bytes;
-  ++totals_.live_blocks;
-  return taken;
-}
-
-// The first bytes of a free block as a block of its own. The rest keeps its place in the order of epochs.
-block_index heap::cut_off_first(block_index from, std::uint64_t bytes) {
-  const block_index taken = blocks_.take();
-  block& rest = blocks_[from];
-  block& cut = blocks_[taken];
-  cut.segment = rest.segment;
-  cut.klass = rest.klass;
-  cut.owner = rest.owner;
-  cut.begin = rest.begin;
-  cut.bytes = bytes;
-  cut.below = rest.below;
-  cut.above = from;
-  (cut.below != no_block ? blocks_[cut.below].above : segments_[rest.segment].first) = taken;
-  rest.below = taken;
-  free_index& index = owners_[rest.owner].by_class[rest.klass];
-  index.erase(blocks_, from);
-  rest.begin += bytes;
-  rest.bytes -= bytes;
-  index.insert(blocks_, from);
-  count_free(rest, 0 - bytes);
-  return taken;
+  const block& b = blocks_[from];
+  return carve_at(from, b.begin + lead(b.begin, alignment), bytes, b.owner);
 }
 
 void heap::release(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept {
-  const block& b = blocks_[i];
-  assert(b.state == block_state::live || b.state == block_state::fenced);
-  if (b.state == block_state::live) {
-    totals_.live_bytes -= b.bytes;
-    --totals_.live_blocks;
-  } else {
-    totals_.fenced_bytes -= b.bytes;
-  }
+  count_out_of_use(blocks_[i]);
   make_free(i, o, epoch, idle_too);
 }
 

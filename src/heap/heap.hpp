@@ -4,9 +4,9 @@
 // A free block belongs to an owner (the stream that may use it at once) or to everybody (`idle_owner`). A request
 // is served by the best fit among its owner's and the idle blocks; what is left over is always split off, since
 // every multiple of 512 B is worth a block. The pool's lock guards all of it. Each state change of a block is
-// one function: `carve`, `release`, `fence`, `leak`, `settle`, `hand_over`, and of a paged segment `back`, `unback`
-// (heap_pages.cpp). Such a segment is a range of addresses with memory behind some of its pages only: what has none is
-// hollow blocks, which count nowhere but in `hollow_bytes`.
+// one function: `carve`, `release`, `fence`, `leak`, `make_idle`, `hand_over`, and of a paged segment `commit`,
+// `decommit` (heap_pages.cpp). Such a segment is a range of addresses with memory behind some of its pages only: what
+// has none is unbacked blocks, which count nowhere but in `unbacked_bytes`.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct heap_totals {
   std::uint64_t idle_bytes = 0;
   std::uint64_t fenced_bytes = 0;
   std::uint64_t leaked_bytes = 0;
-  std::uint64_t segment_bytes = 0;  ///< without what is hollow
-  std::uint64_t hollow_bytes = 0;
+  std::uint64_t segment_bytes = 0;  ///< without what is unbacked
+  std::uint64_t unbacked_bytes = 0;
   std::uint64_t live_blocks = 0;
   std::uint64_t free_blocks = 0;
 };
@@ -49,19 +49,19 @@ class heap {
   void remove_owner(owner_id o) noexcept;
   [[nodiscard]] bool owns_nothing(owner_id o) const noexcept { return owners_[o].oldest == no_block; }
 
-  // What follows takes host memory for its records, and throws std::bad_alloc before it changes anything where there is
-  // none: add_owner, add_segment, carve, back and unback and their like. The others need none.
-  /// The next `add_segment` or `add_hollow_segment` throws nothing, but for its block.
+  // add_owner, add_segment, carve, commit, decommit and their like need host memory for records. Without it they throw
+  // std::bad_alloc and change nothing. All other functions need none.
+  /// After this, the next `add_segment` needs host memory only for its block.
   void make_room_for_segment();
-  /// So many blocks more need no host memory: every call of those above takes two at most.
+  /// Reserves records for so many blocks. Each function above takes at most two.
   void make_room_for_blocks(std::uint32_t blocks) { blocks_.make_room(blocks); }
-  /// Keeps such room for whoever gives up the lock: others leave it alone until it is set to 0. Requires that there is.
+  /// Reserves that room for a caller that gives up the lock: others do not use it until this is called with 0. Requires
+  /// that there is room.
   void set_blocks_aside(std::uint32_t blocks) noexcept { blocks_.set_aside(blocks); }
 
-  /// One idle block over `[begin, begin + bytes)`, multiples of 512 that touch no other segment's blocks.
-  segment_index add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass);
-  /// The same with nothing behind it: one hollow block.
-  segment_index add_hollow_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass);
+  /// One idle block over `[begin, begin + bytes)`, multiples of 512 that touch no other segment's blocks; where it is
+  /// not backed, one unbacked block.
+  segment_index add_segment(std::uint64_t begin, std::uint64_t bytes, unsigned klass, bool backed = true);
   /// True when one idle block covers all of it.
   [[nodiscard]] bool segment_idle(segment_index s) const noexcept;
   /// Requires `segment_idle`.
@@ -86,14 +86,14 @@ class heap {
   block_index unite(block_index first, std::uint64_t end, owner_id o, std::uint32_t epoch);
 
   // heap_pages.cpp, of paged segments
-  /// `bytes` from `begin` on, part of the hollow block `i`, become idle, merged with idle neighbours. Returns the
+  /// `bytes` from `begin` on, part of the unbacked block `i`, become idle, merged with idle neighbours. Returns the
   /// block.
-  block_index back(block_index i, std::uint64_t begin, std::uint64_t bytes);
-  /// `bytes` from `begin` on, part of the idle block `i`, become hollow, merged with hollow neighbours. Returns the
+  block_index commit(block_index i, std::uint64_t begin, std::uint64_t bytes);
+  /// `bytes` from `begin` on, part of the idle block `i`, become unbacked, merged with unbacked neighbours. Returns the
   /// block.
-  block_index unback(block_index i, std::uint64_t begin, std::uint64_t bytes);
-  /// The first hollow block of the list of these, in no order; the next is its `in_index.newer`.
-  [[nodiscard]] block_index first_hollow() const noexcept { return hollow_; }
+  block_index decommit(block_index i, std::uint64_t begin, std::uint64_t bytes);
+  /// The first unbacked block of the list of these, in no order; the next is its `in_index.newer`.
+  [[nodiscard]] block_index first_unbacked() const noexcept { return unbacked_; }
   /// The idle or cached block that was free longest, and from there `in_index.newer`.
   [[nodiscard]] block_index oldest_free(owner_id o) const noexcept { return owners_[o].oldest; }
 
@@ -105,7 +105,7 @@ class heap {
   /// Live or fenced becomes leaked.
   void leak(block_index i) noexcept;
   /// Every free block of `o` whose epoch is at most `done` becomes idle, or leaked where `lost`.
-  void settle(owner_id o, std::uint32_t done, bool lost = false) noexcept;
+  void make_idle(owner_id o, std::uint32_t done, bool lost = false) noexcept;
   /// Every free block of `from` becomes free for `to`.
   void hand_over(owner_id from, owner_id to, std::uint32_t epoch, bool idle_too) noexcept;
   /// Merges each free block of `o` with idle neighbours; true where that changed anything.
@@ -140,19 +140,18 @@ class heap {
     return (alignment - begin % alignment) % alignment;
   }
   void make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
-  [[nodiscard]] segment_index take_segment() noexcept;
   [[nodiscard]] block_index cut_out(block_index i, std::uint64_t begin, std::uint64_t bytes);
-  void enter_hollow(block_index i) noexcept;
-  void leave_hollow(block_index i) noexcept;
+  [[nodiscard]] block_index cut_from_free(block_index i, std::uint64_t begin, std::uint64_t bytes);
+  void enter_unbacked(block_index i) noexcept;
+  void leave_unbacked(block_index i) noexcept;
   void enter(block_index i, block_index after) noexcept;
   void leave(block_index i) noexcept;
   void enter_order(block_index i, block_index after) noexcept;
   void leave_order(block_index i) noexcept;
   void merge_above(block_index i) noexcept;
-  block_index cut_off_first(block_index from, std::uint64_t bytes);
-  block_index cut_off(block_index from, std::uint64_t front, std::uint64_t bytes);
   [[nodiscard]] bool joins(block_index neighbour, owner_id o, bool idle_too) const noexcept;
   void count_free(const block& b, std::uint64_t more) noexcept;
+  void count_out_of_use(const block& b) noexcept;
   [[nodiscard]] status validate_segment(segment_index s, heap_totals* seen) const;
 
   unsigned classes_;
@@ -168,7 +167,7 @@ class heap {
 
   heap_totals totals_;
   std::vector<class_totals> by_class_;
-  block_index hollow_ = no_block;
+  block_index unbacked_ = no_block;
 };
 
 }  // namespace gpumem

@@ -1,4 +1,5 @@
 // Blocks at places that are chosen elsewhere: by a plan, or where the fewest pages are missing.
+#include <algorithm>
 #include <cassert>
 
 #include "heap.hpp"
@@ -10,18 +11,9 @@ block_index heap::carve_at(block_index from, std::uint64_t begin, std::uint64_t 
   assert(blocks_[from].begin <= begin && blocks_[from].begin + blocks_[from].bytes > begin);
   blocks_.make_room(2);  // what is left over below and above
   const auto take = [&](block_index i) {
-    // The part of block i that lies within, out of every index; the rest stays where it was.
     assert(joins(i, o, true));
-    const std::uint64_t low = blocks_[i].begin;
-    const std::uint64_t high = low + blocks_[i].bytes;
-    const std::uint64_t cut_begin = low > begin ? low : begin;
-    const std::uint64_t cut_end = high < end ? high : end;
-    const block_index order_before = blocks_[i].in_index.older;
-    leave(i);
-    const block_index cut = cut_out(i, cut_begin, cut_end - cut_begin);
-    if (high != cut_end) enter(blocks_[cut].above, order_before);
-    if (low != cut_begin) enter(blocks_[cut].below, order_before);
-    return cut;
+    const std::uint64_t low = std::max(blocks_[i].begin, begin);
+    return cut_from_free(i, low, std::min(blocks_[i].begin + blocks_[i].bytes, end) - low);
   };
   const block_index taken = take(from);
   while (blocks_[taken].begin + blocks_[taken].bytes < end) {

@@ -16,7 +16,7 @@ status heap::validate_segment(segment_index s, heap_totals* seen) const {
   const heap_segment& seg = segments_[s];
   std::uint64_t position = seg.begin;
   block_index before = no_block;
-  const std::uint64_t hollow_before = seen->hollow_bytes;
+  const std::uint64_t unbacked_before = seen->unbacked_bytes;
   for (block_index i = seg.first; i != no_block; before = i, i = blocks_[i].above) {
     const block& b = blocks_[i];
     if (b.begin != position) return broken("a gap or an overlap between neighbours", b.begin);
@@ -40,17 +40,17 @@ status heap::validate_segment(segment_index s, heap_totals* seen) const {
       case block_state::leaked:
         seen->leaked_bytes += b.bytes;
         break;
-      case block_state::hollow:
-        seen->hollow_bytes += b.bytes;
-        if (before != no_block && blocks_[before].state == block_state::hollow)
-          return broken("two hollow neighbours that were not merged", b.begin);
+      case block_state::unbacked:
+        seen->unbacked_bytes += b.bytes;
+        if (before != no_block && blocks_[before].state == block_state::unbacked)
+          return broken("two unbacked neighbours that were not merged", b.begin);
         break;
       case block_state::unused:
         return broken("a record that stands for no block", b.begin);
     }
   }
   if (position != seg.begin + seg.bytes) return broken("blocks that do not cover their segment", seg.begin);
-  seen->segment_bytes += seg.bytes - (seen->hollow_bytes - hollow_before);
+  seen->segment_bytes += seg.bytes - (seen->unbacked_bytes - unbacked_before);
   return {};
 }
 
@@ -80,20 +80,21 @@ status heap::validate() const {
     if (!owners_[o].in_use && indexed != 0) return broken("blocks of an owner that is gone, owner", o);
     listed += indexed;
   }
-  std::uint64_t hollow = 0;
+  std::uint64_t unbacked = 0;
   block_index older = no_block;
-  for (block_index i = hollow_; i != no_block; older = i, i = blocks_[i].in_index.newer) {
+  for (block_index i = unbacked_; i != no_block; older = i, i = blocks_[i].in_index.newer) {
     const block& b = blocks_[i];
-    if (b.state != block_state::hollow || b.in_index.older != older) return broken("a damaged list of hollow", b.begin);
-    hollow += b.bytes;
+    if (b.state != block_state::unbacked || b.in_index.older != older)
+      return broken("a damaged list of unbacked", b.begin);
+    unbacked += b.bytes;
   }
-  if (hollow != seen.hollow_bytes)
-    return broken("hollow blocks that are in no list, bytes", seen.hollow_bytes - hollow);
+  if (unbacked != seen.unbacked_bytes)
+    return broken("unbacked blocks that are in no list, bytes", seen.unbacked_bytes - unbacked);
   if (listed != seen.free_blocks) return broken("free blocks that no index holds, count", seen.free_blocks - listed);
   const auto same = [](const heap_totals& a, const heap_totals& b) {
     return a.live_bytes == b.live_bytes && a.cached_bytes == b.cached_bytes && a.idle_bytes == b.idle_bytes &&
            a.fenced_bytes == b.fenced_bytes && a.leaked_bytes == b.leaked_bytes && a.segment_bytes == b.segment_bytes &&
-           a.hollow_bytes == b.hollow_bytes && a.live_blocks == b.live_blocks && a.free_blocks == b.free_blocks;
+           a.unbacked_bytes == b.unbacked_bytes && a.live_blocks == b.live_blocks && a.free_blocks == b.free_blocks;
   };
   if (!same(seen, totals_)) return broken("totals that differ from the blocks' sums, live bytes", totals_.live_bytes);
   const std::uint64_t sum =

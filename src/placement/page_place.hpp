@@ -1,6 +1,6 @@
 // Where in a paged segment a request goes that fits nowhere in what has memory behind it.
 //
-// Between two blocks in use, all is free or hollow: a span. A request may lie anywhere in a span that is long enough;
+// Between two blocks in use, all is free or unbacked: a span. A request may lie anywhere in a span that is long enough;
 // it goes where the fewest pages are missing, and of equals to the lowest place. Reads the heap and changes nothing.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace gpumem {
 
-/// Hollow addresses, whole pages.
-struct hollow_piece {
+/// Unbacked addresses, whole pages.
+struct unbacked_piece {
   std::uint64_t begin = 0;
   std::uint64_t bytes = 0;
 };
@@ -35,13 +35,13 @@ struct page_place {
   std::uint64_t missing_bytes = 0;
 };
 
-/// The cheapest place for `bytes` at `alignment` among what is hollow, free for `o` or idle in segments of the class;
-/// none where no span with something hollow is long enough. Requires that hollow blocks are whole pages.
+/// The cheapest place for `bytes` at `alignment` among what is unbacked, free for `o` or idle in segments of the class;
+/// none where no span with something unbacked is long enough. Requires that unbacked blocks are whole pages.
 std::optional<page_place> cheapest_place(const heap& in, unsigned klass, owner_id o, std::uint64_t bytes,
                                          std::uint64_t alignment, std::uint64_t page_bytes);
 
-/// What is hollow behind `bytes` at the place, in the order of addresses; together `missing_bytes`.
-std::vector<hollow_piece> missing_pieces(const heap& in, const page_place& at, std::uint64_t bytes,
-                                         std::uint64_t page_bytes);
+/// What is unbacked behind `bytes` at the place, in the order of addresses; together `missing_bytes`.
+std::vector<unbacked_piece> missing_pieces(const heap& in, const page_place& at, std::uint64_t bytes,
+                                           std::uint64_t page_bytes);
 
 }  // namespace gpumem

@@ -27,8 +27,7 @@ pool::~pool() {
 }
 
 bool pool::free_to_cache(address at, const free_args& stated) noexcept {
-  if (device_.condition() != device_condition::usable) return false;
-  if (!stated.stream) return cache_.free_of_any_stream(at, stated);
+  if (!stated.stream) return cache_.free_by_key(at, std::nullopt, stated);
   const stream_order& streams = arena_.streams();
   return streams.key_is_known(*stated.stream) && cache_.free_by_key(at, streams.known_key(*stated.stream), stated);
 }
@@ -146,7 +145,7 @@ address pool::hand_out(block_index i, owner_id o, std::uint64_t requested_bytes)
     cache_.insert(b.begin, i, word);
   } catch (const std::bad_alloc&) {  // nobody ever had the block
     arena_.given_up(i, o);
-    arena_.take_back(i, o);
+    arena_.free_block(i, o);
     throw;
   }
   ++arena_.counts().allocations;

@@ -38,7 +38,7 @@ class pool final : private arena_below, private caches_above {
   /// Without the lock: a block from this thread's cache, or 0 (block_cache.hpp). `requested` may be anything.
   [[nodiscard]] address try_cache(stream_ref of, std::uint64_t requested) noexcept {
     const stream_order& streams = arena_.streams();
-    return streams.key_is_known(of) ? cache_.allocate_and_remember(of, streams.known_key(of), requested) : 0;
+    return streams.key_is_known(of) ? cache_.allocate_by_key(streams.known_key(of), requested, of) : 0;
   }
   /// Without the lock: true where this thread's cache took the block.
   [[nodiscard]] bool free_to_cache(address at, const free_args& stated) noexcept;
@@ -74,9 +74,9 @@ class pool final : private arena_below, private caches_above {
 
  private:
   // What the caches ask of the arena, and the arena of the caches.
-  void take_back(block_index i, owner_id o) noexcept GPUMEM_UNDER_LOCK override { arena_.take_back(i, o); }
-  void take_back_behind(std::span<const block_index> blocks, fence behind) noexcept GPUMEM_UNDER_LOCK override {
-    arena_.take_back_behind(blocks, behind);
+  void free_block(block_index i, owner_id o) noexcept GPUMEM_UNDER_LOCK override { arena_.free_block(i, o); }
+  void free_behind_fence(std::span<const block_index> blocks, fence behind) noexcept GPUMEM_UNDER_LOCK override {
+    arena_.free_behind_fence(blocks, behind);
   }
   [[nodiscard]] std::uint64_t out_bytes() const noexcept GPUMEM_UNDER_LOCK override {
     return arena_.blocks().totals().live_bytes;

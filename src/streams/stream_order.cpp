@@ -15,6 +15,11 @@ bool never_ends(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>
 /// The per-thread default stream: one handle, but a stream of its own in every thread.
 bool is_per_thread(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>(s.handle) == 2; }
 
+owner_id slot_in(const std::unordered_map<std::uint64_t, owner_id>& slots, std::uint64_t number) noexcept {
+  const auto found = slots.find(number);
+  return found != slots.end() ? found->second : idle_owner;
+}
+
 }  // namespace
 
 stream_order::stream_order(device& on, heap& of, stream_id_mode ids) : device_{on}, heap_{of}, ids_{ids} {
@@ -27,16 +32,9 @@ stream_order::~stream_order() {
   }
 }
 
-owner_id stream_order::find_or_add_slot(stream_ref s, std::uint64_t key) {
-  const owner_id found = by_key_.find(key);
-  last_slot_ = found != flat_map::none ? found : add_slot(s, key);
-  last_key_ = key;
-  return last_slot_;
-}
-
 std::optional<owner_id> stream_order::find(std::uint64_t key) const {
-  const owner_id found = by_key_.find(key);
-  if (found == flat_map::none) return std::nullopt;
+  const owner_id found = slot_in(by_key_, key);
+  if (found == idle_owner) return std::nullopt;
   return found;
 }
 
@@ -49,16 +47,20 @@ owner_id stream_order::take_slot() {
   return o;
 }
 
-[[gnu::cold]] owner_id stream_order::add_slot(stream_ref s, std::uint64_t key) {
-  by_key_.make_room();
-  const owner_id o = take_slot();
-  slots_[o].in_use = true;
-  slots_[o].stream = s;
-  slots_[o].key = key;
-  if (const result<std::uint64_t> context = device_.foreign_context(s)) slots_[o].foreign = *context;
-  by_key_.insert(key, o);
-  ++seen_;
-  return o;
+owner_id stream_order::slot_of(stream_ref s, std::uint64_t key) {
+  if (key == last_key_ && last_slot_ != idle_owner) return last_slot_;
+  owner_id& found = by_key_[key];
+  if (found == idle_owner) {
+    found = take_slot();
+    stream_slot& slot = slots_[found];
+    slot.in_use = true;
+    slot.stream = s;
+    slot.key = key;
+    if (const result<std::uint64_t> context = device_.foreign_context(s)) slot.foreign = *context;
+    ++seen_;
+  }
+  last_key_ = key;
+  return last_slot_ = found;
 }
 
 std::uint64_t stream_order::in_use() const noexcept {
@@ -79,11 +81,7 @@ bool stream_order::captures_nothing(stream_ref alive) const noexcept {
   return capture && *capture == 0;
 }
 
-result<fence_index> stream_order::record(owner_id o) noexcept {
-  return without_exceptions([&] { return record_or_throw(o); });
-}
-
-result<fence_index> stream_order::record_or_throw(owner_id o) {
+result<fence_index> stream_order::record(owner_id o) noexcept try {
   const stream_slot& slot = slots_[o];
   const bool on_stream = o == told_alive_ || record_on_stream(slot);
   // The default stream waits for all others, so no capture survives a record on it either. A created one may be a part
@@ -109,6 +107,8 @@ result<fence_index> stream_order::record_or_throw(owner_id o) {
   fences_[f].foreign = slot.foreign != 0;
   fences_[f].not_made = false;
   return f;
+} catch (...) {
+  return status::of_current_exception();
 }
 
 // The last of `spare_fences_`, which whoever uses it takes away.
@@ -144,11 +144,7 @@ void stream_order::recorded(const unrecorded_fence& f, std::optional<fence> made
   let_go(f.which);
 }
 
-result<fence_index> stream_order::cover(owner_id o) noexcept {
-  return without_exceptions([&] { return cover_or_throw(o); });
-}
-
-result<fence_index> stream_order::cover_or_throw(owner_id o) {
+result<fence_index> stream_order::cover(owner_id o) noexcept try {
   stream_slot& slot = slots_[o];
   if (slot.is_graph && !slot.gone)
     return status{errc::unsupported, "what a graph owns stays with it until it is released"};
@@ -164,6 +160,8 @@ result<fence_index> stream_order::cover_or_throw(owner_id o) {
   const fence_index f = slot.fences.back().behind;
   hold(f);
   return f;
+} catch (...) {
+  return status::of_current_exception();
 }
 
 owner_id stream_order::begin_batch(stream_ref s, fence behind) {
@@ -209,31 +207,27 @@ void stream_order::poll() noexcept {
   for (owner_id o = 1; o < end(); ++o) {
     stream_slot& slot = slots_[o];
     if (!slot.in_use) continue;
-    std::size_t settled = 0;
-    for (; settled < slot.fences.size(); ++settled) {
-      const auto [epoch, behind] = slot.fences[settled];
+    std::size_t ended = 0;
+    for (; ended < slot.fences.size(); ++ended) {
+      const auto [epoch, behind] = slot.fences[ended];
       const tracked_fence::state seen = ask(behind);
       if (seen == tracked_fence::state::pending || seen == tracked_fence::state::unrecorded) break;
       if (seen == tracked_fence::state::done) {
         slot.done = epoch;
-        heap_.settle(o, epoch);
+        heap_.make_idle(o, epoch);
       } else if (slot.gone && !fences_[behind].not_made) {
-        heap_.settle(o, epoch, true);  // nothing will ever say when this memory is free: leaked
+        heap_.make_idle(o, epoch, true);  // nothing will ever say when this memory is free: leaked
       } else {
         slot.dirty = true;  // still good for its own stream; another fence may be tried for the others
       }
       let_go(behind);
     }
-    slot.fences.erase(slot.fences.begin(), slot.fences.begin() + static_cast<std::ptrdiff_t>(settled));
+    slot.fences.erase(slot.fences.begin(), slot.fences.begin() + static_cast<std::ptrdiff_t>(ended));
     retire(o);
   }
 }
 
-status stream_order::order_behind(owner_id waiter, owner_id o) noexcept {
-  return without_exceptions([&] { return order_behind_or_throw(waiter, o); });
-}
-
-status stream_order::order_behind_or_throw(owner_id waiter, owner_id o) {
+status stream_order::order_behind(owner_id waiter, owner_id o) noexcept try {
   std::vector<std::uint32_t>& waited = slots_[waiter].waited;
   if (waited.size() < slots_.size()) waited.resize(slots_.size());
   if (!slots_[o].dirty && waited[o] + 1 == slots_[o].epoch) return {};
@@ -246,6 +240,8 @@ status stream_order::order_behind_or_throw(owner_id waiter, owner_id o) {
   }
   waited[o] = slots_[o].epoch - 1;
   return {};
+} catch (...) {
+  return status::of_current_exception();
 }
 
 status stream_order::order_behind_fence(owner_id waiter, fence_index f) noexcept {
@@ -298,14 +294,13 @@ void stream_order::retire(owner_id o) noexcept {
 }
 
 owner_id stream_order::add_graph(stream_ref s, std::uint64_t origin_key) {
-  graphs_.make_room();
-  const owner_id g = take_slot();
+  owner_id& found_by_number = graphs_[next_graph_];
+  const owner_id g = found_by_number = take_slot();
   slots_[g].in_use = true;
   slots_[g].is_graph = true;
   slots_[g].key = next_graph_++;
   slots_[g].stream = s;
   slots_[g].origin_key = origin_key;
-  graphs_.insert(slots_[g].key, g);
   return g;
 }
 
@@ -347,13 +342,13 @@ std::uint64_t stream_order::open_region(stream_ref s, std::uint64_t key) {
 }
 
 owner_id stream_order::region(std::uint64_t number) const noexcept {
-  const owner_id g = graphs_.find(number);
-  return g == flat_map::none || slots_[g].gone ? idle_owner : g;
+  const owner_id g = slot_in(graphs_, number);
+  return slots_[g].gone ? idle_owner : g;
 }
 
 status stream_order::graph_gone(std::uint64_t graph) {
-  const owner_id g = graphs_.find(graph);
-  if (g == flat_map::none || slots_[g].gone) {
+  const owner_id g = region(graph);
+  if (g == idle_owner) {
     return {errc::invalid_argument, fmt::format("graph {} is unknown or was released already", graph)};
   }
   if (slots_[g].references != 0) {
@@ -379,7 +374,8 @@ void stream_order::gone_graph(owner_id g) {
 
 std::uint64_t stream_order::metadata_bytes() const noexcept {
   std::uint64_t bytes = slots_.capacity() * sizeof(stream_slot) + fences_.capacity() * sizeof(tracked_fence) +
-                        unrecorded_.capacity() * sizeof(unrecorded_fence) + by_key_.bytes() + graphs_.bytes();
+                        unrecorded_.capacity() * sizeof(unrecorded_fence) +
+                        (by_key_.size() + graphs_.size()) * 40;  // about: a node and its bucket
   for (const stream_slot& s : slots_) {
     bytes += s.fences.capacity() * sizeof(stream_slot::pending) + s.waited.capacity() * sizeof(std::uint32_t);
   }

@@ -9,10 +9,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "flat_map.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/settings.hpp"
 #include "heap.hpp"
@@ -53,7 +53,7 @@ class stream_order {
   stream_order(const stream_order&) = delete;
   stream_order& operator=(const stream_order&) = delete;
 
-  /// True where the key costs no call: the default stream, or any but a per-thread one where the program tells its end.
+  /// True if the key needs no driver call: the default stream, and under `notify` every stream but a per-thread one.
   [[nodiscard]] bool key_is_known(stream_ref s) const noexcept {
     const auto handle = reinterpret_cast<std::uintptr_t>(s.handle);
     return handle <= 1 || (ids_ == stream_id_mode::notify && handle != 2);
@@ -68,19 +68,15 @@ class stream_order {
     if (key_is_known(s)) return known_key(s);
     return device_.stream_id(s);
   }
-  /// True for a created stream whose handle may have died without a word.
+  /// True for a created stream that the program may have destroyed without telling.
   [[nodiscard]] bool has_lasting_handle(stream_ref s) const noexcept {
     return ids_ == stream_id_mode::query && reinterpret_cast<std::uintptr_t>(s.handle) > 2;
   }
   /// The key of the latest stream with that handle, dead or not; the driver is not asked.
   [[nodiscard]] std::optional<std::uint64_t> key_of_handle(stream_ref s) const noexcept;
-  /// The stream's slot, made where it has none; throws std::bad_alloc, and is as it was then.
-  owner_id slot_of(stream_ref s, std::uint64_t key) { return was_latest(key) ? last_slot_ : find_or_add_slot(s, key); }
-  /// True where the latest `slot_of` was for that stream.
-  [[nodiscard]] bool was_latest(std::uint64_t key) const noexcept {
-    return key == last_key_ && last_slot_ != idle_owner;
-  }
-  /// The same, or nothing.
+  /// The stream's slot, made if it has none. Throws std::bad_alloc with nothing changed.
+  owner_id slot_of(stream_ref s, std::uint64_t key);
+  /// The stream's slot, if it has one.
   [[nodiscard]] std::optional<owner_id> find(std::uint64_t key) const;
   [[nodiscard]] stream_slot& operator[](owner_id o) noexcept { return slots_[o]; }
   [[nodiscard]] const stream_slot& operator[](owner_id o) const noexcept { return slots_[o]; }
@@ -88,21 +84,21 @@ class stream_order {
 
   /// True while only one stream has ever been seen: then idle memory may as well be its own.
   [[nodiscard]] bool single() const noexcept { return seen_ <= 1 && !keeps_idle_apart_; }
-  /// Idle memory stays idle beside what a first stream freed, for a plan that has places for later streams there.
+  /// Keeps idle memory idle while only one stream is known: a plan may have places for later streams in it.
   void keep_idle_apart() noexcept { keeps_idle_apart_ = true; }
   [[nodiscard]] unsigned captures() const noexcept { return captures_; }
-  /// What that owner freed may go to others, behind a fence: not while a graph that may run again owns it.
+  /// Whether others may get this owner's free memory behind a fence. False for a graph that may run again.
   [[nodiscard]] bool serves_others(owner_id o) const noexcept {
     const stream_slot& slot = slots_[o];
     return slot.in_use && (!slot.is_graph || slot.gone);
   }
-  /// True where a capture may be under way that nobody has noticed: a fence on the whole context is then recorded only
-  /// when memory is wanted, by a request whose stream was asked.
+  /// True if a capture may be under way unnoticed. A fence on the whole context is then recorded only when memory is
+  /// wanted, by a request whose stream was asked.
   [[nodiscard]] bool fences_may_spoil() const noexcept {
     return ids_ == stream_id_mode::query && device_.info().reports_captures;
   }
   void forbid_fences(bool yes) noexcept { yes ? ++captures_ : --captures_; }
-  /// While another device captures: an event on one of its contexts would spoil that.
+  /// While another device captures: an event on one of its contexts would invalidate that capture.
   void forbid_foreign_fences(bool yes) noexcept { yes ? ++foreign_captures_ : --foreign_captures_; }
   [[nodiscard]] std::uint64_t in_use() const noexcept;
 
@@ -150,8 +146,8 @@ class stream_order {
   status order_behind(owner_id waiter, owner_id o) noexcept;
   status order_behind_fence(owner_id waiter, fence_index f) noexcept;
 
-  /// An owner for what was freed before that fence of the whole context, recorded without the lock, until `end_batch`:
-  /// then the fence covers it, and the owner goes when it is done. Throws std::bad_alloc; else the fence is the slot's.
+  /// A new owner for blocks that were freed before `behind`, a fence on the whole context. After `end_batch` the fence
+  /// covers them, and the owner ends when it is done. Takes the fence over, unless this throws std::bad_alloc.
   owner_id begin_batch(stream_ref s, fence behind);
   void end_batch(owner_id o) noexcept;
 
@@ -173,13 +169,8 @@ class stream_order {
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
 
  private:
-  owner_id find_or_add_slot(stream_ref s, std::uint64_t key);
   owner_id take_slot();
-  owner_id add_slot(stream_ref s, std::uint64_t key);
   fence_index spare_fence();
-  result<fence_index> record_or_throw(owner_id o);
-  result<fence_index> cover_or_throw(owner_id o);
-  status order_behind_or_throw(owner_id waiter, owner_id o);
   [[nodiscard]] bool record_on_stream(const stream_slot& s) const noexcept;
   [[nodiscard]] bool captures_nothing(stream_ref alive) const noexcept;
   void retire(owner_id o) noexcept;
@@ -189,9 +180,10 @@ class stream_order {
   device& device_;
   heap& heap_;
   stream_id_mode ids_;
-  std::vector<stream_slot> slots_;  // by owner; slot 0 stands for idle memory
-  flat_map by_key_;
-  flat_map graphs_;
+  std::vector<stream_slot> slots_;                                      // by owner; slot 0 stands for idle memory
+  using slots_by_number = std::unordered_map<std::uint64_t, owner_id>;  // `idle_owner`: of none
+  slots_by_number by_key_;
+  slots_by_number graphs_;
   std::vector<tracked_fence> fences_;
   std::vector<fence_index> spare_fences_;
   std::vector<unrecorded_fence> unrecorded_;

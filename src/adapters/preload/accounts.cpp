@@ -108,8 +108,6 @@ charge charge_for(const price& p, bool dedicated) noexcept {
   return out;
 }
 
-void take_back(const charge& c) noexcept { refund({c.ordinal, c.bytes}); }
-
 void keep_receipt(const charge& c, kept_as kind, std::uint64_t given) noexcept {
   if (c.ordinal < 0) return;
   switch (kind) {

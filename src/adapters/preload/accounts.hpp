@@ -30,7 +30,6 @@ struct charge {
 };
 /// `dedicated`: the call stands for a cudaMalloc that gets an allocation of its own.
 charge charge_for(const price& p, bool dedicated) noexcept;
-void take_back(const charge& c) noexcept;
 void keep_receipt(const charge& c, kept_as kind, std::uint64_t given) noexcept;
 
 /// Runs `free`, the driver's, of an address or a handle that may have been counted. The receipt is taken first: once

@@ -46,7 +46,7 @@ struct passed_on<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
     if (e == CUDA_SUCCESS) {
       keep_receipt(paid, kind, paid.ordinal >= 0 ? pricing<E>::given(arguments...) : 0);
     } else {
-      take_back(paid);
+      refund({paid.ordinal, paid.bytes});
     }
     if (e == CUDA_ERROR_OUT_OF_MEMORY && asked.bytes != 0) note_refused_call(paid.ordinal, asked.bytes, false);
     return e;

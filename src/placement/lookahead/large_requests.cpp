@@ -81,15 +81,16 @@ large_requests::number large_requests::requested(std::uint64_t bytes) {
 void large_requests::placed(number n, std::uint64_t begin) {
   freed(begin);  // never, unless a free went unnoticed
   if (!known(n)) return;
-  live_.insert(begin / granularity, static_cast<std::uint32_t>(n % remembered));
+  live_[begin / granularity] = static_cast<std::uint32_t>(n % remembered);
   at(n).begin = begin;
   at(n).live = true;
 }
 
 void large_requests::freed(std::uint64_t begin) noexcept {
-  const std::uint32_t slot = live_.find(begin / granularity);
-  if (slot == flat_map::none) return;
-  live_.erase(begin / granularity);
+  const auto live = live_.find(begin / granularity);
+  if (live == live_.end()) return;
+  const std::uint32_t slot = live->second;
+  live_.erase(live);
   event& request = events_[slot];
   request.live = false;
   const number n = count_ - (count_ - slot) % remembered;  // the latest with that place
@@ -166,7 +167,7 @@ std::vector<std::uint64_t> large_requests::earlier_places(number n) const {
 
 std::uint64_t large_requests::metadata_bytes() const noexcept {
   return events_.capacity() * sizeof(event) + (by_exact_.capacity() + by_scaled_.capacity()) * sizeof(seen) +
-         live_.bytes();
+         live_.size() * 40;  // about: a node and its bucket
 }
 
 }  // namespace gpumem

@@ -10,9 +10,8 @@
 
 #include <array>
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
-
-#include "flat_map.hpp"
 
 namespace gpumem {
 
@@ -86,7 +85,7 @@ class large_requests {
   std::vector<event> events_;
   std::vector<seen> by_exact_;
   std::vector<seen> by_scaled_;
-  flat_map live_;  // begin in units of 512 B -> place in `events_`
+  std::unordered_map<std::uint64_t, std::uint32_t> live_;  // begin in units of 512 B -> place in `events_`
   number count_ = 0;
 };
 

@@ -27,7 +27,7 @@ page_sketch::page_sketch(const heap& in, unsigned klass, const std::vector<bool>
     for (block_index i = s->first; i != no_block && extents_.size() <= most_extents; i = in.at(i).above) {
       const block& b = in.at(i);
       const bool free = b.state == block_state::free && b.owner < serves.size() && serves[b.owner];
-      const state is = b.state == block_state::hollow ? state::hollow : free ? state::free : state::used;
+      const state is = b.state == block_state::unbacked ? state::unbacked : free ? state::free : state::used;
       if (extents_.back().is == is) {
         extents_.back().end = b.begin + b.bytes;
       } else {
@@ -81,7 +81,7 @@ bool page_sketch::open(std::uint64_t begin, std::uint64_t bytes) const noexcept 
   std::size_t k = index_of(begin);
   if (k == extents_.size() || begin < extents_[k].begin) return false;
   for (; k < extents_.size() && extents_[k].begin < begin + bytes; ++k) {
-    if (extents_[k].is != state::free && extents_[k].is != state::hollow) return false;
+    if (extents_[k].is != state::free && extents_[k].is != state::unbacked) return false;
   }
   return extents_[k - 1].end >= begin + bytes;
 }
@@ -92,7 +92,7 @@ std::uint64_t page_sketch::missing(std::uint64_t begin, std::uint64_t bytes) con
   std::uint64_t sum = 0;
   for (std::size_t k = index_of(low); k < extents_.size() && extents_[k].begin < high; ++k, ++looked_at_) {
     const extent& e = extents_[k];
-    if (e.is == state::hollow) sum += std::min(e.end, high) - std::max(e.begin, low);
+    if (e.is == state::unbacked) sum += std::min(e.end, high) - std::max(e.begin, low);
   }
   return sum;
 }
@@ -101,7 +101,7 @@ std::vector<std::uint64_t> page_sketch::places(std::uint64_t bytes) const {
   std::vector<std::uint64_t> begins;
   looked_at_ += 4 * extents_.size();
   for (std::size_t k = 0; k < extents_.size();) {
-    const auto open = [](const extent& e) { return e.is == state::free || e.is == state::hollow; };
+    const auto open = [](const extent& e) { return e.is == state::free || e.is == state::unbacked; };
     if (!open(extents_[k])) {
       ++k;
       continue;
@@ -143,7 +143,7 @@ std::optional<std::uint64_t> page_sketch::usual_place(std::uint64_t bytes) const
   return lowest;
 }
 
-// So many bytes of idle pages become hollow, the shortest stretches first, as far as there are any outside what is
+// So many bytes of idle pages become unbacked, the shortest stretches first, as far as there are any outside what is
 // kept.
 std::uint64_t page_sketch::move_away(std::uint64_t bytes, std::uint64_t keep, std::uint64_t keep_end) {
   struct stretch {
@@ -168,7 +168,7 @@ std::uint64_t page_sketch::move_away(std::uint64_t bytes, std::uint64_t keep, st
   for (const stretch& s : idle) {
     if (moved == bytes) break;
     const std::uint64_t now = std::min(s.bytes, bytes - moved);
-    set(s.begin, s.begin + now, state::hollow);
+    set(s.begin, s.begin + now, state::unbacked);
     moved += now;
   }
   return moved;
@@ -185,7 +185,7 @@ std::uint64_t page_sketch::place(std::uint64_t begin, std::uint64_t bytes, page_
     // What the pages hold beside the request is free now.
     for (std::size_t k = index_of(low); k < extents_.size() && extents_[k].begin < high; ++k) {
       const extent e = extents_[k];
-      if (e.is != state::hollow) continue;
+      if (e.is != state::unbacked) continue;
       set(std::max(e.begin, low), std::min(e.end, high), state::free);
       k = index_of(std::min(e.end, high) - 1);
     }

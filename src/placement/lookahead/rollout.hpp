@@ -42,7 +42,7 @@ class page_sketch {
   [[nodiscard]] std::optional<std::uint64_t> usual_place(std::uint64_t bytes) const;
   /// True where a request there would meet nothing in use.
   [[nodiscard]] bool open(std::uint64_t begin, std::uint64_t bytes) const noexcept;
-  /// What is hollow of the pages that a request there touches.
+  /// What is unbacked of the pages that a request there touches.
   [[nodiscard]] std::uint64_t missing(std::uint64_t begin, std::uint64_t bytes) const noexcept;
   /// Returns the bytes that move for it, with those that would have to and cannot.
   std::uint64_t place(std::uint64_t begin, std::uint64_t bytes, page_supply* supply, const may_make& make);
@@ -51,7 +51,7 @@ class page_sketch {
   [[nodiscard]] std::uint64_t looked_at() const noexcept { return looked_at_; }
 
  private:
-  enum class state : std::uint8_t { used, free, hollow, wall };
+  enum class state : std::uint8_t { used, free, unbacked, wall };
   struct extent {
     std::uint64_t begin;
     std::uint64_t end;

@@ -161,7 +161,7 @@ TEST(arena, a_batch_behind_all_work_is_free_when_its_fence_is_done_whatever_come
   const auto back = [&](address at, fence after) {
     x.tested.locked([&](arena& in, arena_lock&) GPUMEM_UNDER_LOCK {
       const block_index i = in.blocks().containing(at);
-      in.take_back_behind({&i, 1}, after);
+      in.free_behind_fence({&i, 1}, after);
     });
   };
   back(a, *f);

@@ -49,7 +49,7 @@ class lone_arena final : public caches_above {
     const std::uint64_t key = stated.stream ? *arena_.streams().key_of(*stated.stream) : 0;
     const owner_id o = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
     arena_.given_up(i, o);
-    arena_.has_uses(i) ? arena_.free_behind_uses(lock, i, o) : arena_.take_back(i, o);
+    arena_.has_uses(i) ? arena_.free_behind_uses(lock, i, o) : arena_.free_block(i, o);
     return {};
   }
   void give(address at) { EXPECT_TRUE(release_block(at, {}).ok()); }
@@ -118,7 +118,7 @@ class lone_arena final : public caches_above {
   bool reclaim_all() GPUMEM_UNDER_LOCK override {
     const std::vector<block_index> all = std::exchange(kept_, {});
     kept_bytes_ = 0;
-    for (const block_index i : all) arena_.take_back(i, arena_.blocks().at(i).owner);
+    for (const block_index i : all) arena_.free_block(i, arena_.blocks().at(i).owner);
     return !all.empty();
   }
   void reclaim(owner_id only) GPUMEM_UNDER_LOCK override { told_to_forget.push_back(only); }

@@ -21,7 +21,7 @@ struct one_range {
   paged_backing tested{blocks, device, "0"};
   address base = *device.reserve(16 * page);
   owner_id owner = blocks.add_owner();
-  one_range() { blocks.add_hollow_segment(base, 16 * page, 0); }
+  one_range() { blocks.add_segment(base, 16 * page, 0, false); }
   ~one_range() {
     EXPECT_TRUE(blocks.validate().ok()) << blocks.validate().message();
     EXPECT_TRUE(tested.check().ok()) << tested.check().message();
@@ -173,7 +173,7 @@ TEST(paged_backing, returns_everything_at_the_end_and_says_what_stays) {
     paged_backing tested{blocks, device, "7"};
     tested.return_everything();  // nothing
     const address base = *device.reserve(8 * page);
-    blocks.add_hollow_segment(base, 8 * page, 0);
+    blocks.add_segment(base, 8 * page, 0, false);
     for (const address at : {base, base + page, base + 4 * page}) {
       page_step step;
       step.pieces.push_back({at, page});

@@ -42,7 +42,7 @@ TEST(block_cache, gives_the_latest_block_of_that_size_and_stream_back_without_th
   EXPECT_EQ(a.cache.allocate_by_key(100, 0), 0U);
   EXPECT_EQ(a.cache.allocate_by_key(100, UINT64_MAX), 0U);
   EXPECT_TRUE(a.cache.free_by_key(kept[2], 100, {}));
-  EXPECT_EQ(a.cache.allocate_and_remember(handle_of(0), 100, 1024), kept[2]);
+  EXPECT_EQ(a.cache.allocate_by_key(100, 1024, handle_of(0)), kept[2]);
   EXPECT_EQ(a.cache.allocate(mine_of(a), handle_of(0), 513), kept[1]) << "found by the handle that was remembered";
   EXPECT_EQ(a.cache.allocate(mine_of(a), handle_of(7), 513), 0U) << "a handle that was not";
 }
@@ -51,7 +51,7 @@ TEST(block_cache, takes_a_block_without_the_lock_unless_something_is_wrong) {
   fake_arena a;
   a.calm();
   const address at = fill(a, 1024, 1).front();
-  ASSERT_EQ(a.cache.allocate_and_remember(handle_of(0), 100, 1000), at);
+  ASSERT_EQ(a.cache.allocate_by_key(100, 1000, handle_of(0)), at);
   thread_cache& mine = mine_of(a);
   const free_args wrong_size{.bytes = 1024};
   EXPECT_FALSE(a.cache.free(mine, at, &wrong_size)) << "1000 were requested";
@@ -62,21 +62,21 @@ TEST(block_cache, takes_a_block_without_the_lock_unless_something_is_wrong) {
   const free_args right{.stream = handle_of(0), .bytes = 1000};
   EXPECT_TRUE(a.cache.free(mine, at, &right));
   EXPECT_FALSE(a.cache.free(mine, at, nullptr)) << "a second free";
-  EXPECT_FALSE(a.cache.free_of_any_stream(at, {})) << "a second free";
+  EXPECT_FALSE(a.cache.free_by_key(at, std::nullopt, {})) << "a second free";
   EXPECT_EQ(a.cache.allocate_by_key(100, 1024), at);
-  EXPECT_TRUE(a.cache.free_of_any_stream(at, {}));
+  EXPECT_TRUE(a.cache.free_by_key(at, std::nullopt, {}));
 }
 
 TEST(block_cache, serves_nobody_on_a_device_that_is_not_usable) {
   fake_arena a;
   a.calm();
   const address at = fill(a, 1024, 2).front();
-  ASSERT_NE(a.cache.allocate_and_remember(handle_of(0), 100, 1024), 0U);
+  ASSERT_NE(a.cache.allocate_by_key(100, 1024, handle_of(0)), 0U);
   a.device.fork();
   EXPECT_EQ(a.cache.allocate(mine_of(a), handle_of(0), 1024), 0U);
-  EXPECT_EQ(a.cache.allocate_and_remember(handle_of(0), 100, 1024), 0U);
+  EXPECT_EQ(a.cache.allocate_by_key(100, 1024, handle_of(0)), 0U);
   EXPECT_FALSE(a.cache.free(mine_of(a), at, nullptr));
-  EXPECT_FALSE(a.cache.free_of_any_stream(at, {}));
+  EXPECT_FALSE(a.cache.free_by_key(at, std::nullopt, {}));
 }
 
 TEST(block_cache, is_nothing_where_it_is_off) {
@@ -93,9 +93,9 @@ TEST(block_cache, serves_under_the_lock_alone_where_somebody_is_told_of_every_fr
   a.calm();
   const address at = fill(a, 1024, 1).front();
   EXPECT_EQ(a.cache.allocate_by_key(100, 1024), 0U);
-  EXPECT_EQ(a.cache.allocate_and_remember(handle_of(0), 100, 1024), 0U);
+  EXPECT_EQ(a.cache.allocate_by_key(100, 1024, handle_of(0)), 0U);
   EXPECT_EQ(a.allocate(1024), at) << "refill finds what the thread's bin has";
-  EXPECT_FALSE(a.cache.free_of_any_stream(at, {}));
+  EXPECT_FALSE(a.cache.free_by_key(at, std::nullopt, {}));
   EXPECT_FALSE(a.cache.free_by_key(at, 100, {}));
 }
 
@@ -352,7 +352,7 @@ TEST(block_cache, hits_and_flushes_at_the_same_time_lose_no_block) {
       for (int k = 0; k < 3000; ++k) {
         address at = a.cache.allocate_by_key(100, 1024);
         if (at == 0) at = a.allocate(1024);
-        if (!a.cache.free_of_any_stream(at, {})) static_cast<void>(a.release(at));
+        if (!a.cache.free_by_key(at, std::nullopt, {})) static_cast<void>(a.release(at));
       }
       ++done;
     });

@@ -26,15 +26,15 @@ class fake_arena final : public arena_below {
   fake_arena(const fake_arena&) = delete;
   fake_arena& operator=(const fake_arena&) = delete;
 
-  void take_back(block_index i, owner_id o) noexcept override {
+  void free_block(block_index i, owner_id o) noexcept override {
     EXPECT_EQ(blocks[i].owner, o);
     EXPECT_TRUE(blocks[i].out) << "block " << i << " comes back twice";
     blocks[i].out = false;
     out -= blocks[i].bytes;
     ++came_back;
   }
-  void take_back_behind(std::span<const block_index> batch, fence behind) noexcept override {
-    for (const block_index i : batch) take_back(i, blocks[i].owner);
+  void free_behind_fence(std::span<const block_index> batch, fence behind) noexcept override {
+    for (const block_index i : batch) free_block(i, blocks[i].owner);
     fenced += behind ? batch.size() : 0;
     if (behind) device.drop(behind);
   }

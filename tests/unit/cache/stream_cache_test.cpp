@@ -17,10 +17,10 @@ TEST(bin_places, small_sizes_have_one_each_and_all_are_in_range) {
     const std::uint32_t place = bin_places::of(units);
     ASSERT_GE(place, bin_places::exact);
     ASSERT_LT(place, bin_places::all);
-    ASSERT_GE(bin_places::beside(place), bin_places::exact);
-    ASSERT_LT(bin_places::beside(place), bin_places::all);
-    ASSERT_NE(bin_places::beside(place), place);
-    ASSERT_EQ(bin_places::beside(bin_places::beside(place)), place);
+    ASSERT_GE(bin_places::second_choice(place), bin_places::exact);
+    ASSERT_LT(bin_places::second_choice(place), bin_places::all);
+    ASSERT_NE(bin_places::second_choice(place), place);
+    ASSERT_EQ(bin_places::second_choice(bin_places::second_choice(place)), place);
     shared.insert(place);
   }
   EXPECT_EQ(shared.size(), bin_places::shared) << "all of them are used";
@@ -75,7 +75,8 @@ TEST(stream_cache, a_bin_knows_the_fewest_that_it_held) {
 TEST(stream_cache, sizes_that_share_have_a_choice_of_two) {
   constexpr std::uint32_t a = 1000;
   const auto shares = [](std::uint32_t units) {
-    return bin_places::of(units) == bin_places::of(a) || bin_places::of(units) == bin_places::beside(bin_places::of(a));
+    return bin_places::of(units) == bin_places::of(a) ||
+           bin_places::of(units) == bin_places::second_choice(bin_places::of(a));
   };
   std::uint32_t b = a + 1;
   while (!shares(b)) ++b;

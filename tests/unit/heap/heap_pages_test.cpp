@@ -18,11 +18,11 @@ struct paged_heap {
   heap h{1};
   owner_id a = h.add_owner();
   owner_id b = h.add_owner();
-  explicit paged_heap(std::uint64_t pages = 64) { h.add_hollow_segment(base, pages * page, 0); }
+  explicit paged_heap(std::uint64_t pages = 64) { h.add_segment(base, pages * page, 0, false); }
 
   [[nodiscard]] block_index at(std::uint64_t position) const { return h.containing(position); }
-  block_index back(std::uint64_t first, std::uint64_t pages) {
-    return h.back(at(base + first * page), base + first * page, pages * page);
+  block_index commit(std::uint64_t first, std::uint64_t pages) {
+    return h.commit(at(base + first * page), base + first * page, pages * page);
   }
   block_index take(owner_id o, std::uint64_t bytes) {
     const block_index from = h.best_fit(0, o, true, bytes, 512);
@@ -34,45 +34,45 @@ struct paged_heap {
   void sound() const { ASSERT_TRUE(h.validate().ok()) << h.validate().message(); }
 };
 
-TEST(heap_pages, hollow_addresses_serve_nobody_and_count_nowhere) {
+TEST(heap_pages, unbacked_addresses_serve_nobody_and_count_nowhere) {
   paged_heap x;
   EXPECT_EQ(x.take(x.a, 512), no_block);
   EXPECT_EQ(x.h.totals().segment_bytes, 0U);
-  EXPECT_EQ(x.h.totals().hollow_bytes, 64 * page);
+  EXPECT_EQ(x.h.totals().unbacked_bytes, 64 * page);
   x.sound();
 }
 
 TEST(heap_pages, what_is_backed_is_idle_and_merges_with_idle_neighbours) {
   paged_heap x;
-  x.back(4, 2);
-  x.back(8, 1);
+  x.commit(4, 2);
+  x.commit(8, 1);
   EXPECT_EQ(x.h.totals().idle_bytes, 3 * page);
   EXPECT_EQ(x.h.totals().free_blocks, 2U);
-  const block_index joined = x.back(6, 2);
+  const block_index joined = x.commit(6, 2);
   EXPECT_EQ(x.h.at(joined).begin, base + 4 * page);
   EXPECT_EQ(x.h.at(joined).bytes, 5 * page);
   EXPECT_EQ(x.h.totals().free_blocks, 1U);
-  EXPECT_EQ(x.h.totals().hollow_bytes, 59 * page);
+  EXPECT_EQ(x.h.totals().unbacked_bytes, 59 * page);
   x.sound();
 }
 
-TEST(heap_pages, memory_goes_from_the_middle_of_an_idle_block_and_hollow_neighbours_merge) {
+TEST(heap_pages, memory_goes_from_the_middle_of_an_idle_block_and_unbacked_neighbours_merge) {
   paged_heap x;
-  x.back(0, 8);
-  x.h.unback(x.at(base), base + 2 * page, page);
-  x.h.unback(x.at(base + 4 * page), base + 4 * page, page);
+  x.commit(0, 8);
+  x.h.decommit(x.at(base), base + 2 * page, page);
+  x.h.decommit(x.at(base + 4 * page), base + 4 * page, page);
   x.sound();
   EXPECT_EQ(x.h.totals().free_blocks, 3U);
-  const block_index hollow = x.h.unback(x.at(base + 3 * page), base + 3 * page, page);
-  EXPECT_EQ(x.h.at(hollow).begin, base + 2 * page);
-  EXPECT_EQ(x.h.at(hollow).bytes, 3 * page);
+  const block_index unbacked = x.h.decommit(x.at(base + 3 * page), base + 3 * page, page);
+  EXPECT_EQ(x.h.at(unbacked).begin, base + 2 * page);
+  EXPECT_EQ(x.h.at(unbacked).bytes, 3 * page);
   EXPECT_EQ(x.h.totals().segment_bytes, 5 * page);
   x.sound();
 }
 
 TEST(heap_pages, carve_at_takes_own_and_idle_blocks_together_and_leaves_the_rest_to_whom_it_was) {
   paged_heap x;
-  x.back(0, 4);
+  x.commit(0, 4);
   const block_index first = x.take(x.a, page);
   x.take(x.b, page);  // stays
   x.h.release(first, x.a, 1, false);
@@ -89,9 +89,9 @@ TEST(heap_pages, carve_at_takes_own_and_idle_blocks_together_and_leaves_the_rest
 
 TEST(heap_pages, lowest_fit_prefers_the_exact_size_and_then_the_lowest_place) {
   paged_heap x;
-  x.back(0, 5);
-  x.back(8, 3);
-  x.back(16, 4);
+  x.commit(0, 5);
+  x.commit(8, 3);
+  x.commit(16, 4);
   EXPECT_EQ(x.h.at(x.h.lowest_fit(0, x.a, 3 * page, 512)).begin, base + 8 * page) << "exact";
   EXPECT_EQ(x.h.at(x.h.lowest_fit(0, x.a, 2 * page, 512)).begin, base) << "lowest, though not the smallest";
   EXPECT_EQ(x.h.lowest_fit(0, x.a, 6 * page, 512), no_block);

@@ -54,8 +54,8 @@ TEST(heap, blocks_of_two_owners_are_not_merged_until_they_are_idle) {
   x.sound();
   EXPECT_EQ(x.h.totals().free_blocks, 3U);
   EXPECT_EQ(x.h.totals().cached_bytes, 1024U);
-  x.h.settle(x.a, 1);
-  x.h.settle(x.b, 1);
+  x.h.make_idle(x.a, 1);
+  x.h.make_idle(x.b, 1);
   x.sound();
   EXPECT_TRUE(x.h.segment_idle(0));
 }
@@ -67,10 +67,10 @@ TEST(heap, settles_only_up_to_the_epoch_and_keeps_the_rest_for_its_owner) {
   const block_index r = x.take(x.a, 512);
   x.h.release(p, x.a, 1, false);
   x.h.release(r, x.a, 2, false);
-  x.h.settle(x.a, 1);
+  x.h.make_idle(x.a, 1);
   x.sound();
   EXPECT_EQ(x.h.totals().cached_bytes, 512U);
-  x.h.settle(x.a, 2, true);
+  x.h.make_idle(x.a, 2, true);
   x.sound();
   EXPECT_EQ(x.h.totals().leaked_bytes, 512U);
   EXPECT_EQ(x.h.best_fit(0, x.a, false, 512, 512), no_block);
@@ -83,7 +83,7 @@ TEST(heap, absorbs_idle_neighbours_across_whole_runs) {
   std::vector<block_index> eighths;
   for (int i = 0; i < 8; ++i) eighths.push_back(x.take(i % 2 == 0 ? x.a : x.b, 512));
   for (int i = 0; i < 8; ++i) x.h.release(eighths[static_cast<std::size_t>(i)], i % 2 == 0 ? x.a : x.b, 1, false);
-  x.h.settle(x.b, 1);
+  x.h.make_idle(x.b, 1);
   x.sound();
   EXPECT_EQ(x.h.totals().free_blocks, 8U);
   EXPECT_EQ(x.h.best_fit(0, x.a, true, 1024, 512), no_block);
@@ -144,7 +144,7 @@ TEST(heap, random_use_keeps_every_invariant) {
       const owner_id o = random() % 2 == 0 ? x.a : x.b;
       switch (random() % 8) {
         case 0:
-          x.h.settle(o, epoch[o]++);
+          x.h.make_idle(o, epoch[o]++);
           break;
         case 1:
           x.h.absorb_idle(o);

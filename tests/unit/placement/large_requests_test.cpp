@@ -130,7 +130,7 @@ TEST(large_requests, remembers_so_much_and_no_more) {
   const std::uint64_t bytes = s.seen.metadata_bytes();
   sequence::taken kept = s.step(16 * mib, nullptr);
   for (int k = 0; k < 4000; ++k) kept = s.step(16 * mib, &kept);
-  EXPECT_EQ(s.seen.metadata_bytes(), bytes);
+  EXPECT_LE(s.seen.metadata_bytes(), bytes);
   EXPECT_LT(bytes, mib);
   const large_requests::number latest = s.seen.latest();
   s.give(first);  // forgotten long ago

@@ -17,8 +17,8 @@ struct repeating_pool {
   owner_id mine = h.add_owner();
   lookahead ahead{2 * page};
   repeating_pool() {
-    h.add_hollow_segment(base, 64 * page, 0);
-    h.back(h.containing(base), base, 8 * page);
+    h.add_segment(base, 64 * page, 0, false);
+    h.commit(h.containing(base), base, 8 * page);
     for (const std::uint64_t used : {base + 4 * page, base + 7 * page})
       h.carve_at(h.containing(used), used, page, mine);
     for (int step = 0; step < 8; ++step) {

@@ -18,11 +18,11 @@ struct paged_heap {
   heap h{1};
   owner_id a = h.add_owner();
   owner_id b = h.add_owner();
-  explicit paged_heap(std::uint64_t pages = 64) { h.add_hollow_segment(base, pages * page, 0); }
+  explicit paged_heap(std::uint64_t pages = 64) { h.add_segment(base, pages * page, 0, false); }
 
   [[nodiscard]] block_index at(std::uint64_t position) const { return h.containing(position); }
-  block_index back(std::uint64_t first, std::uint64_t pages) {
-    return h.back(at(base + first * page), base + first * page, pages * page);
+  block_index commit(std::uint64_t first, std::uint64_t pages) {
+    return h.commit(at(base + first * page), base + first * page, pages * page);
   }
   block_index take(owner_id o, std::uint64_t bytes) {
     const block_index from = h.best_fit(0, o, true, bytes, 512);
@@ -36,9 +36,9 @@ struct paged_heap {
 
 TEST(page_place, is_where_the_fewest_pages_are_missing) {
   paged_heap x;
-  x.back(0, 2);
+  x.commit(0, 2);
   const block_index wall = x.h.carve_at(x.at(base), base, page, x.b);  // in use: nothing goes through it
-  x.back(10, 3);
+  x.commit(10, 3);
   const auto at = cheapest_place(x.h, 0, x.a, 4 * page, 512, page);
   ASSERT_TRUE(at);
   EXPECT_EQ(at->missing_bytes, page);
@@ -52,7 +52,7 @@ TEST(page_place, is_where_the_fewest_pages_are_missing) {
 
 TEST(page_place, is_none_where_no_span_is_long_enough) {
   paged_heap x{8};
-  x.back(3, 1);
+  x.commit(3, 1);
   x.h.carve_at(x.at(base + 3 * page), base + 3 * page, page, x.b);
   EXPECT_TRUE(cheapest_place(x.h, 0, x.a, 4 * page, 512, page));
   EXPECT_FALSE(cheapest_place(x.h, 0, x.a, 5 * page, 512, page));
@@ -67,7 +67,7 @@ TEST(page_place, agrees_with_trying_every_position) {
     std::vector<bool> has(24);
     for (int k = 0; k < 12; ++k) {
       const std::uint64_t p = below(24);
-      if (!has[p]) x.back(p, 1);
+      if (!has[p]) x.commit(p, 1);
       has[p] = true;
     }
     for (int k = 0; k < 6; ++k) x.take(below(2) != 0 ? x.a : x.b, (1 + below(8)) * (page / 4));
@@ -80,7 +80,7 @@ TEST(page_place, agrees_with_trying_every_position) {
       for (std::uint64_t p = begin; p < begin + bytes; p += page / 4) {
         const block& b = x.h.at(x.at(p));
         if (b.state == block_state::live) fits = false;
-        if (b.state == block_state::hollow) missing.insert(p / page);
+        if (b.state == block_state::unbacked) missing.insert(p / page);
       }
       if (fits) best = std::min<std::uint64_t>(best, missing.size() * page);
     }
@@ -90,10 +90,10 @@ TEST(page_place, agrees_with_trying_every_position) {
     } else if (at) {
       EXPECT_EQ(at->missing_bytes, best) << "round " << round;
       std::uint64_t pieces = 0;
-      for (const hollow_piece& piece : missing_pieces(x.h, *at, bytes, page)) pieces += piece.bytes;
+      for (const unbacked_piece& piece : missing_pieces(x.h, *at, bytes, page)) pieces += piece.bytes;
       EXPECT_EQ(pieces, at->missing_bytes);
     } else {
-      EXPECT_EQ(best, 0U) << "only a span without a hollow page is not looked at: best fit serves it";
+      EXPECT_EQ(best, 0U) << "only a span without a unbacked page is not looked at: best fit serves it";
     }
   }
 }

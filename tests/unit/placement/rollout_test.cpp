@@ -26,9 +26,9 @@ struct paged_heap {
   owner_id other = h.add_owner();
   std::uint32_t epoch = 0;
   explicit paged_heap(unsigned segments = 1) {
-    for (unsigned k = 0; k < segments; ++k) h.add_hollow_segment(base + k * pages * page, pages * page, 0);
+    for (unsigned k = 0; k < segments; ++k) h.add_segment(base + k * pages * page, pages * page, 0, false);
   }
-  void back(std::uint64_t begin, std::uint64_t bytes) { h.back(h.containing(begin), begin, bytes); }
+  void commit(std::uint64_t begin, std::uint64_t bytes) { h.commit(h.containing(begin), begin, bytes); }
   block_index take_at(std::uint64_t begin, std::uint64_t bytes, owner_id o) {
     return h.carve_at(h.containing(begin), begin, bytes, o);
   }
@@ -39,7 +39,7 @@ struct paged_heap {
     }
     const std::optional<page_place> at = cheapest_place(h, 0, mine, bytes, 512, page);
     if (!at) return no_block;
-    for (const hollow_piece& p : missing_pieces(h, *at, bytes, page)) back(p.begin, p.bytes);
+    for (const unbacked_piece& p : missing_pieces(h, *at, bytes, page)) commit(p.begin, p.bytes);
     return take_at(at->begin, bytes, mine);
   }
   [[nodiscard]] page_sketch sketch(bool others_too = false) const {
@@ -84,7 +84,7 @@ TEST(page_sketch, places_requests_where_the_pool_would) {
 
 TEST(page_sketch, what_may_not_be_made_moves_from_the_shortest_idle_stretches) {
   paged_heap x;
-  x.back(base, 10 * page);
+  x.commit(base, 10 * page);
   static_cast<void>(x.take_at(base + 2 * page, page, x.mine));  // idle: [0, 2), [3, 10)
   page_sketch s = x.sketch();
   page_supply supply{.live_bytes = page, .peak_live_bytes = page, .reserved_bytes = 10 * page};
@@ -97,7 +97,7 @@ TEST(page_sketch, what_may_not_be_made_moves_from_the_shortest_idle_stretches) {
 
 TEST(page_sketch, of_what_is_free_for_others_nothing_is_free_unless_that_is_asked_for) {
   paged_heap x;
-  x.back(base, 4 * page);
+  x.commit(base, 4 * page);
   const block_index i = x.take_at(base, 2 * page, x.other);
   x.h.release(i, x.other, 1, false);
   EXPECT_FALSE(x.sketch().open(base, 4 * page));
@@ -106,7 +106,7 @@ TEST(page_sketch, of_what_is_free_for_others_nothing_is_free_unless_that_is_aske
 
 TEST(page_sketch, what_can_neither_be_made_nor_moved_counts_as_moved) {
   paged_heap x;
-  x.back(base, 4 * page);
+  x.commit(base, 4 * page);
   page_sketch s = x.sketch();
   page_supply supply;
   EXPECT_EQ(s.place(base, 6 * page, &supply, nothing_new), 2 * page);
@@ -114,7 +114,7 @@ TEST(page_sketch, what_can_neither_be_made_nor_moved_counts_as_moved) {
 
 TEST(page_sketch, ends_where_there_are_too_many_extents) {
   paged_heap x;
-  x.back(base, 40 * page);
+  x.commit(base, 40 * page);
   for (unsigned k = 0; k < 40; k += 2) static_cast<void>(x.take_at(base + k * page, page, x.mine));
   EXPECT_GT(x.sketch().size(), 40U);
   EXPECT_EQ((page_sketch{x.h, 0, {true, true}, page, 10}.size()), 11U);
@@ -123,7 +123,7 @@ TEST(page_sketch, ends_where_there_are_too_many_extents) {
 struct holes : paged_heap {
   // Four idle pages, one in use, three idle ones, one in use, and addresses with nothing behind them.
   holes() {
-    back(base, 9 * page);
+    commit(base, 9 * page);
     static_cast<void>(take_at(base + 4 * page, page, mine));
     static_cast<void>(take_at(base + 8 * page, page, mine));
   }

@@ -271,5 +271,63 @@ TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream
   EXPECT_EQ(t.blocks.totals().idle_bytes, mib);
 }
 
+TEST(streams, a_batch_behind_a_fence_is_idle_once_that_is_done) {
+  table t;
+  const stream_ref s = t.device.create_stream();
+  t.device.enqueue(s, 1'000'000);
+  const result<fence> behind = t.device.record_context();
+  ASSERT_TRUE(behind.ok());
+  const owner_id o = t.streams.begin_batch(s, *behind);
+  t.streams.free_block(t.take(o), o);
+  t.streams.end_batch(o);
+  t.streams.poll();
+  EXPECT_EQ(t.blocks.totals().cached_bytes, mib) << "the work is not done";
+  t.let_time_pass();
+  EXPECT_EQ(t.blocks.totals().idle_bytes, mib);
+  EXPECT_FALSE(t.streams[o].in_use);
+}
+
+TEST(streams, a_handle_names_the_latest_stream_that_had_it) {
+  table t{stream_id_mode::query};
+  const stream_ref first = t.device.create_stream();
+  t.free_on(first);
+  ASSERT_TRUE(t.device.destroy_stream(first).ok());
+  const stream_ref second = t.device.create_stream();
+  ASSERT_EQ(first, second);
+  t.free_on(second);
+  EXPECT_EQ(t.streams.key_of_handle(second), *t.streams.key_of(second));
+  EXPECT_FALSE(t.streams.key_of_handle(t.device.create_stream()).has_value()) << "never seen";
+}
+
+TEST(streams, what_another_stream_of_a_capture_freed_is_nobodys_until_the_graph_is_gone) {
+  table t;
+  const owner_id own = t.slot(t.device.create_stream());
+  const owner_id other = t.slot(t.device.create_stream());
+  const result<owner_id> graph = t.streams.capture_begin(own);
+  ASSERT_TRUE(graph.ok());
+  EXPECT_EQ(t.streams.graph_owner_of_free(*graph, t.streams[own].key), *graph);
+  const owner_id aside = t.streams.graph_owner_of_free(*graph, t.streams[other].key);
+  EXPECT_NE(aside, *graph);
+  EXPECT_EQ(t.streams.graph_owner_of_free(*graph, t.streams[other].key), aside);
+  EXPECT_FALSE(t.streams.serves_others(aside));
+  const result<std::uint64_t> number = t.streams.capture_end(own);
+  ASSERT_TRUE(number.ok());
+  ASSERT_TRUE(t.streams.graph_gone(*number).ok());
+  t.let_time_pass();
+  EXPECT_FALSE(t.streams[aside].in_use);
+  EXPECT_FALSE(t.streams[*graph].in_use);
+}
+
+TEST(streams, a_region_is_open_until_it_is_given_up) {
+  table t;
+  const stream_ref s = t.device.create_stream();
+  const std::uint64_t number = t.streams.open_region(s, *t.streams.key_of(s));
+  EXPECT_NE(t.streams.region(number), idle_owner);
+  EXPECT_EQ(t.streams.region(number + 1), idle_owner);
+  EXPECT_TRUE(t.streams.graph_gone(number).ok());
+  EXPECT_EQ(t.streams.region(number), idle_owner);
+  EXPECT_EQ(t.streams.graph_gone(number).code(), errc::invalid_argument) << "given up already";
+}
+
 }  // namespace
 }  // namespace gpumem
