@@ -146,10 +146,6 @@ class stream_order {
   tracked_fence::state ask(fence_index f) noexcept;
   /// Settles every slot up to the fences that are done, and forgets streams that left nothing behind.
   void poll() noexcept;
-  /// Makes `waiter` wait on the device for what `o` freed up to now.
-  status order_behind(owner_id waiter, owner_id o) noexcept;
-  status order_behind_fence(owner_id waiter, fence_index f) noexcept;
-
   /// An owner for what was freed before that fence of the whole context, recorded without the lock, until `end_batch`:
   /// then the fence covers it, and the owner goes when it is done. Throws std::bad_alloc; else the fence is the slot's.
   owner_id begin_batch(stream_ref s, fence behind);
@@ -169,7 +165,6 @@ class stream_order {
   owner_id graph_owner_of_free(owner_id graph, std::uint64_t key);
 
   [[nodiscard]] std::uint64_t fences_recorded() const noexcept { return recorded_; }
-  [[nodiscard]] std::uint64_t device_waits() const noexcept { return device_waits_; }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
 
  private:
@@ -179,7 +174,6 @@ class stream_order {
   fence_index spare_fence();
   result<fence_index> record_or_throw(owner_id o);
   result<fence_index> cover_or_throw(owner_id o);
-  status order_behind_or_throw(owner_id waiter, owner_id o);
   [[nodiscard]] bool record_on_stream(const stream_slot& s) const noexcept;
   [[nodiscard]] bool captures_nothing(stream_ref alive) const noexcept;
   void retire(owner_id o) noexcept;
@@ -200,7 +194,6 @@ class stream_order {
   owner_id told_alive_ = idle_owner;  // whose fence may be recorded on the handle, though it is gone in a moment
   std::uint64_t next_graph_ = 1;
   std::uint64_t recorded_ = 0;
-  std::uint64_t device_waits_ = 0;
   unsigned captures_ = 0;
   unsigned foreign_captures_ = 0;
   unsigned seen_ = 0;
