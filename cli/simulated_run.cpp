@@ -104,7 +104,7 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   }
   if (!setup.shared.empty()) set("SIMCUDA_SHARED", setup.shared);
   set("SIMCUDA_REPORT", records);
-  set("SIMCUDA_STRICT", "report");
+  set("SIMCUDA_STRICT", setup.strict ? "abort" : "report");
   // The user's word counts where the program needs values or is to be watched.
   ::setenv("SIMCUDA_HOST_MEMORY", "lazy", 0);
   ::setenv("SIMCUDA_REFEREE", "0", 0);
