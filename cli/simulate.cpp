@@ -73,6 +73,7 @@ result<simulated_setup> setup_of(const simulate_options& with) {
   if (status ok = read_bytes(with.modules, "--modules", out.module_bytes); !ok) return ok;
   if (status ok = read_bytes(with.libraries, "--libraries", out.library_bytes); !ok) return ok;
   if (status ok = serve_by_policy(with, out); !ok) return ok;
+  out.strict = with.strict;
   out.command = with.command;
   return out;
 }
@@ -126,6 +127,7 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
       ->type_name("F");
   simulate->add_option("--report", into.report, "a page with memory over time")->type_name("F.html");
   simulate->add_option("--json", into.json, "the result as JSON")->type_name("FILE");
+  simulate->add_flag("--strict", into.strict, "abort at the first use that a card leaves undefined (else: counted)");
   simulate->add_flag("--quiet", into.quiet, "no summary");
   return simulate;
 }

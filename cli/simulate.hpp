@@ -23,6 +23,7 @@ struct simulate_options {
   std::string report;
   std::string json;
   std::string trace;
+  bool strict = false;  ///< what a card leaves undefined ends the program
   bool quiet = false;
   std::vector<std::string> command;
 };

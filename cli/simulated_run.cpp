@@ -104,7 +104,7 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   }
   if (!setup.shared.empty()) set("SIMCUDA_SHARED", setup.shared);
   set("SIMCUDA_REPORT", records);
-  set("SIMCUDA_STRICT", "report");
+  set("SIMCUDA_STRICT", setup.strict ? "abort" : "report");
   // Variables of the user take precedence, for a program that needs values or is watched.
   ::setenv("SIMCUDA_HOST_MEMORY", "lazy", 0);
   ::setenv("SIMCUDA_REFEREE", "0", 0);

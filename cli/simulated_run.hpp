@@ -20,6 +20,7 @@ struct simulated_setup {
   std::uint64_t context_bytes = 0;
   std::uint64_t module_bytes = 0;
   std::uint64_t library_bytes = 0;
+  bool strict = false;                           ///< else what a card leaves undefined is counted
   std::map<std::string, std::string> variables;  ///< further ones, GPUMEM_* of a policy
   std::string preload;                           ///< libgpumem_preload.so, where a policy serves the program
   std::string history;                           ///< where PyTorch's record goes; empty: none

@@ -122,12 +122,16 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
   std::uint64_t read = 0;
   std::uint64_t kernels = 0;
   std::uint64_t refusals = 0;
+  std::uint64_t undefined = 0;
+  std::string first;  // of these
   for (const simulated_process& each : of.processes) {
     for (int i = 0; i < each.record.cards; ++i) out["cards"].push_back(card_of(each, i, profile, several));
     for (json& row : refusals_of(each, several)) out["oom"].push_back(std::move(row));
     read += each.record.host_values_read;
     kernels += each.record.kernels;
     refusals += each.record.refusals;
+    undefined += each.record.undefined_uses;
+    if (first.empty()) first = each.record.undefined;
     if (each.torch.is_object()) {
       json torch{{"version", each.torch.value("version", "")}, {"allocator", each.torch.value("allocator", "")}};
       if (each.torch.contains("trace")) torch["trace"] = each.torch["trace"];
@@ -137,6 +141,11 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
   }
   out["host_values_read"] = read;
   out["kernels"] = kernels;
+  out["undefined_uses"] = undefined;
+  if (undefined != 0) {
+    out["warnings"].push_back(fmt::format(
+        "the program did {} times what a card leaves undefined, first {}; --strict aborts it there", undefined, first));
+  }
   if (refusals > out["oom"].size()) {
     out["warnings"].push_back(
         fmt::format("{} requests did not fit; the first {} are listed", refusals, out["oom"].size()));

@@ -8,7 +8,7 @@
 
 namespace gpumem::simcuda {
 
-inline constexpr std::uint64_t report_layout = 0x73696d63'00000002;  // "simc", 2
+inline constexpr std::uint64_t report_layout = 0x73696d63'00000003;  // "simc", 3
 inline constexpr int report_cards = 16;
 inline constexpr int report_refusals = 32;
 
@@ -41,11 +41,13 @@ struct process_record {
   std::uint64_t host_values_read = 0;  ///< copies to the host
   std::uint64_t host_bytes_read = 0;
   std::uint64_t kernels = 0;
-  std::uint64_t refusals = 0;  ///< all of them; the first `report_refusals` are kept
+  std::uint64_t undefined_uses = 0;  ///< that the documentation leaves undefined, where they do not abort
+  std::uint64_t refusals = 0;        ///< all of them; the first `report_refusals` are kept
   std::int32_t cards = 0;
   /// The file that asked for the driver's private tables: a runtime of NVIDIA's own, which does not run here.
   std::int32_t foreign_runtime = 0;
   char runtime[512] = {};
+  char undefined[96] = {};  ///< the first of these uses: its function, and what it used
   card_record card[report_cards];
   refusal_record refusal[report_refusals];
 };

@@ -2,6 +2,7 @@
 // answer like a driver without the feature. Also memory operations of streams, registered host memory, and the log's
 // callbacks.
 #include <cstring>
+#include <iterator>
 
 #include "keep_report.hpp"
 #include "world.hpp"
@@ -68,10 +69,18 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation*, CUdeviceptr) {
+CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* from, CUdeviceptr at) {
   SIMCUDA_ENTER("cuMemGetAccess");
-  *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  return CUDA_SUCCESS;
+  for (const auto& g : the_world().gpus) {
+    const auto behind = g->mapped.upper_bound(at);
+    if (behind == g->mapped.begin()) continue;
+    const auto& [begin, pages] = *std::prev(behind);
+    if (at - begin >= pages.bytes) continue;
+    const bool may = pages.reachable_from.count(from->id) != 0;
+    *flags = may ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 // --- multicast and green contexts -----------------------------------------------------------------------------------

@@ -190,7 +190,11 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t b
       static_cast<std::size_t>(prop->location.id) >= w.gpus.size()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!w.config.exportable && prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_PERMITTED;
+  // No card here has a fabric.
+  if ((prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0 ||
+      (!w.config.exportable && prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE)) {
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
   gpu& g = *w.gpus[static_cast<std::size_t>(prop->location.id)];
   const shared_turn turn{g};
   const auto got = g.sim->create(bytes);

@@ -105,6 +105,10 @@ void note_host_read(std::uint64_t bytes) {
 
 void note_kernel() { ++record->kernels; }
 
+void note_undefined(std::string_view what) {
+  if (record->undefined_uses++ == 0) what.copy(record->undefined, sizeof record->undefined - 1);
+}
+
 void note_foreign_runtime(const void* caller) {
   open_report();
   Dl_info where{};

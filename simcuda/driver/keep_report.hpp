@@ -19,6 +19,7 @@ void note_charge(gpu& on, charge what, std::uint64_t bytes);
 void note_refused(gpu& on, std::string_view function, std::uint64_t bytes);
 void note_host_read(std::uint64_t bytes);
 void note_kernel();
+void note_undefined(std::string_view what);
 /// A caller asked for tables that no documentation has; `caller` is an address in its code.
 void note_foreign_runtime(const void* caller);
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "keep_report.hpp"
 #include "world.hpp"
 
 namespace gpumem::simcuda {
@@ -29,6 +30,7 @@ CUresult undefined_use(const char* what) {
   }();
   static_cast<void>(told_at_exit);
   ++w.undefined[text];
+  note_undefined(text);
   return CUDA_ERROR_INVALID_HANDLE;
 }
 

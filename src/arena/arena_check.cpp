@@ -30,7 +30,6 @@ statistics arena::figures() const {
     s.segments += state_.segments[i].bytes != 0 && !state_.nothing_behind(i) ? 1U : 0U;
   s.streams = state_.streams.in_use();
   s.fences = state_.streams.fences_recorded();
-  s.device_waits = state_.streams.device_waits();
   return s;
 }
 

@@ -29,6 +29,31 @@ std::optional<fence> fence_calls::record_one(arena_lock& lock, const unrecorded_
   return made ? std::optional{*made} : std::nullopt;
 }
 
+void fence_calls::order(arena_lock& lock, device_waits& waits) {
+  record(lock);
+  const device::calls_together row{in_.on};
+  const unsigned captures = in_.streams.captures();
+  using state = device_waits::wait::state;
+  for (device_waits::wait& w : waits.begin_round()) {
+    if (w.is != state::missing) continue;
+    waits.tried(w, in_.streams.captures() <= captures && order_one(lock, waits.waiter(), w.behind));
+  }
+}
+
+// False where the fence has failed, or another thread has not recorded it yet.
+bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index f) {
+  const tracked_fence behind = in_.streams.tracked(f);
+  if (behind.seen != tracked_fence::state::pending) return behind.seen == tracked_fence::state::done;
+  const stream_ref on = in_.streams[waiter].stream;
+  status made;
+  {
+    const blocking_call waits{in_.calls.records, lock};
+    made = in_.on.wait_stream(on, behind.device_fence);
+  }
+  if (made) ++in_.counts.device_waits;
+  return made.ok();
+}
+
 void fence_calls::wait_for(arena_lock& lock, fence_index f) {
   if (in_.streams.tracked(f).seen != tracked_fence::state::pending) return;
   const fence on_device = in_.streams.tracked(f).device_fence;
@@ -45,7 +70,13 @@ void fence_calls::wait_for(arena_lock& lock, fence_index f) {
 
 void fence_calls::wait_for_owner(arena_lock& lock, owner_id o) {
   held_fences behind{in_.streams};
-  if (behind.add_cover_of(o)) wait_for(lock, behind.all().front());
+  {
+    const stream_order::later unlocked{in_.streams};
+    behind.add_cover_of(o);
+  }
+  record(lock);
+  in_.calls.records.wait_for_none(lock);  // other threads'
+  for (const fence_index f : behind.all()) wait_for(lock, f);
   poll(lock);
 }
 

@@ -15,6 +15,9 @@ class fence_calls {
   /// Records the fences that were made under `stream_order::later`: the driver blocks while the queue of a stream is
   /// full, and that is no reason for other threads to wait. Those that a capture has overtaken are left for later.
   void record(arena_lock& lock) GPUMEM_UNDER_LOCK;
+  /// Makes the waits on the device that are missing, without the lock for the same reason; what was found under it is
+  /// to be found again. Records the fences that they need first. None is made that a capture has overtaken.
+  void order(arena_lock& lock, device_waits& waits) GPUMEM_UNDER_LOCK;
   /// Requires a hold on the fence. It stays pending where a capture has begun meanwhile.
   void wait_for(arena_lock& lock, fence_index f) GPUMEM_UNDER_LOCK;
   /// Waits for all that was freed on that owner so far, and takes note of it.
@@ -25,6 +28,7 @@ class fence_calls {
 
  private:
   std::optional<fence> record_one(arena_lock& lock, const unrecorded_fence& f) GPUMEM_UNDER_LOCK;
+  bool order_one(arena_lock& lock, owner_id waiter, fence_index f) GPUMEM_UNDER_LOCK;
 
   arena_state& in_;
 };

@@ -39,7 +39,7 @@ block_index oom_ladder::climb(arena_lock& lock, pending_request& w) {
       if (w.placed != no_block) return w.placed;
       if (const block_index i = in_.search(w); i != no_block) return i;
       if (done == grown::waited) continue;
-      if (const block_index i = join_all(w); i != no_block) return i;
+      if (const block_index i = join_all(lock, w); i != no_block) return i;
       if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
       const bool worth_waiting = others_hold(w) || in_.decides.gives_back(give_back::pressure, in_.view());
       if (worth_waiting && fences_.wait_for_all(lock)) {
@@ -52,7 +52,7 @@ block_index oom_ladder::climb(arena_lock& lock, pending_request& w) {
         in_.blocks.absorb_idle(w.owner);
         if (const block_index i = in_.search(w); i != no_block) return i;
         if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
-        if (const block_index i = join_all(w); i != no_block) return i;
+        if (const block_index i = join_all(lock, w); i != no_block) return i;
         if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
       }
     } else {
@@ -88,7 +88,7 @@ block_index oom_ladder::reuse_other_streams(arena_lock& lock, const pending_requ
   if (w.capturing || in_.streams.captures() > 0) return no_block;
   switch (in_.config.reuse) {
     case stream_reuse::device:
-      return reuse_on_device(w);
+      return reuse_on_device(lock, w);
     case stream_reuse::poll:
       return reuse_what_is_done(lock, w);
     case stream_reuse::host:
@@ -97,25 +97,40 @@ block_index oom_ladder::reuse_other_streams(arena_lock& lock, const pending_requ
   return no_block;
 }
 
-// The stream waits on the device. A fenced block serves as well, once the stream is ordered behind its uses; the
-// smaller of the two is taken.
-block_index oom_ladder::reuse_on_device(const pending_request& w) {
+// The stream waits on the device, in rounds: what is missing is ordered without the lock, and then looked for again.
+block_index oom_ladder::reuse_on_device(arena_lock& lock, const pending_request& w) {
+  device_waits waits{in_.streams, w.owner};
+  for (;;) {
+    const block_index i = take_ordered(w, waits);
+    if (i != no_block || !waits.missing()) return i;
+    fences_.order(lock, waits);
+  }
+}
+
+// A fenced block serves as well, once the stream is ordered behind its uses; the smaller of the two is taken.
+block_index oom_ladder::take_ordered(const pending_request& w, device_waits& waits) {
+  const stream_order::later unlocked{in_.streams};
   block_index from = no_block;
   const owner_id whose = best_other(w, &from);
+  const block_index other = from;
   block_index best = no_block;
   for (const block_index i : in_.uses.waiting()) {
     const block& b = in_.blocks.at(i);
     const bool fits = b.klass == w.klass && b.bytes >= w.bytes + (w.alignment - block_granularity);
     if (fits && (from == no_block || b.bytes < in_.blocks.at(from).bytes)) from = best = i;
   }
-  if (best != no_block && in_.uses.take_over(w.owner, best)) return in_.search(w);
-  if (whose != idle_owner && in_.streams.order_behind(w.owner, whose)) {
-    const block_index i = in_.blocks.best_fit(w.klass, whose, false, w.bytes, w.alignment);
-    return i == no_block ? no_block : in_.blocks.carve(i, w.bytes, w.alignment);
+  if (best != no_block) {
+    if (in_.uses.take_over(waits, best)) return in_.search(w);
+    if (waits.missing()) return no_block;
+  }
+  if (whose != idle_owner) {
+    if (waits.behind(whose, in_.blocks.at(other).in_index.epoch)) return in_.blocks.carve(other, w.bytes, w.alignment);
+    if (waits.missing()) return no_block;
   }
   // None is large enough alone. The stream's own blocks that others used are free behind fences that exist already;
   // with them back, neighbours may be merged into one that is.
-  return in_.uses.take_over_all(w.owner, w.owner) ? in_.search(w) : no_block;
+  in_.uses.take_over_all(waits, w.owner);
+  return waits.missing() ? no_block : in_.search(w);
 }
 
 // Nobody waits, but a poll can only see fences that exist. What is done by now is seen at once.
@@ -157,19 +172,32 @@ block_index oom_ladder::reuse_after_wait(arena_lock& lock, const pending_request
 
 // Orders the stream behind every other one and takes over all that they freed. Last before anything is given back: the
 // stream then waits for work that may have nothing to do with the block it gets.
-block_index oom_ladder::join_all(const pending_request& w) {
+block_index oom_ladder::join_all(arena_lock& lock, const pending_request& w) {
   if (in_.config.reuse != stream_reuse::device || w.capturing || in_.streams.captures() > 0) return no_block;
   if (!others_hold(w)) return no_block;
-  stream_order& streams = in_.streams;
-  for (owner_id o = 1; o < streams.end(); ++o) {
-    if (o == w.owner || !streams.serves_others(o)) continue;
-    if (in_.blocks.owns_nothing(o) || !streams.order_behind(w.owner, o)) continue;
-    streams[w.owner].dirty = true;
-    in_.blocks.hand_over(o, w.owner, streams[w.owner].epoch, true);
+  device_waits waits{in_.streams, w.owner};
+  for (;;) {
+    {
+      const stream_order::later unlocked{in_.streams};
+      take_over_from_others(w, waits);
+      in_.uses.take_over_all(waits, idle_owner);
+    }
+    if (!waits.missing()) break;
+    fences_.order(lock, waits);
   }
-  in_.uses.take_over_all(w.owner, idle_owner);
   in_.blocks.absorb_idle(w.owner);
   return in_.search(w);
+}
+
+// What the request's stream is ordered behind becomes its own.
+void oom_ladder::take_over_from_others(const pending_request& w, device_waits& waits) {
+  stream_order& streams = in_.streams;
+  for (owner_id o = 1; o < streams.end(); ++o) {
+    if (o == w.owner || !streams.serves_others(o) || in_.blocks.owns_nothing(o)) continue;
+    static_cast<void>(waits.behind(o));
+    stream_slot& mine = streams[w.owner];
+    if (in_.blocks.hand_over(o, waits.waited(o), w.owner, mine.epoch, true)) mine.dirty = true;
+  }
 }
 
 // All that is idle goes back, not only as much as is missing: what stayed would be of sizes that were asked for before,

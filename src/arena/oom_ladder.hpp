@@ -28,10 +28,12 @@ class oom_ladder {
 
  private:
   block_index reuse_other_streams(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
-  block_index reuse_on_device(const pending_request& w) GPUMEM_UNDER_LOCK;
+  block_index reuse_on_device(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
+  block_index take_ordered(const pending_request& w, device_waits& waits) GPUMEM_UNDER_LOCK;
   block_index reuse_what_is_done(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
   block_index reuse_after_wait(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
-  block_index join_all(const pending_request& w) GPUMEM_UNDER_LOCK;
+  block_index join_all(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
+  void take_over_from_others(const pending_request& w, device_waits& waits) GPUMEM_UNDER_LOCK;
   block_index return_and_grow(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
   [[nodiscard]] owner_id best_other(const pending_request& w, block_index* found) const GPUMEM_UNDER_LOCK;
   [[nodiscard]] bool others_hold(const pending_request& w) const GPUMEM_UNDER_LOCK;

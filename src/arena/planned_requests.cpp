@@ -54,30 +54,42 @@ void planned_requests::fence_promised(arena_lock& lock) {
 // As `free_at`, also where what other streams did there is done by now. Under `host` the first of them is waited for.
 block_index planned_requests::free_when_done(arena_lock& lock, const pending_request& w, const planned::place& at) {
   owner_id other = idle_owner;
-  const block_index at_once = free_at(w, at, &other);
+  const block_index at_once = free_at(lock, w, at, &other);
   if (at_once != no_block || (other == idle_owner && in_.uses.waiting().empty())) return at_once;
   fences_.poll(lock);
-  const block_index i = free_at(w, at, &other);
+  const block_index i = free_at(lock, w, at, &other);
   if (i != no_block || other == idle_owner || in_.config.reuse != stream_reuse::host) return i;
   fences_.wait_for_owner(lock, other);
-  return free_at(w, at, &other);
+  return free_at(lock, w, at, &other);
 }
 
 // The free block that contains all of a place, after the request's stream was ordered behind those whose memory it is.
 // Where an owner is in the way that may not be waited for on the device, none, and that owner.
-block_index planned_requests::free_at(const pending_request& w, const planned::place& at, owner_id* in_the_way) {
+block_index planned_requests::free_at(arena_lock& lock, const pending_request& w, const planned::place& at,
+                                      owner_id* in_the_way) {
+  device_waits waits{in_.streams, w.owner};
+  for (;;) {
+    const block_index i = take_ordered(w, at, waits, in_the_way);
+    if (i != no_block || !waits.missing()) return i;
+    fences_.order(lock, waits);
+  }
+}
+
+block_index planned_requests::take_ordered(const pending_request& w, const planned::place& at, device_waits& waits,
+                                           owner_id* in_the_way) {
   *in_the_way = idle_owner;
   const planned::blocks found = places_.find(in_.blocks, at, w.bytes, w.owner);
   const bool waits_on_device = in_.config.reuse == stream_reuse::device && in_.streams.captures() == 0;
-  for (const owner_id o : found.others) {
+  for (const auto [o, epoch] : found.others) {
     if (waits_on_device && (!in_.streams[o].is_graph || in_.streams[o].gone)) continue;
     *in_the_way = o;
     return no_block;
   }
   if (found.first == no_block) return no_block;
-  for (const owner_id o : found.others) {
-    if (!in_.streams.order_behind(w.owner, o)) return no_block;
-  }
+  const stream_order::later unlocked{in_.streams};
+  bool ordered = true;
+  for (const auto [o, epoch] : found.others) ordered = waits.behind(o, epoch) && ordered;
+  if (!ordered) return no_block;
   if (!found.several || found.others.empty()) return found.first;  // own and idle blocks are cut where they are
   in_.streams[w.owner].dirty = true;
   return in_.blocks.unite(found.first, at.begin + w.bytes, w.owner, in_.streams[w.owner].epoch);

@@ -29,8 +29,10 @@ class planned_requests {
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept { return places_.metadata_bytes(); }
 
  private:
-  [[nodiscard]] block_index free_at(const pending_request& w, const planned::place& at,
+  [[nodiscard]] block_index free_at(arena_lock& lock, const pending_request& w, const planned::place& at,
                                     owner_id* in_the_way) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] block_index take_ordered(const pending_request& w, const planned::place& at, device_waits& waits,
+                                         owner_id* in_the_way) GPUMEM_UNDER_LOCK;
   [[nodiscard]] block_index free_when_done(arena_lock& lock, const pending_request& w,
                                            const planned::place& at) GPUMEM_UNDER_LOCK;
   void fence_promised(arena_lock& lock) GPUMEM_UNDER_LOCK;

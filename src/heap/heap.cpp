@@ -119,12 +119,15 @@ void heap::make_idle(owner_id o, std::uint32_t done, bool lost) noexcept {
   }
 }
 
-void heap::hand_over(owner_id from, owner_id to, std::uint32_t epoch, bool idle_too) noexcept {
-  while (owners_[from].oldest != no_block) {
-    const block_index i = owners_[from].oldest;
+bool heap::hand_over(owner_id from, std::uint32_t upto, owner_id to, std::uint32_t epoch, bool idle_too) noexcept {
+  bool any = false;
+  for (block_index i = owners_[from].oldest; i != no_block && blocks_[i].in_index.epoch <= upto;
+       i = owners_[from].oldest) {
     leave(i);
     make_free(i, to, epoch, idle_too);
+    any = true;
   }
+  return any;
 }
 
 bool heap::absorb_idle(owner_id o) noexcept {

@@ -106,8 +106,8 @@ class heap {
   void leak(block_index i) noexcept;
   /// Every free block of `o` whose epoch is at most `done` becomes idle, or leaked where `lost`.
   void make_idle(owner_id o, std::uint32_t done, bool lost = false) noexcept;
-  /// Every free block of `from` becomes free for `to`.
-  void hand_over(owner_id from, owner_id to, std::uint32_t epoch, bool idle_too) noexcept;
+  /// Every free block of `from` whose epoch is at most `upto` becomes free for `to`; true where there is one.
+  bool hand_over(owner_id from, std::uint32_t upto, owner_id to, std::uint32_t epoch, bool idle_too) noexcept;
   /// Merges each free block of `o` with idle neighbours; true where that changed anything.
   bool absorb_idle(owner_id o) noexcept;
 

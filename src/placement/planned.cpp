@@ -30,9 +30,15 @@ planned::blocks planned::find(const heap& in, const place& at, std::uint64_t byt
   blocks found;
   for (block_index i = first;; i = in.at(i).above) {
     if (i == no_block || in.at(i).state != block_state::free) return found;
-    const owner_id other = in.at(i).owner;
-    if (other != o && other != idle_owner && std::ranges::find(found.others, other) == found.others.end()) {
-      found.others.push_back(other);
+    const owner_id whose = in.at(i).owner;
+    const std::uint32_t epoch = in.at(i).in_index.epoch;
+    if (whose != o && whose != idle_owner) {
+      const auto known = std::ranges::find(found.others, whose, &other::owner);
+      if (known == found.others.end()) {
+        found.others.push_back({whose, epoch});
+      } else {
+        known->epoch = std::max(known->epoch, epoch);
+      }
     }
     if (in.at(i).begin + in.at(i).bytes >= at.begin + bytes) break;
     found.several = true;

@@ -29,11 +29,17 @@ class planned {
   /// The place of the next request; none where it departs from the plan, or no segment is large enough for the plan.
   [[nodiscard]] std::optional<place> next(const heap& in, std::uint64_t bytes, std::uint64_t stream);
 
+  /// An owner of blocks that a place touches, and the latest epoch of these.
+  struct other {
+    owner_id owner = idle_owner;
+    std::uint32_t epoch = 0;
+    friend bool operator==(const other&, const other&) = default;
+  };
   /// The blocks that a place touches.
   struct blocks {
     block_index first = no_block;  ///< none where one of them is not free
     bool several = false;          ///< more than `first`
-    std::vector<owner_id> others;  ///< owners besides `o` and nobody, up to the block that is not free
+    std::vector<other> others;     ///< owners besides `o` and nobody, up to the block that is not free
   };
   [[nodiscard]] blocks find(const heap& in, const place& at, std::uint64_t bytes, owner_id o) const;
 

@@ -126,31 +126,40 @@ void block_uses::poll() noexcept {
   std::erase_if(waiting_, [this](block_index i) { return try_to_free(i); });
 }
 
-bool block_uses::order_behind_uses(owner_id waiter, block_index i) noexcept {
+// Notes every wait that is missing, so that they are made in one go.
+bool block_uses::is_behind_uses(device_waits& waits, block_index i) noexcept {
   const block& b = heap_.at(i);
   if (!streams_.serves_others(b.owner)) return false;
-  if (b.owner != waiter && !streams_.order_behind(waiter, b.owner)) return false;
+  const auto is_others = [&](const use& u) { return u.user != waits.waiter() && u.user != b.owner; };
   for (std::uint32_t n = b.in_use.uses; n != no_block; n = uses_[n].next) {
-    if (uses_[n].user == waiter || uses_[n].user == b.owner) continue;
-    if (uses_[n].behind == no_fence || !streams_.order_behind_fence(waiter, uses_[n].behind)) return false;
+    if (is_others(uses_[n]) && uses_[n].behind == no_fence) return false;
   }
+  bool all = b.owner == waits.waiter() || waits.behind(b.owner, b.in_use.freed_epoch);
+  for (std::uint32_t n = b.in_use.uses; n != no_block; n = uses_[n].next) {
+    if (is_others(uses_[n])) all = waits.behind_fence(uses_[n].behind) && all;
+  }
+  return all;
+}
+
+bool block_uses::free_for(device_waits& waits, block_index i) noexcept {
+  if (!is_behind_uses(waits, i)) return false;
+  stream_slot& waiter = streams_[waits.waiter()];
   drop(i);
-  --streams_[b.owner].references;
-  streams_[waiter].dirty = true;
-  heap_.release(i, waiter, streams_[waiter].epoch, true);
+  --streams_[heap_.at(i).owner].references;
+  waiter.dirty = true;
+  heap_.release(i, waits.waiter(), waiter.epoch, true);
   return true;
 }
 
-bool block_uses::take_over(owner_id waiter, block_index i) noexcept {
-  if (!order_behind_uses(waiter, i)) return false;
+bool block_uses::take_over(device_waits& waits, block_index i) noexcept {
+  if (!free_for(waits, i)) return false;
   waiting_.erase(std::find(waiting_.begin(), waiting_.end(), i));
   return true;
 }
 
-bool block_uses::take_over_all(owner_id waiter, owner_id of) noexcept {
-  return std::erase_if(waiting_, [&](block_index i) {
-           return (of == idle_owner || heap_.at(i).owner == of) && order_behind_uses(waiter, i);
-         }) != 0;
+void block_uses::take_over_all(device_waits& waits, owner_id of) noexcept {
+  std::erase_if(waiting_,
+                [&](block_index i) { return (of == idle_owner || heap_.at(i).owner == of) && free_for(waits, i); });
 }
 
 void block_uses::hold_fences(held_fences* held) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "device_waits.hpp"
 #include "heap.hpp"
 #include "stream_holds.hpp"
 #include "stream_order.hpp"
@@ -40,11 +41,11 @@ class block_uses {
   /// The blocks that wait, in no order.
   [[nodiscard]] const std::vector<block_index>& waiting() const noexcept { return waiting_; }
 
-  /// Orders `waiter` behind every use of a block that waits, and frees the block for it. False where that cannot be
-  /// done.
-  bool take_over(owner_id waiter, block_index i) noexcept;
-  /// The same for each block that waits, of owner `of` only where that is not `idle_owner`; true where any was taken.
-  bool take_over_all(owner_id waiter, owner_id of) noexcept;
+  /// Frees a block that waits for the stream that is ordered behind its free and every use of it. False where that
+  /// stream is not; then `waits` has what is missing, if it can be had.
+  bool take_over(device_waits& waits, block_index i) noexcept;
+  /// The same for each block that waits, of owner `of` only where that is not `idle_owner`.
+  void take_over_all(device_waits& waits, owner_id of) noexcept;
   /// Holds every fence that a waiting block still needs, recording those that are missing. Throws std::bad_alloc.
   void hold_fences(held_fences* held);
 
@@ -66,7 +67,8 @@ class block_uses {
   [[nodiscard]] bool record_fences(block_index i, owner_id o) noexcept;
   [[nodiscard]] wait ask_fences(block_index i) noexcept;
   [[nodiscard]] bool try_to_free(block_index i) noexcept;
-  [[nodiscard]] bool order_behind_uses(owner_id waiter, block_index i) noexcept;
+  [[nodiscard]] bool is_behind_uses(device_waits& waits, block_index i) noexcept;
+  [[nodiscard]] bool free_for(device_waits& waits, block_index i) noexcept;
   void drop(block_index i) noexcept;
   void leak(block_index i) noexcept;
 

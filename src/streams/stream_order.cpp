@@ -227,36 +227,6 @@ void stream_order::poll() noexcept {
   }
 }
 
-status stream_order::order_behind(owner_id waiter, owner_id o) noexcept try {
-  std::vector<std::uint32_t>& waited = slots_[waiter].waited;
-  if (waited.size() < slots_.size()) waited.resize(slots_.size());
-  if (!slots_[o].dirty && waited[o] + 1 == slots_[o].epoch) return {};
-  result<fence_index> behind = cover(o);
-  if (!behind) return behind.why();
-  if (*behind != no_fence) {
-    status ok = order_behind_fence(waiter, *behind);
-    let_go(*behind);
-    if (!ok) return ok;
-  }
-  waited[o] = slots_[o].epoch - 1;
-  return {};
-} catch (...) {
-  return status::of_current_exception();
-}
-
-status stream_order::order_behind_fence(owner_id waiter, fence_index f) noexcept {
-  if (fences_[f].seen == tracked_fence::state::done) return {};
-  if (fences_[f].seen == tracked_fence::state::failed) {
-    return without_exceptions([] { return status{errc::device_error, "the fence has failed"}; });
-  }
-  if (fences_[f].seen == tracked_fence::state::unrecorded) {
-    return without_exceptions([] { return status{errc::unsupported, "the fence is not recorded yet"}; });
-  }
-  status ok = device_.wait_stream(slots_[waiter].stream, fences_[f].device_fence);
-  if (ok) ++device_waits_;
-  return ok;
-}
-
 void stream_order::stream_gone(owner_id o) noexcept {
   stream_slot& slot = slots_[o];
   slot.gone = true;

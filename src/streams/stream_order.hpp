@@ -142,12 +142,9 @@ class stream_order {
   tracked_fence::state ask(fence_index f) noexcept;
   /// Settles every slot up to the fences that are done, and forgets streams that left nothing behind.
   void poll() noexcept;
-  /// Makes `waiter` wait on the device for what `o` freed up to now.
-  status order_behind(owner_id waiter, owner_id o) noexcept;
-  status order_behind_fence(owner_id waiter, fence_index f) noexcept;
-
-  /// A new owner for blocks that were freed before `behind`, a fence on the whole context. After `end_batch` the fence
-  /// covers them, and the owner ends when it is done. Takes the fence over, unless this throws std::bad_alloc.
+  /// A new owner for blocks that were freed before `behind`, a fence on the whole context that was recorded without the
+  /// lock. After `end_batch` the fence covers them, and the owner ends when it is done. Takes the fence over, unless this
+  /// throws std::bad_alloc.
   owner_id begin_batch(stream_ref s, fence behind);
   void end_batch(owner_id o) noexcept;
 
@@ -165,7 +162,6 @@ class stream_order {
   owner_id graph_owner_of_free(owner_id graph, std::uint64_t key);
 
   [[nodiscard]] std::uint64_t fences_recorded() const noexcept { return recorded_; }
-  [[nodiscard]] std::uint64_t device_waits() const noexcept { return device_waits_; }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
 
  private:
@@ -192,7 +188,6 @@ class stream_order {
   owner_id told_alive_ = idle_owner;  // whose fence may be recorded on the handle, though it is gone in a moment
   std::uint64_t next_graph_ = 1;
   std::uint64_t recorded_ = 0;
-  std::uint64_t device_waits_ = 0;
   unsigned captures_ = 0;
   unsigned foreign_captures_ = 0;
   unsigned seen_ = 0;

@@ -15,6 +15,7 @@ class forwarding_device final : public device {
   /// The same of `map`, and of `record` and `record_context`.
   std::function<void()> before_map;
   std::function<void()> before_record;
+  std::function<void()> before_wait_stream;
   /// As the driver's is in the child of a fork.
   void fork() noexcept { set_condition(device_condition::forked); }
 
@@ -49,7 +50,10 @@ class forwarding_device final : public device {
   }
   result<bool> do_query(fence f) override { return to_.query(f); }
   status do_wait_host(fence f) override { return to_.wait_host(f); }
-  status do_wait_stream(stream_ref waiter, fence f) override { return to_.wait_stream(waiter, f); }
+  status do_wait_stream(stream_ref waiter, fence f) override {
+    if (const std::function<void()> told = before_wait_stream) told();
+    return to_.wait_stream(waiter, f);
+  }
   void do_drop(fence f) noexcept override { to_.drop(f); }
   result<std::uint64_t> do_stream_id(stream_ref of) override { return to_.stream_id(of); }
   status do_synchronize() override { return to_.synchronize(); }

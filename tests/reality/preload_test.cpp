@@ -60,6 +60,21 @@ TEST_F(RealityPreload, GoldenLocksOfCudaMallocAndCudaFree) {
   }
 }
 
+// Where the limit has room for one such block, each has a fence of its own at its free: the next request would have to
+// record one, and its lock is free for that long. One pair in 64 tries without.
+TEST_F(RealityPreload, GoldenLocksWhereTheLimitHasRoomForOneBlock) {
+  if (!counts_locks()) GTEST_SKIP() << "a sanitizer has pthread_mutex_lock";
+  setenv("GPUMEM_LIMIT", "40MiB", 1);
+  setenv("GPUMEM_LIMIT_SCOPE", "pool", 1);
+  const auto pair = [] { EXPECT_EQ(cudaFree(malloc_of(31 * mib)), cudaSuccess); };
+  for (int i = 0; i < 256; ++i) pair();
+  const std::uint64_t before = locks_of_shim();
+  for (int i = 0; i < 256; ++i) pair();
+  EXPECT_LE(locks_of_shim() - before, 256U + 2 * 256 + 2 * 256 / 64) << "of 256 pairs, two of each for its event";
+  EXPECT_LE(driver_calls(pair, "cuCtxRecordEvent") + driver_calls(pair, "cuEventRecord"), 64U + 1) << "of 64 pairs";
+  EXPECT_LE(driver_calls(pair, "cuEventQuery"), 64U + 1) << "of 64 pairs";
+}
+
 // A free takes none until 16 batches of 16 wait for the thread to allocate.
 TEST_F(RealityPreload, GoldenLocksOfFreesInARow) {
   if (!counts_locks()) GTEST_SKIP() << "a sanitizer has pthread_mutex_lock";

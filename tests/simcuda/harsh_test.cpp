@@ -317,6 +317,9 @@ TEST_P(HarshPeers, MappedPagesAreReachedByThoseThatWereGivenAccess) {
   ASSERT_EQ(cuCtxSetCurrent(peer), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxEnablePeerAccess(context_, 0), CUDA_SUCCESS);
   EXPECT_EQ(cuCtxEnablePeerAccess(context_, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  unsigned long long flags = 0;
+  ASSERT_EQ(cuMemGetAccess(&flags, &access[1].location, at + mib), CUDA_SUCCESS);
+  EXPECT_EQ(flags, given ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE);
   EXPECT_EQ(cuMemsetD8Async(at, 1, mib, stream()), given ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(cuCtxSynchronize(), given ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS);
 }

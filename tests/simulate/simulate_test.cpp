@@ -123,6 +123,22 @@ TEST_F(Simulate, CountsTheValuesThatTheHostReadAndWarns) {
   EXPECT_THAT(got.err, HasSubstr("sizes that depend on values"));
 }
 
+TEST_F(Simulate, CountsWhatACardLeavesUndefined) {
+  const outcome got = program("dead_stream dead_stream exit=3");
+  EXPECT_EQ(got.exit_status, 3) << got.err;
+  EXPECT_EQ(got.figures["undefined_uses"], 2);
+  EXPECT_THAT(got.err,
+              HasSubstr("2 times what a card leaves undefined, first cuStreamQuery: a stream that is destroyed"));
+  EXPECT_EQ(program("take=1").figures["undefined_uses"], 0);
+}
+
+TEST_F(Simulate, StrictlyAbortsThere) {
+  const outcome got = program("dead_stream exit=3", "--strict");
+  EXPECT_EQ(got.exit_status, 128 + 6);
+  EXPECT_THAT(got.err,
+              HasSubstr("simcuda: cuStreamQuery: a stream that is destroyed: the driver leaves this undefined"));
+}
+
 TEST_F(Simulate, ServesTheProgramByAPolicy) {
   const outcome got = program("take=3 take=3 free take=3", "--policy growth --context 0");
   EXPECT_EQ(got.exit_status, 0) << got.out << got.err;

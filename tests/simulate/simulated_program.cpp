@@ -1,6 +1,6 @@
 // A program over the CUDA runtime, for `gpumem simulate`: each argument is an action.
 //   take=MIB  free  until_full=MIB  card=N  read  attributes  memory  make=FILE  await=FILE  library=FILE:FUNCTION kill
-//   exit=STATUS
+//   exit=STATUS  dead_stream
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <signal.h>
@@ -62,6 +62,14 @@ int show_memory() {
   return 0;
 }
 
+int use_dead_stream() {
+  cudaStream_t s = nullptr;
+  if (const cudaError_t e = cudaStreamCreate(&s); e != cudaSuccess) return give_up("cudaStreamCreate", e);
+  static_cast<void>(cudaStreamDestroy(s));
+  static_cast<void>(cudaStreamQuery(s));
+  return 0;
+}
+
 int make_file(const std::string& name) {
   std::FILE* const file = std::fopen(name.c_str(), "w");
   return file != nullptr && std::fclose(file) == 0 ? 0 : 9;
@@ -102,6 +110,7 @@ int act(const std::string& word) {
   if (name == "card") return cudaSetDevice(std::atoi(value.c_str())) == cudaSuccess ? 0 : 9;
   if (name == "read") return read_back();
   if (name == "attributes") return show_attributes();
+  if (name == "dead_stream") return use_dead_stream();
   if (name == "memory") return show_memory();
   if (name == "make") return make_file(value);
   if (name == "await") return await_file(value);

@@ -1,4 +1,6 @@
 /// Every host allocation failure becomes a status: nothing is lost, nothing waits for ever, the next request works.
+#include <unistd.h>
+
 #include <filesystem>
 #include <ostream>
 #include <string>
@@ -29,7 +31,8 @@ class HostMemory : public ::testing::TestWithParam<canned_run> {
     std::filesystem::remove(path(".plan"));
   }
   [[nodiscard]] static std::string path(const std::string& end) {
-    return ::testing::TempDir() + "gpumem_throwing_" + GetParam().name + end;
+    // Each test has its own, since ctest runs several at once.
+    return ::testing::TempDir() + "gpumem_throwing_" + std::to_string(::getpid()) + GetParam().name + end;
   }
   [[nodiscard]] static sim_config card() {
     sim_config c;

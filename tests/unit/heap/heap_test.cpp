@@ -150,7 +150,8 @@ TEST(heap, random_use_keeps_every_invariant) {
           x.h.absorb_idle(o);
           break;
         case 2:
-          x.h.hand_over(o, o == x.a ? x.b : x.a, epoch[o == x.a ? x.b : x.a], random() % 2 == 0);
+          x.h.hand_over(o, epoch[o] - random() % 2, o == x.a ? x.b : x.a, epoch[o == x.a ? x.b : x.a],
+                        random() % 2 == 0);
           break;
         case 3:
         case 4:

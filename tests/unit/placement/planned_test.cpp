@@ -69,9 +69,9 @@ TEST(planned, finds_the_free_blocks_that_a_place_touches_and_whose_they_are) {
   const planned::blocks both = x.places.find(x.blocks, *place, 4 * 512, x.one);
   EXPECT_EQ(both.first, low);
   EXPECT_TRUE(both.several);
-  EXPECT_THAT(both.others, testing::ElementsAre(x.two)) << "the request's own owner is none of them";
+  EXPECT_THAT(both.others, testing::ElementsAre(planned::other{x.two, 1})) << "the request's own owner is none of them";
   const planned::blocks nobodys = x.places.find(x.blocks, *place, 4 * 512, idle_owner);
-  EXPECT_THAT(nobodys.others, testing::ElementsAre(x.one, x.two));
+  EXPECT_THAT(nobodys.others, testing::ElementsAre(planned::other{x.one, 1}, planned::other{x.two, 1}));
   const auto above = x.places.next(x.blocks, 2 * 512, 7);
   ASSERT_TRUE(above);
   EXPECT_EQ(x.places.find(x.blocks, *above, 2 * 512, x.one).first, no_block) << "in use";

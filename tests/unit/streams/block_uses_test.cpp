@@ -112,39 +112,47 @@ TEST_F(BlockUses, AreFencedLaterWhereACaptureForbidsItOrARecordFails) {
 }
 
 TEST_F(BlockUses, GoToAStreamThatIsOrderedBehindAllOfThem) {
-  const stream_ref third = t_.device.create_stream();
-  const owner_id waiter = t_.slot(third);
+  device_waits third{t_.streams, t_.slot(t_.device.create_stream())};
   use(shared_, second_);
   uses_.free(shared_, mine_);
-  EXPECT_TRUE(uses_.take_over(waiter, shared_));
-  EXPECT_EQ(t_.streams.device_waits(), 2U) << "behind its own stream and the user";
-  EXPECT_FALSE(t_.blocks.owns_nothing(waiter));
-  EXPECT_EQ(references(mine_) + references(user_), 0U);
+  EXPECT_FALSE(uses_.take_over(third, shared_));
+  EXPECT_EQ(t_.make(third), 2U) << "behind its own stream and the user";
+  EXPECT_TRUE(uses_.take_over(third, shared_));
+  EXPECT_THAT(uses_.waiting(), IsEmpty());
+  EXPECT_FALSE(t_.blocks.owns_nothing(third.waiter()));
+  EXPECT_EQ(references(user_), 0U);
 }
 
 TEST_F(BlockUses, StayWhereAStreamCannotBeOrderedBehindThem) {
-  const owner_id waiter = t_.slot(t_.device.create_stream());
+  device_waits third{t_.streams, t_.slot(t_.device.create_stream())};
   use(shared_, second_);
   t_.device.fail_nth(device_call::record, 1, errc::unsupported);
   uses_.free(shared_, mine_);
-  EXPECT_FALSE(uses_.take_over(waiter, shared_)) << "a fence is missing";
+  EXPECT_FALSE(uses_.take_over(third, shared_)) << "a fence is missing";
+  EXPECT_FALSE(third.missing()) << "and no wait is made without it";
   t_.streams[mine_].is_graph = true;
-  EXPECT_FALSE(uses_.take_over_all(waiter, idle_owner)) << "no other stream may have a graph's memory";
+  uses_.take_over_all(third, idle_owner);
+  EXPECT_FALSE(third.missing()) << "no other stream may have a graph's memory";
   t_.streams[mine_].is_graph = false;
   EXPECT_THAT(uses_.waiting(), ElementsAre(shared_));
 }
 
 TEST_F(BlockUses, AreTakenOverByOwner) {
-  const owner_id waiter = t_.slot(t_.device.create_stream());
+  device_waits third{t_.streams, t_.slot(t_.device.create_stream())};
+  device_waits own{t_.streams, mine_};
   const block_index other = t_.take(user_);
   use(shared_, second_);
   use(other, first_);
   uses_.free(shared_, mine_);
   uses_.free(other, user_);
-  EXPECT_TRUE(uses_.take_over_all(mine_, mine_)) << "its own, behind the user only";
+  uses_.take_over_all(own, mine_);
+  EXPECT_EQ(t_.make(own), 1U) << "behind the user only";
+  uses_.take_over_all(own, mine_);
   EXPECT_THAT(uses_.waiting(), ElementsAre(other));
-  EXPECT_TRUE(uses_.take_over_all(waiter, idle_owner));
-  EXPECT_FALSE(uses_.take_over_all(waiter, idle_owner)) << "none is left";
+  uses_.take_over_all(third, idle_owner);
+  EXPECT_EQ(t_.make(third), 2U);
+  uses_.take_over_all(third, idle_owner);
+  EXPECT_THAT(uses_.waiting(), IsEmpty());
 }
 
 TEST_F(BlockUses, HoldEveryFenceThatIsStillNeeded) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "bits.hpp"
+#include "device_waits.hpp"
 #include "gpumem/sim_device.hpp"
 #include "stream_order.hpp"
 
@@ -36,6 +37,17 @@ struct ordered_heap {
     --streams[o].references;
     blocks.release(i, o, streams[o].epoch, false);
     streams[o].dirty = true;
+  }
+  /// Makes the waits that are missing, as an arena does without its lock; how many were made.
+  unsigned make(device_waits& waits) {
+    unsigned made = 0;
+    for (device_waits::wait& w : waits.begin_round()) {
+      if (w.is != device_waits::wait::state::missing) continue;
+      const status done = device.wait_stream(streams[waits.waiter()].stream, streams.tracked(w.behind).device_fence);
+      waits.tried(w, done.ok());
+      if (done) ++made;
+    }
+    return made;
   }
   /// All work so far is done, and its fences are seen to be.
   void let_time_pass() {

@@ -88,21 +88,6 @@ TEST(streams, a_stream_that_left_nothing_behind_is_forgotten) {
   EXPECT_LE(t.streams.end(), 4U) << "slots are used again";
 }
 
-TEST(streams, ordering_behind_another_stream_waits_once_for_what_is_covered) {
-  table t{stream_id_mode::notify};
-  const stream_ref a = t.device.create_stream();
-  const stream_ref b = t.device.create_stream();
-  t.free_on(a);
-  const owner_id from = t.slot(a);
-  const owner_id to = t.slot(b);
-  ASSERT_TRUE(t.streams.order_behind(to, from).ok());
-  ASSERT_TRUE(t.streams.order_behind(to, from).ok());
-  EXPECT_EQ(t.streams.device_waits(), 1U);
-  t.free_on(a);
-  ASSERT_TRUE(t.streams.order_behind(to, from).ok());
-  EXPECT_EQ(t.streams.device_waits(), 2U);
-}
-
 TEST(streams, a_failed_fence_leaks_what_a_gone_stream_left_and_nothing_of_a_living_one) {
   table t{stream_id_mode::notify};
   const stream_ref living = t.device.create_stream();
@@ -156,8 +141,6 @@ TEST(streams, no_fence_is_recorded_or_asked_while_a_stream_captures) {
   ASSERT_TRUE(graph.ok());
   EXPECT_EQ(t.streams.capture_end(o).code(), errc::invalid_argument);
   EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::done);
-  EXPECT_TRUE(t.streams.order_behind_fence(o, *before).ok()) << "nobody waits for what is done";
-  EXPECT_EQ(t.streams.device_waits(), 0U);
   t.streams.let_go(*before);
   ASSERT_TRUE(t.streams.graph_gone(*graph).ok());
 }
@@ -174,26 +157,6 @@ TEST(streams, a_graph_that_is_still_captured_cannot_be_released) {
   ASSERT_TRUE(t.streams.graph_gone(1).ok());
   EXPECT_TRUE(t.streams.serves_others(g));
   --t.streams[g].references;
-}
-
-TEST(streams, a_fence_that_failed_orders_nobody) {
-  table t;
-  const owner_id a = t.slot(t.device.create_stream());
-  const owner_id b = t.slot(t.device.create_stream());
-  const result<fence_index> f = t.streams.record(a);
-  ASSERT_TRUE(f.ok());
-  t.device.fail_nth(device_call::query, 1);
-  EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::failed);
-  EXPECT_EQ(t.streams.order_behind_fence(b, *f).code(), errc::device_error);
-  t.streams.let_go(*f);
-  t.device.fail_nth(device_call::record, 1);
-  EXPECT_EQ(t.streams.record(a).code(), errc::device_error);
-  t.free_on(t.streams[a].stream);
-  t.device.fail_nth(device_call::record, 1);
-  EXPECT_EQ(t.streams.order_behind(b, a).code(), errc::device_error);
-  t.device.fail_nth(device_call::wait_stream, 1);
-  EXPECT_EQ(t.streams.order_behind(b, a).code(), errc::device_error);
-  EXPECT_TRUE(t.streams.order_behind(b, a).ok()) << "the fence is there still";
 }
 
 TEST(streams, a_query_that_the_host_had_no_memory_for_is_asked_again) {
@@ -236,7 +199,6 @@ TEST(streams, a_fence_that_is_made_later_covers_what_was_freed_before_it_was_ask
   }
   EXPECT_EQ(t.streams.fences_recorded(), 0U);
   EXPECT_EQ(t.streams.ask(f), tracked_fence::state::unrecorded);
-  EXPECT_EQ(t.streams.order_behind_fence(o, f).code(), errc::unsupported);
   t.let_time_pass();
   EXPECT_EQ(t.blocks.totals().idle_bytes + 512, mib) << "nobody knows yet";
   const std::vector<unrecorded_fence> all = t.streams.take_unrecorded();

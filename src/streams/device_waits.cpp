@@ -1,0 +1,79 @@
+#include "device_waits.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "without_exceptions.hpp"
+
+namespace gpumem {
+
+device_waits::~device_waits() {
+  for (const wait& w : waits_) {
+    in_.let_go(w.behind);
+    if (w.of != idle_owner) --in_[w.of].references;
+  }
+}
+
+bool device_waits::behind(owner_id o, std::uint32_t epoch) noexcept {
+  if (waited(o) >= epoch) return true;
+  const auto noted = [&](const wait& w) { return w.of == o && w.epoch >= epoch; };
+  if (rounds_ == most_rounds || std::ranges::any_of(waits_, noted)) return false;
+  try {
+    return behind_or_throw(o, epoch);
+  } catch (const std::bad_alloc&) {  // the memory is not served this way
+    return false;
+  }
+}
+
+bool device_waits::behind_or_throw(owner_id o, std::uint32_t epoch) {
+  std::vector<std::uint32_t>& by_slot = in_[waiter_].waited;
+  if (by_slot.size() < in_.end()) by_slot.resize(in_.end());
+  make_room(waits_);
+  const result<fence_index> f = in_.cover(o);
+  if (!f) return false;
+  const std::uint32_t covered = in_[o].epoch - 1;
+  using state = tracked_fence::state;
+  const state seen = *f == no_fence ? state::done : in_.tracked(*f).seen;
+  if (seen == state::pending || seen == state::unrecorded) {
+    waits_.push_back({.behind = *f, .of = o, .epoch = covered});
+    ++in_[o].references;
+    return false;
+  }
+  if (*f != no_fence) in_.let_go(*f);
+  if (seen == state::done) note(o, covered);
+  return seen == state::done && covered >= epoch;
+}
+
+void device_waits::note(owner_id o, std::uint32_t epoch) noexcept {
+  std::uint32_t& upto = in_[waiter_].waited[o];
+  upto = std::max(upto, epoch);
+}
+
+void device_waits::tried(wait& w, bool made) noexcept {
+  w.is = made ? wait::state::made : wait::state::refused;
+  if (made && w.of != idle_owner) note(w.of, w.epoch);
+}
+
+bool device_waits::behind_fence(fence_index f) noexcept {
+  const tracked_fence::state seen = in_.tracked(f).seen;
+  if (seen == tracked_fence::state::done) return true;
+  if (seen == tracked_fence::state::failed) return false;
+  for (const wait& w : waits_) {
+    if (w.behind == f && w.is != wait::state::missing) return w.is == wait::state::made;
+  }
+  if (rounds_ == most_rounds) return false;
+  try {
+    make_room(waits_);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  in_.hold(f);
+  waits_.push_back({.behind = f});
+  return false;
+}
+
+bool device_waits::missing() const noexcept {
+  return std::ranges::any_of(waits_, [](const wait& w) { return w.is == wait::state::missing; });
+}
+
+}  // namespace gpumem

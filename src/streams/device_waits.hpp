@@ -1,0 +1,67 @@
+// The waits on the device that a stream still needs before it may have memory that other streams freed.
+//
+// A wait blocks the host while the queue of its stream is full, so it is made without the arena's lock. Whoever wants
+// the memory asks `behind` and `behind_fence` under the lock. A wait that is missing is noted and the answer is false;
+// then `fence_calls::order` makes all of these waits, and the caller looks for memory again. After `most_rounds` of
+// these nothing is missing any more: threads that keep freeing cannot hold a request for ever.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "stream_order.hpp"
+
+namespace gpumem {
+
+class device_waits {
+ public:
+  static constexpr unsigned most_rounds = 4;
+
+  device_waits(stream_order& in, owner_id waiter) noexcept : in_{in}, waiter_{waiter} {}
+  /// Lets go of the fences and the slots.
+  ~device_waits();
+  device_waits(const device_waits&) = delete;
+  device_waits& operator=(const device_waits&) = delete;
+
+  [[nodiscard]] owner_id waiter() const noexcept { return waiter_; }
+  /// True where the waiter is ordered behind all that was freed on that slot up to that epoch. Under
+  /// `stream_order::later`.
+  [[nodiscard]] bool behind(owner_id o, std::uint32_t epoch) noexcept;
+  /// The same up to now.
+  [[nodiscard]] bool behind(owner_id o) noexcept { return behind(o, in_[o].epoch - (in_[o].dirty ? 0U : 1U)); }
+  /// The same of a fence that somebody else holds.
+  [[nodiscard]] bool behind_fence(fence_index f) noexcept;
+  /// The epoch of that slot up to which the waiter is ordered behind it.
+  [[nodiscard]] std::uint32_t waited(owner_id o) const noexcept {
+    const std::vector<std::uint32_t>& by_slot = in_[waiter_].waited;
+    return o < by_slot.size() ? by_slot[o] : 0;
+  }
+  /// True where a wait is noted that nobody has tried to make.
+  [[nodiscard]] bool missing() const noexcept;
+
+  /// A wait that was noted; kept until the end.
+  struct wait {
+    enum class state : std::uint8_t { missing, made, refused };
+    fence_index behind = no_fence;
+    owner_id of = idle_owner;  ///< the slot that the fence covers; nobody's: a use's
+    std::uint32_t epoch = 0;   ///< up to which it does
+    state is = state::missing;
+  };
+  /// For `fence_calls::order`, which tries each wait once and says in `tried` what came of it.
+  [[nodiscard]] std::vector<wait>& begin_round() noexcept {
+    ++rounds_;
+    return waits_;
+  }
+  void tried(wait& w, bool made) noexcept;
+
+ private:
+  [[nodiscard]] bool behind_or_throw(owner_id o, std::uint32_t epoch);
+  void note(owner_id o, std::uint32_t epoch) noexcept;
+
+  stream_order& in_;
+  const owner_id waiter_;
+  std::vector<wait> waits_;
+  unsigned rounds_ = 0;
+};
+
+}  // namespace gpumem
