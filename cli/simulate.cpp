@@ -73,6 +73,7 @@ result<simulated_setup> setup_of(const simulate_options& with) {
   if (status ok = read_bytes(with.modules, "--modules", out.module_bytes); !ok) return ok;
   if (status ok = read_bytes(with.libraries, "--libraries", out.library_bytes); !ok) return ok;
   if (status ok = serve_by_policy(with, out); !ok) return ok;
+  out.referee = with.referee;
   out.command = with.command;
   return out;
 }
@@ -127,6 +128,7 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
       ->type_name("F");
   simulate->add_option("--report", into.report, "a page with memory over time")->type_name("F.html");
   simulate->add_option("--json", into.json, "the result as JSON")->type_name("FILE");
+  simulate->add_flag("--referee", into.referee, "report memory that goes on while a stream may still use it, with the line");
   simulate->add_flag("--quiet", into.quiet, "no summary");
   return simulate;
 }

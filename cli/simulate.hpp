@@ -24,6 +24,7 @@ struct simulate_options {
   std::string json;
   std::string trace;
   bool quiet = false;
+  bool referee = false;
   std::vector<std::string> command;
 };
 

@@ -107,7 +107,8 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   set("SIMCUDA_STRICT", "report");
   // The user's word counts where the program needs values or is to be watched.
   ::setenv("SIMCUDA_HOST_MEMORY", "lazy", 0);
-  ::setenv("SIMCUDA_REFEREE", "0", 0);
+  ::setenv("SIMCUDA_REFEREE", setup.referee ? "1" : "0", setup.referee ? 1 : 0);
+  set("SIMCUDA_WATCH", setup.referee ? "1" : "0");
   set("LD_LIBRARY_PATH", in_front_of(doubles + ":" + doubles + "/cuda12", "LD_LIBRARY_PATH"));
   set("PYTHONPATH", in_front_of(doubles + "/python", "PYTHONPATH"));
   set("SIMCUDA_TORCH_HISTORY", setup.history);

@@ -23,6 +23,7 @@ struct simulated_setup {
   std::map<std::string, std::string> variables;  ///< further ones, GPUMEM_* of a policy
   std::string preload;                           ///< libgpumem_preload.so, where a policy serves the program
   std::string history;                           ///< where PyTorch's record goes; empty: none
+  bool referee = false;                          ///< who uses what is followed, in Python by operations
   bool output_to_stderr = false;                 ///< the program's, where standard output is for the result
   std::vector<std::string> command;
 };

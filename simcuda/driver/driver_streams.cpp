@@ -268,6 +268,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction /*f*/, unsigned int, unsigned int, un
   gpu* on = nullptr;
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
   note_kernel();
+  ++front.kernels;
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
   on->sim->enqueue(s->sim, kernel_ns);
   if (s->graph != nullptr) s->graph->uses.push_back({0, 0, kernel_ns});

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "python_line.hpp"
 #include "run_record.hpp"
 #include "world.hpp"
 
@@ -104,6 +105,61 @@ void note_host_read(std::uint64_t bytes) {
 }
 
 void note_kernel() { ++record->kernels; }
+
+namespace {
+
+template <std::size_t Size>
+void write(char (&into)[Size], std::string_view text) {
+  into[text.copy(into, Size - 1)] = '\0';
+}
+
+/// The handle by which the program knows the stream; 0: a default stream.
+std::uint64_t handle_of(stream_ref s) {
+  for (const auto& each : the_world().streams) {
+    if (each->context != nullptr && each->sim.handle == s.handle) return reinterpret_cast<std::uintptr_t>(each.get());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void note_hazards(bool place) {
+  for (const auto& g : the_world().gpus) {
+    const std::uint64_t found = g->sim->hazard_count();
+    if (found == g->hazards_noted) continue;
+    const std::vector<hazard> kept = g->sim->hazards();
+    const std::string line = place ? python_line() : std::string{};
+    for (; g->hazards_noted < found; ++g->hazards_noted) {
+      const std::uint64_t index = record->hazards++;
+      if (index >= report_hazards || g->hazards_noted >= kept.size()) continue;
+      const hazard& each = kept[g->hazards_noted];
+      hazard_record& into = record->hazard[index];
+      into = {.at_ns = since_begin_ns(),
+              .address = each.at,
+              .bytes = each.bytes,
+              .user = handle_of(each.user),
+              .receiver = handle_of(each.receiver),
+              .card = g->ordinal};
+      write(into.kind, to_string(each.kind));
+      write(into.function, front.calls != nullptr ? front.calls : "");
+      write(into.place, line);
+    }
+  }
+}
+
+namespace {
+std::uint64_t kept_hazards() { return std::min<std::uint64_t>(record->hazards, report_hazards); }
+}  // namespace
+
+void place_hazards(std::string_view place) {
+  for (std::uint64_t i = kept_hazards(); i-- > 0 && record->hazard[i].place[0] == '\0';) {
+    write(record->hazard[i].place, place);
+  }
+}
+
+const hazard_record* noted_hazard(std::uint64_t index) {
+  return index < kept_hazards() ? &record->hazard[index] : nullptr;
+}
 
 void note_foreign_runtime(const void* caller) {
   open_report();

@@ -97,6 +97,7 @@ void plan_failures(world& w) {
 void make_gpu(gpu& g, const world_config& config) {
   g.pool.reset();
   g.small.reset();
+  g.hazards_noted = 0;
   // One address space for all devices, as unified addressing has it.
   constexpr std::uint64_t address_space_bytes = std::uint64_t{1} << 43;
   const address first_address =

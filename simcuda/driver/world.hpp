@@ -39,6 +39,7 @@ struct mapped_range {
 struct gpu {
   int ordinal = 0;
   int card = 0;
+  std::uint64_t hazards_noted = 0;  ///< of `sim`, in the report
   std::unique_ptr<sim_device> sim;
   std::unique_ptr<small_blocks> small;
   std::unique_ptr<async_pool> pool;
@@ -155,6 +156,7 @@ struct thread_front {
   own_counts* own_calls;     ///< null: none yet
   CUstream last_found;       ///< by `find_stream`; a record for good
   const char* calls;         ///< the driver function that the thread is in
+  std::uint64_t kernels;     ///< that the thread has launched
 };
 extern thread_local constinit thread_front front __attribute__((tls_model("initial-exec")));
 
@@ -265,6 +267,8 @@ inline CUresult enter_unlocked(own_call which) {
 void run_due_destructors();
 extern std::atomic<bool> any_destructor;
 
+void note_hazards(bool place);
+
 /// Tells the processes that share the cards what this one holds of them.
 void publish_held();
 
@@ -278,6 +282,7 @@ class entered {
   }
   ~entered() {
     if (the_world().shared != nullptr) publish_held();
+    if (the_world().config.referee) note_hazards(true);
   }
   entered(const entered&) = delete;
   entered& operator=(const entered&) = delete;

@@ -166,6 +166,64 @@ TEST_F(Simulate, SharesACardBetweenPrograms) {
   EXPECT_EQ(program("memory", card).out, "924 of 1024 MiB are free\n");
 }
 
+/// Two streams of a Python program over the runtime: `order` says whether one waits for the other before it frees.
+constexpr const char* two_streams = R"(import ctypes, sys
+cuda = ctypes.CDLL("libcudart.so.13")
+handle = ctypes.c_void_p
+
+def made(function, *words):
+    out = handle()
+    assert function(ctypes.byref(out), *words) == 0
+    return out
+
+def work(ordered):
+    mine, other, event = made(cuda.cudaStreamCreate), made(cuda.cudaStreamCreate), made(cuda.cudaEventCreate)
+    block = made(cuda.cudaMallocAsync, ctypes.c_size_t(1 << 20), mine)
+    cuda.cudaEventRecord(event, mine)
+    cuda.cudaStreamWaitEvent(other, event, 0)
+    cuda.cudaMemsetAsync(block, 0, ctypes.c_size_t(1 << 20), other)
+    if ordered:
+        cuda.cudaEventRecord(event, other)
+        cuda.cudaStreamWaitEvent(mine, event, 0)
+    cuda.cudaFreeAsync(block, mine)
+    made(cuda.cudaMallocAsync, ctypes.c_size_t(1 << 20), mine)
+
+work(sys.argv[1] == "ordered")
+)";
+
+TEST_F(Simulate, RefereeNamesTheLineOfPython) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/two.py"} << two_streams;
+  const outcome fine = simulate("--referee -- python3 two.py ordered");
+  EXPECT_EQ(fine.exit_status, 0) << fine.out << fine.err;
+  EXPECT_EQ(fine.figures["hazards"], 0) << fine.err;
+  EXPECT_THAT(fine.err, HasSubstr("referee: no block went on while a stream might still use it"));
+
+  const outcome early = simulate("--referee -- python3 two.py unordered");
+  EXPECT_EQ(early.exit_status, 0) << early.out << early.err;
+  EXPECT_EQ(early.figures["hazards"], 1) << early.err;
+  ASSERT_EQ(early.figures["hazards_at"].size(), 1U);
+  const auto& row = early.figures["hazards_at"][0];
+  EXPECT_EQ(row["kind"], "early_reuse");
+  EXPECT_EQ(row["function"], "cuMemAllocAsync");
+  EXPECT_EQ(row["bytes"], mib);
+  EXPECT_THAT(row["place"].get<std::string>(), ::testing::EndsWith("two.py:7 in made"));
+  EXPECT_THAT(early.err, HasSubstr("two.py:7 in made: 1.00 MiB that stream 0x"));
+  EXPECT_FALSE(simulate("-- python3 two.py unordered").figures.contains("hazards")) << "only where it is asked for";
+}
+
+TEST_F(Simulate, RefereeSaysWhereNoLineIsKnown) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  // The signal is blocked, as it is in threads of libraries that block all of them.
+  std::ofstream{folder_ + "/two.py"} << "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMAX - 2})\n"
+                                     << two_streams;
+  const outcome early = simulate("--referee -- python3 two.py unordered");
+  EXPECT_EQ(early.exit_status, 0) << early.out << early.err;
+  EXPECT_EQ(early.figures["hazards"], 1) << early.err;
+  EXPECT_EQ(early.figures["hazards_at"][0]["place"], "");
+  EXPECT_THAT(early.err, HasSubstr("no line of Python: 1.00 MiB that stream 0x"));
+}
+
 TEST_F(Simulate, StandsInForTheLibraries) {
   for (const char* each :
        {"libcublas.so.13:cublasCreate_v2", "libcublasLt.so.13:cublasLtCreate", "libcudnn.so.9:cudnnCreate",
