@@ -128,7 +128,8 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
       ->type_name("F");
   simulate->add_option("--report", into.report, "a page with memory over time")->type_name("F.html");
   simulate->add_option("--json", into.json, "the result as JSON")->type_name("FILE");
-  simulate->add_flag("--referee", into.referee, "report memory that goes on while a stream may still use it, with the line");
+  simulate->add_flag("--referee", into.referee,
+                     "report memory that goes on while a stream may still use it, with the line");
   simulate->add_flag("--quiet", into.quiet, "no summary");
   return simulate;
 }

@@ -90,7 +90,7 @@ int simcuda_card_memory(int card, std::uint64_t* total, std::uint64_t* used) {
   for (const auto& g : w.gpus) {
     if (g->card != card) continue;
     *total = w.config.bytes;
-    *used = g->sim->used_bytes();
+    *used = own_bytes(*g);
     if (w.shared != nullptr) *used = std::min(w.config.bytes, *used + w.shared->held_by_others(card));
     return 0;
   }

@@ -1,5 +1,5 @@
-// The double's functions that programs look up and a machine with these cards need not have: handles for other
-// processes, multicast, green contexts. They answer as a driver without the feature. Beside them, memory operations of
+// The double's functions that programs look up and a machine with these cards need not have: multicast, green
+// contexts. They answer as a driver without the feature. Beside them, memory operations of
 // streams, registered host memory, and the log's callbacks.
 #include <cstring>
 
@@ -48,14 +48,7 @@ extern "C" {
 
 // --- handles of allocations -----------------------------------------------------------------------------------------
 
-REFUSED(cuMemExportToShareableHandle,
-        (void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))
-REFUSED(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType))
 REFUSED(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle*, void*))
-REFUSED(cuIpcOpenMemHandle_v2, (CUdeviceptr*, CUipcMemHandle, unsigned int))
-REFUSED(cuIpcCloseMemHandle, (CUdeviceptr))
-REFUSED(cuIpcGetEventHandle, (CUipcEventHandle*, CUevent))
-REFUSED(cuIpcOpenEventHandle, (CUevent*, CUipcEventHandle))
 
 CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
                                                         CUmemGenericAllocationHandle handle) {

@@ -1,5 +1,5 @@
-// The double's functions that programs need and gpumem does not: what a pointer is, handles for other processes, and
-// libraries of kernels (none of which ever runs).
+// The double's functions that programs need and gpumem does not: what a pointer is, and libraries of kernels (none of
+// which ever runs).
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -109,19 +109,6 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, 
   if (there.on == nullptr || there.pinned) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = there.begin;
   if (bytes != nullptr) *bytes = there.bytes;
-  return CUDA_SUCCESS;
-}
-
-/// The handle says which allocation it is, not where in it the pointer lies.
-CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) {
-  SIMCUDA_ENTER("cuIpcGetMemHandle");
-  const what_is_there there = find(at);
-  if (there.on == nullptr || there.pinned || there.managed || there.mapped || there.on->pool->owns(there.begin)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  *handle = {};
-  std::memcpy(handle->reserved, &there.begin, sizeof there.begin);
-  std::memcpy(handle->reserved + sizeof there.begin, &there.bytes, sizeof there.bytes);
   return CUDA_SUCCESS;
 }
 

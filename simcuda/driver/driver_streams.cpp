@@ -150,6 +150,7 @@ CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned int flags) {
   (*out)->context = context;
   (*out)->blocking_sync = (flags & CU_EVENT_BLOCKING_SYNC) != 0;
   (*out)->timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
+  (*out)->interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
   return CUDA_SUCCESS;
 }
 

@@ -33,7 +33,7 @@ std::uint64_t since_begin_ns() {
 card_record* card_of(const gpu& on) { return on.ordinal < report_cards ? &record->card[on.ordinal] : nullptr; }
 
 void note_used(const gpu& on, card_record& card) {
-  const std::uint64_t used = on.sim->used_bytes();
+  const std::uint64_t used = own_bytes(on);
   if (used <= card.peak_used_bytes) return;
   card.peak_used_bytes = used;
   card.peak_used_ns = since_begin_ns();
@@ -94,7 +94,7 @@ void note_refused(gpu& on, std::string_view function, std::uint64_t bytes) {
   into.at_ns = since_begin_ns();
   into.requested_bytes = bytes;
   if (the_world().shared != nullptr) into.others_bytes = the_world().shared->held_by_others(on.card);
-  into.used_bytes = on.sim->used_bytes() + into.others_bytes;
+  into.used_bytes = own_bytes(on) + into.others_bytes;
   into.card = on.ordinal;
   function.copy(into.function, sizeof into.function - 1);
 }

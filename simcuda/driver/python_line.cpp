@@ -35,7 +35,8 @@ std::string place_in(std::string_view line) {
 }
 
 bool installed(std::string_view place) {
-  return place.find("/site-packages/") != std::string_view::npos || place.find("/lib/python3") != std::string_view::npos ||
+  return place.find("/site-packages/") != std::string_view::npos ||
+         place.find("/lib/python3") != std::string_view::npos ||
          place.find("/dist-packages/") != std::string_view::npos;
 }
 

@@ -166,6 +166,34 @@ TEST_F(Simulate, SharesACardBetweenPrograms) {
   EXPECT_EQ(program("memory", card).out, "924 of 1024 MiB are free\n");
 }
 
+TEST_F(Simulate, PassesMemoryFromOneProgramToAnother) {
+  const std::string name = "ipc-" + std::to_string(::getpid());
+  const std::string card = "--context 100MiB --card 1GiB --shared " + name;
+  const std::string other = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " simulate --quiet " + card +
+                            " -- " GPUMEM_TEST_PROGRAM
+                            " take=200 export=block share_pages=100:pages make=ready await=seen > other 2>&1 &";
+  ASSERT_EQ(std::system(other.c_str()), 0);
+  // 100 + 200 + 100 MiB are the other's, 100 this one's context; what is opened is in neither twice.
+  const outcome opened = program("await=ready memory open=block memory close memory", card);
+  EXPECT_EQ(opened.exit_status, 0) << opened.err << opened.out << content("other");
+  EXPECT_EQ(opened.out,
+            "524 of 1024 MiB are free\nopened on card 0, type 2, its event: cudaSuccess; 524 of 1024 MiB are free\n"
+            "524 of 1024 MiB are free\n524 of 1024 MiB are free\n");
+  EXPECT_EQ(opened.figures["cards"][0]["peak_used_bytes"], 100 * mib);
+  const outcome imported = program("import_pages=pages drop_pages memory drop_pages", card);
+  EXPECT_EQ(imported.out, "524 of 1024 MiB are free\n524 of 1024 MiB are free\nrelease: error 1\n") << imported.err;
+
+  // No world in common, a process that has ended, this process itself.
+  EXPECT_EQ(program("open=block").out, "open: operation not supported\n");
+  EXPECT_EQ(program("import_pages=pages").out, "import: error 801\n");
+  EXPECT_EQ(program("take=1 share_pages=2:mine", "").out, "export: error 801\n");
+  EXPECT_EQ(program("take=1 export=own open=own", card).out, "open: invalid device context\n");
+  EXPECT_EQ(program("make=seen").exit_status, 0);
+  const std::string file = "/dev/shm/gpumem-simulated-" + std::to_string(::getuid()) + "-" + name;
+  for (int i = 0; i < 1000 && fs::exists(file); ++i) ::usleep(10'000);
+  EXPECT_EQ(program("open=block", card).out, "open: invalid resource handle\n");
+}
+
 /// Two streams of a Python program over the runtime: `order` says whether one waits for the other before it frees.
 constexpr const char* two_streams = R"(import ctypes, sys
 cuda = ctypes.CDLL("libcudart.so.13")
@@ -215,8 +243,9 @@ TEST_F(Simulate, RefereeNamesTheLineOfPython) {
 TEST_F(Simulate, RefereeSaysWhereNoLineIsKnown) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   // The signal is blocked, as it is in threads of libraries that block all of them.
-  std::ofstream{folder_ + "/two.py"} << "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMAX - 2})\n"
-                                     << two_streams;
+  std::ofstream{folder_ + "/two.py"}
+      << "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMAX - 2})\n"
+      << two_streams;
   const outcome early = simulate("--referee -- python3 two.py unordered");
   EXPECT_EQ(early.exit_status, 0) << early.out << early.err;
   EXPECT_EQ(early.figures["hazards"], 1) << early.err;
