@@ -16,6 +16,8 @@ struct simulate_options {
   std::string context = "450MiB";
   std::string modules = "0";  ///< of each that is loaded
   std::string libraries = "0";
+  std::string cudnn_workspace = "0";
+  std::string settle = "10m";
   int cards = 1;
   std::string shared;  ///< a name of cards that several runs share; empty: none
   std::string policy;

@@ -198,6 +198,13 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
         "(nonzero, unique, sampling, routing) and loops that wait for a value are not as on a card",
         read));
   }
+  if (of.settled_reads != 0) {
+    out["warnings"].push_back(
+        fmt::format("ended: for {:g} s the program took no more memory and read values of the card {} times. If it "
+                    "waits for a value "
+                    "(until a loss has fallen), that never comes: nothing is computed. --settle 0 lets it run on",
+                    setup.settle_s, of.settled_reads));
+  }
   if (setup.referee) {
     std::uint64_t hazards = 0;
     for (const simulated_process& each : of.processes) hazards += each.record.hazards;

@@ -123,6 +123,17 @@ TEST_F(Simulate, CountsTheValuesThatTheHostReadAndWarns) {
   EXPECT_THAT(got.err, HasSubstr("sizes that depend on values"));
 }
 
+TEST_F(Simulate, EndsAProgramThatWaitsForAValue) {
+  const outcome got = program("take=100 read_forever", "--settle 2s --context 0");
+  EXPECT_EQ(got.exit_status, 128 + 2) << "by SIGINT: " << got.err;
+  EXPECT_GE(got.figures["cards"][0]["peak_live_bytes"], 100 * mib);
+  ASSERT_EQ(got.figures["warnings"].size(), 2U) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("ended: for 2 s the program took no more memory and read values of the card "));
+  EXPECT_THAT(got.err, HasSubstr("If it waits for a value (until a loss has fallen), that never comes"));
+  // One that reads nothing, however long it takes, is left alone.
+  EXPECT_EQ(simulate("--settle 1s -- sh -c 'sleep 3; exit 5'").exit_status, 5);
+}
+
 TEST_F(Simulate, ServesTheProgramByAPolicy) {
   const outcome got = program("take=3 take=3 free take=3", "--policy growth --context 0");
   EXPECT_EQ(got.exit_status, 0) << got.out << got.err;
@@ -271,6 +282,46 @@ TEST_F(Simulate, StandsInForTheLibraries) {
   EXPECT_THAT(logged.err, HasSubstr("simcuda: ncclGroupStart: success, nothing computed"));
 }
 
+/// A forward convolution by cuDNN's graph interface, as PyTorch makes it: what its plan asks for.
+TEST_F(Simulate, KeepsConvertedTensorsInCudnnsWorkspaceOnRequest) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/conv.py"} << R"(import ctypes
+cudnn = ctypes.CDLL("libcudnn.so.9")
+i64 = ctypes.c_int64
+
+def make(**attributes):
+    made = ctypes.c_void_p()
+    cudnn.cudnnBackendCreateDescriptor(0, ctypes.byref(made))
+    for name, (kind, values) in attributes.items():
+        of = {3: i64, 1: ctypes.c_int, 15: ctypes.c_void_p}[kind]
+        row = (of * len(values))(*values)
+        assert cudnn.cudnnBackendSetAttribute(made, int(name[1:]), kind, i64(len(values)), row) == 0
+    return made
+
+def tensor(sizes, kind, strides):
+    return make(_901=(1, [kind]), _902=(3, sizes), _903=(3, strides))
+
+def workspace(kind, channels, last=False):
+    strides = [channels * 400, 1 if last else 400, channels, 1]
+    x, w, y = (tensor(s, kind, strides) for s in ([2, channels, 20, 20], [32, channels, 3, 3], [2, 32, 20, 20]))
+    operation = make(_703=(15, [w.value]), _704=(15, [x.value]), _705=(15, [y.value]))
+    for gone in (x, w, y):
+        cudnn.cudnnBackendDestroyDescriptor(gone)  # as PyTorch does
+    graph = make(_801=(15, [operation.value]))
+    heuristic, found = make(_201=(15, [graph.value])), make()
+    row = (ctypes.c_void_p * 1)(found)
+    assert cudnn.cudnnBackendGetAttribute(heuristic, 202, 15, i64(1), None, row) == 0
+    plan, bytes = make(_401=(15, [found.value])), i64()
+    assert cudnn.cudnnBackendGetAttribute(plan, 402, 3, i64(1), None, ctypes.byref(bytes)) == 0
+    return bytes.value
+
+print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), workspace(2, 16, last=True))
+)";
+  // Input, filter and output of 16-bit values: 2 * (2 * 16 * 400 + 32 * 16 * 9 + 2 * 32 * 400).
+  EXPECT_EQ(simulate("--cudnn-workspace converted -- python3 conv.py").out, "86016 86016 0 0 0\n");
+  EXPECT_EQ(simulate("-- python3 conv.py").out, "0 0 0 0 0\n");
+}
+
 TEST_F(Simulate, SaysThatAProgramHasNoCuda) {
   const outcome got = simulate("-- sh -c 'exit 3'");
   EXPECT_EQ(got.exit_status, 3);
@@ -297,6 +348,8 @@ TEST_F(Simulate, RefusesWordsThatMeanNothing) {
                {"--cards 17 -- true", "expected from 1 to 16"},
                {"--shared a/b -- true", "--shared a/b: expected 1 to 64 letters, digits, _ and -"},
                {"--context much -- true", "--context"},
+               {"--settle soon -- true", "--settle soon: expected a time such as 30s, 10m or 2h"},
+               {"--cudnn-workspace much -- true", "--cudnn-workspace much: expected 0 or converted"},
                {"--policy none_such -- true", "none_such"},
                {"", "no command; expected gpumem simulate [OPTIONS] -- COMMAND..."}};
   for (const auto& each : cases) {

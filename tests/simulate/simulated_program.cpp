@@ -1,6 +1,7 @@
 // A program over the CUDA runtime, for `gpumem simulate`: each word is something to do.
-//   take=MIB  free  until_full=MIB  card=N  read  attributes  memory  make=FILE  await=FILE  library=FILE:FUNCTION kill
-//   exit=STATUS  export=FILE open=FILE close  share_pages=MIB:FILE import_pages=FILE drop_pages
+//   take=MIB  free  until_full=MIB  card=N  read  read_forever  attributes  memory  make=FILE  await=FILE
+//   library=FILE:FUNCTION kill exit=STATUS  export=FILE open=FILE close  share_pages=MIB:FILE import_pages=FILE
+//   drop_pages
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -200,6 +201,9 @@ int act(const std::string& word) {
   }
   if (name == "card") return cudaSetDevice(std::atoi(value.c_str())) == cudaSuccess ? 0 : 9;
   if (name == "read") return read_back();
+  while (name == "read_forever") {
+    if (read_back() != 0) return 9;
+  }
   if (name == "attributes") return show_attributes();
   if (name == "memory") return show_memory();
   if (name == "make") return make_file(value);
