@@ -59,20 +59,10 @@ status read_interval(const std::string& text, double& into) {
   return {};
 }
 
-/// `30`, `30s`, `10m`, `2h`; without a value, no limit.
+/// As `read_time`; without a value, no limit.
 status read_wait(const std::string& text, std::optional<double>& into) {
-  if (text.empty()) {
-    into = std::numeric_limits<double>::infinity();
-    return {};
-  }
-  std::string_view unit;
-  const std::optional<double> value = read_seconds(text, &unit);
-  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  if (!value || factor == 0 || *value * factor > longest_wait_s) {
-    return {errc::bad_setting, fmt::format("--wait {}: expected a time such as 30s, 10m or 2h", printable(text))};
-  }
-  into = *value * factor;
-  return {};
+  into = std::numeric_limits<double>::infinity();
+  return text.empty() ? status{} : read_time(text, "--wait", *into);
 }
 
 /// Every subcommand with its options, and the texts to interpret after the parse.
@@ -174,6 +164,17 @@ result<std::optional<std::string>> parse_run(const command_line& line, std::span
 }
 
 }  // namespace
+
+status read_time(const std::string& text, const char* option, double& into) {
+  std::string_view unit;
+  const std::optional<double> value = read_seconds(text, &unit);
+  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  if (!value || factor == 0 || *value * factor > longest_wait_s) {
+    return {errc::bad_setting, fmt::format("{} {}: expected a time such as 30s, 10m or 2h", option, printable(text))};
+  }
+  into = *value * factor;
+  return {};
+}
 
 result<std::optional<std::string>> parse_command_line(int argc, const char* const* argv, options& into) {
   int own = 1;  // arguments up to `--`

@@ -16,6 +16,9 @@
 
 namespace gpumem::cli {
 
+/// `30`, `30s`, `10m`, `2h` of an option, in seconds.
+status read_time(const std::string& text, const char* option, double& into);
+
 struct run_options {
   /// Options of the table in src/base/options.def as given, by name in small letters.
   std::vector<std::pair<std::string, std::string>> settings;

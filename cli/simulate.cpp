@@ -11,6 +11,7 @@
 
 #include "cards.hpp"
 #include "gpumem/policy.hpp"
+#include "options.hpp"
 #include "run.hpp"
 #include "shared_cards.hpp"
 #include "simulated_run.hpp"
@@ -72,8 +73,15 @@ result<simulated_setup> setup_of(const simulate_options& with) {
   if (status ok = read_bytes(with.context, "--context", out.context_bytes); !ok) return ok;
   if (status ok = read_bytes(with.modules, "--modules", out.module_bytes); !ok) return ok;
   if (status ok = read_bytes(with.libraries, "--libraries", out.library_bytes); !ok) return ok;
+  if (with.cudnn_workspace != "0" && with.cudnn_workspace != "converted") {
+    return status{errc::bad_setting,
+                  fmt::format("--cudnn-workspace {}: expected 0 or converted", printable(with.cudnn_workspace))};
+  }
+  out.variables["SIMCUDA_CUDNN_WORKSPACE"] = with.cudnn_workspace;
+  if (status ok = read_time(with.settle, "--settle", out.settle_s); !ok) return ok;
   if (status ok = serve_by_policy(with, out); !ok) return ok;
   out.strict = with.strict;
+  out.referee = with.referee;
   out.command = with.command;
   return out;
 }
@@ -123,10 +131,20 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
   simulate->add_option("--modules", into.modules, "memory of each loaded module (default 0)")->type_name("SIZE");
   simulate->add_option("--libraries", into.libraries, "memory of each handle of cuBLAS, cuDNN, NCCL (default 0)")
       ->type_name("SIZE");
+  simulate
+      ->add_option("--cudnn-workspace", into.cudnn_workspace,
+                   "converted: 16-bit forward convolutions with channels first keep copies in theirs (default 0)")
+      ->type_name("0|converted");
   simulate->add_option("--trace", into.trace, "record every allocation in this file, for advise and gpumem_bench")
       ->type_name("F");
   simulate->add_option("--report", into.report, "a page with memory over time")->type_name("F.html");
   simulate->add_option("--json", into.json, "the result as JSON")->type_name("FILE");
+  simulate
+      ->add_option("--settle", into.settle,
+                   "end a program that reads values and takes no more memory for that long (default 10m; 0: never)")
+      ->type_name("TIME");
+  simulate->add_flag("--referee", into.referee,
+                     "report memory that is reused while a stream may still use it, with the line");
   simulate->add_flag("--strict", into.strict, "abort at the first use that a card leaves undefined (else: counted)");
   simulate->add_flag("--quiet", into.quiet, "no summary");
   return simulate;

@@ -16,6 +16,8 @@ struct simulate_options {
   std::string context = "450MiB";
   std::string modules = "0";  ///< size of each loaded module
   std::string libraries = "0";
+  std::string cudnn_workspace = "0";
+  std::string settle = "10m";
   int cards = 1;
   std::string shared;  ///< name of cards shared by several runs; empty: none
   std::string policy;
@@ -25,6 +27,7 @@ struct simulate_options {
   std::string trace;
   bool strict = false;  ///< what a card leaves undefined ends the program
   bool quiet = false;
+  bool referee = false;
   std::vector<std::string> command;
 };
 

@@ -3,7 +3,9 @@
 #include "simulated_run.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 #include <fstream>
 
 #include "command_file.hpp"
+#include "settling.hpp"
 #include "shared_cards.hpp"
 #include "text.hpp"
 
@@ -107,7 +110,8 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   set("SIMCUDA_STRICT", setup.strict ? "abort" : "report");
   // Variables of the user take precedence, for a program that needs values or is watched.
   ::setenv("SIMCUDA_HOST_MEMORY", "lazy", 0);
-  ::setenv("SIMCUDA_REFEREE", "0", 0);
+  ::setenv("SIMCUDA_REFEREE", setup.referee ? "1" : "0", setup.referee ? 1 : 0);
+  set("SIMCUDA_WATCH", setup.referee ? "1" : "0");
   set("LD_LIBRARY_PATH", in_front_of(doubles + ":" + doubles + "/cuda12", "LD_LIBRARY_PATH"));
   set("PYTHONPATH", in_front_of(doubles + "/python", "PYTHONPATH"));
   set("SIMCUDA_TORCH_HISTORY", setup.history);
@@ -116,21 +120,6 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
 }
 
 int status_of(int waited) { return WIFEXITED(waited) ? WEXITSTATUS(waited) : 128 + WTERMSIG(waited); }
-
-/// Waits for the command, and passes on signals that end it.
-int wait_for(pid_t child) {
-  passed_on_to = child;
-  struct sigaction passing {};
-  passing.sa_handler = pass_on;
-  for (const int each : {SIGTERM, SIGHUP}) ::sigaction(each, &passing, nullptr);
-  struct sigaction ignoring {};
-  ignoring.sa_handler = SIG_IGN;  // the command gets the terminal's signals too
-  for (const int each : {SIGINT, SIGQUIT}) ::sigaction(each, &ignoring, nullptr);
-  int waited = 0;
-  while (::waitpid(child, &waited, 0) < 0 && errno == EINTR) {
-  }
-  return status_of(waited);
-}
 
 std::vector<simulated_process> read_records(const std::string& folder) {
   std::vector<simulated_process> out;
@@ -149,6 +138,44 @@ std::vector<simulated_process> read_records(const std::string& folder) {
   }
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.record.began_ns < b.record.began_ns; });
   return out;
+}
+
+void handle_signals(pid_t child) {
+  passed_on_to = child;
+  struct sigaction passing {};
+  passing.sa_handler = pass_on;
+  for (const int each : {SIGTERM, SIGHUP}) ::sigaction(each, &passing, nullptr);
+  struct sigaction ignoring {};
+  ignoring.sa_handler = SIG_IGN;  // the terminal sends these to the command, too
+  for (const int each : {SIGINT, SIGQUIT}) ::sigaction(each, &ignoring, nullptr);
+}
+
+/// False: the child runs on. `into` is what waitpid says of it.
+bool ended_within(int child_file, pid_t child, std::chrono::milliseconds time, int& into) {
+  pollfd ended{child_file, POLLIN, 0};
+  if (child_file >= 0) static_cast<void>(::poll(&ended, 1, static_cast<int>(time.count())));
+  const pid_t got = ::waitpid(child, &into, child_file >= 0 ? WNOHANG : 0);
+  return got == child || (got < 0 && errno != EINTR);
+}
+
+/// Waits for the command; signals that end it reach it by this process, too. One whose figures have settled is ended:
+/// as from the keyboard, so that Python leaves its own figures, then with less patience.
+void wait_for(pid_t child, const std::string& records, double settle_s, simulated_outcome& out) {
+  handle_signals(child);
+  const int child_file = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
+  settling figures{settle_s};
+  int waited = 0;
+  while (!ended_within(child_file, child, std::chrono::milliseconds{500}, waited)) {
+    if (out.settled_reads != 0 || !figures.look(read_records(records))) continue;
+    out.settled_reads = figures.reads();
+    for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
+      ::kill(child, signal);
+      if (ended_within(child_file, child, std::chrono::seconds{10}, waited)) break;
+    }
+    break;
+  }
+  if (child_file >= 0) ::close(child_file);
+  out.exit_status = status_of(waited);
 }
 
 }  // namespace
@@ -203,7 +230,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
     ::_exit(errno == ENOENT ? not_found : not_executable);
   }
   simulated_outcome out;
-  out.exit_status = wait_for(child);
+  wait_for(child, records.path(), setup.settle_s, out);
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   out.processes = read_records(records.path());
   if (!setup.shared.empty()) simcuda::shared_cards::remove_unused(setup.shared);

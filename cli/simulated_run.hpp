@@ -24,7 +24,9 @@ struct simulated_setup {
   std::map<std::string, std::string> variables;  ///< further ones, GPUMEM_* of a policy
   std::string preload;                           ///< libgpumem_preload.so, where a policy serves the program
   std::string history;                           ///< where PyTorch's record goes; empty: none
+  bool referee = false;                          ///< who uses what is followed, in Python by operations
   bool output_to_stderr = false;                 ///< the program's, where standard output is for the result
+  double settle_s = 600;  ///< a program that reads values and takes no more memory for that long is ended; 0: none is
   std::vector<std::string> command;
 };
 
@@ -37,6 +39,7 @@ struct simulated_process {
 struct simulated_outcome {
   int exit_status = 0;
   double seconds = 0;
+  std::uint64_t settled_reads = 0;  ///< values read meanwhile, where the command was ended because its figures settled
   std::vector<simulated_process> processes;  ///< processes that initialised the driver, or tried to
 };
 

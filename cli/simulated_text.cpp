@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "cards.hpp"
 #include "device_figures.hpp"
@@ -74,6 +75,38 @@ json refusals_of(const simulated_process& of, bool several) {
   return out;
 }
 
+std::string stream_name(std::uint64_t handle) {
+  return handle == 0 ? "the default stream" : fmt::format("stream {:#x}", handle);
+}
+
+/// The kept ones, those of one line and kind together.
+json hazards_of(const simulated_outcome& of) {
+  json out = json::array();
+  std::map<std::string, std::size_t> known;
+  for (const simulated_process& each : of.processes) {
+    const auto kept = std::min<std::uint64_t>(each.record.hazards, simcuda::report_hazards);
+    for (std::uint64_t i = 0; i < kept; ++i) {
+      const simcuda::hazard_record& h = each.record.hazard[i];
+      const auto [at, is_new] = known.emplace(fmt::format("{}|{}|{}", h.kind, h.place, h.function), out.size());
+      if (!is_new) {
+        out[at->second]["times"] = out[at->second]["times"].get<int>() + 1;
+        continue;
+      }
+      out.push_back({{"kind", h.kind},
+                     {"place", h.place},
+                     {"function", h.function},
+                     {"times", 1},
+                     {"card", h.card},
+                     {"at_s", seconds(h.at_ns)},
+                     {"address", h.address},
+                     {"bytes", h.bytes},
+                     {"user", stream_name(h.user)},
+                     {"receiver", stream_name(h.receiver)}});
+    }
+  }
+  return out;
+}
+
 /// Why nothing was simulated, or what was not.
 void explain(const simulated_outcome& of, json& warnings) {
   for (const simulated_process& each : of.processes) {
@@ -96,6 +129,25 @@ void explain(const simulated_outcome& of, json& warnings) {
 }
 
 std::string amount(const json& bytes) { return format_bytes(bytes.get<std::uint64_t>()); }
+
+std::string tell_hazards(const json& figures) {
+  if (!figures.contains("hazards")) return {};
+  const auto all = figures["hazards"].get<std::uint64_t>();
+  if (all == 0) return "referee: no block went on while a stream might still use it\n";
+  std::string out = fmt::format("referee: blocks went on while a stream might still use them: {}\n", all);
+  for (const json& row : figures["hazards_at"]) {
+    const auto place = row["place"].get<std::string>();
+    const auto kind = row["kind"].get<std::string>();
+    const auto to = row["receiver"].get<std::string>();
+    out += fmt::format("  {}: {} that {} might still use, {} ({} times)\n", place.empty() ? "no line of Python" : place,
+                       amount(row["bytes"]), row["user"].get<std::string>(),
+                       kind == "early_reuse" ? "handed to " + to
+                       : kind == "overlap"   ? "handed out twice"
+                                             : "used or taken back behind their free",
+                       row["times"].get<int>());
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -156,6 +208,19 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
         "(nonzero, unique, sampling, routing) and loops that wait for a value differ from those on a card",
         read));
   }
+  if (of.settled_reads != 0) {
+    out["warnings"].push_back(
+        fmt::format("ended: for {:g} s the program took no more memory and read values of the card {} times. If it "
+                    "waits for a value "
+                    "(until a loss has fallen), that never comes: nothing is computed. --settle 0 lets it run on",
+                    setup.settle_s, of.settled_reads));
+  }
+  if (setup.referee) {
+    std::uint64_t hazards = 0;
+    for (const simulated_process& each : of.processes) hazards += each.record.hazards;
+    out["hazards"] = hazards;
+    out["hazards_at"] = hazards_of(of);
+  }
   explain(of, out["warnings"]);
   return out;
 }
@@ -191,6 +256,7 @@ std::string summary_of(const json& figures) {
                        amount(row["requested_bytes"]), amount(row["used_bytes"]), row["why"].get<std::string>());
   }
   if (figures["oom"].size() > shown - (shown > 5 ? 1 : 0)) out += fmt::format("... {} in all\n", figures["oom"].size());
+  out += tell_hazards(figures);
   for (const json& warning : figures["warnings"]) out += fmt::format("gpumem: {}\n", warning.get<std::string>());
   return out;
 }

@@ -701,6 +701,47 @@ def record_stream_and_referee():
 
 
 @step
+def referee_of_a_training():
+    """`gpumem simulate --referee` on plain PyTorch: a step whose copies to the host have a stream of their own, with and
+    without record_stream. Each hazard is at the line that makes the next block."""
+    import ctypes
+
+    double = ctypes.CDLL("libcuda.so.1")
+    double.simcuda_hazards.restype = ctypes.c_uint64
+    double.simcuda_hazard_place.restype = ctypes.c_char_p
+    nothing_left()
+    model = gpt(width=64, layers=2).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    side = torch.cuda.Stream()
+
+    def offload(records):
+        total = torch.zeros((), device=side.device)
+        for _ in range(4):
+            block = torch.ones(5 * MIB, dtype=torch.uint8, device="cuda")
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                total = block.sum()
+            if records:
+                block.record_stream(side)
+            del block
+        return total
+
+    before = double.simcuda_hazards()
+    train(model, optimizer, 2)
+    offload(True)
+    torch.cuda.synchronize()
+    expect("hazards of a training and of recorded uses", double.simcuda_hazards() - before, 0)
+    offload(False)
+    torch.cuda.synchronize()
+    found = double.simcuda_hazards() - before
+    assert found == 3, f"{found} hazards without record_stream; expected one for each block but the first"
+    line = offload.__code__.co_firstlineno + 3
+    place = double.simcuda_hazard_place(ctypes.c_uint64(0)).decode()
+    assert place.endswith(f"torch_ladder.py:{line} in offload"), f"{place}; expected line {line}"
+    return f"none in a training and with record_stream; without it {found}, at torch_ladder.py:{line}"
+
+
+@step
 def pools_of_their_own():
     """MemPool: shared by name, released, with an allocator of its own, nested."""
     nothing_left(workspaces=False)
@@ -886,7 +927,7 @@ def gpumem_in_front():
 
 OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "fsdp_as_one_rank", "compiled",
                       "gpumem_by_hooks", "gpumem_in_front", "gpumem_enabled", "gpumem_statistics", "gpumem_snapshot",
-                      "gpumem_out_of_memory", "record_stream_and_referee", "pools_of_their_own", "compiled_with_graphs",
+                      "gpumem_out_of_memory", "record_stream_and_referee", "referee_of_a_training", "pools_of_their_own", "compiled_with_graphs",
                       "eight_ranks_compile_once", "enabling_refused", "compiled_with_tritons_headers",
                       *torch_ladder_users.STEPS)
 

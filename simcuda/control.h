@@ -1,7 +1,8 @@
 /* The world of the driver's double from outside: what libcuda.so.1 of the double exports beside the driver's functions.
  *
- * For programs that load the double as their driver and want its simulated clock, its referee and its counts: device 0
- * only, plain C, found with dlsym. The meaning of each is that of the sim_device function of its name. */
+ * For programs that load the double as their driver and want its simulated clock, its referee and its counts, in plain
+ * C, found with dlsym. The meaning of each is that of the sim_device function of its name: of all devices for the
+ * referee, of device 0 for the clock and the counts. */
 #ifndef GPUMEM_SIMCUDA_CONTROL_H
 #define GPUMEM_SIMCUDA_CONTROL_H
 
@@ -24,6 +25,14 @@ uint64_t simcuda_used_bytes(void);
 uint64_t simcuda_peak_used_bytes(void);
 uint64_t simcuda_hazards(void);
 uint64_t simcuda_in_calls_ns(void);
+/* What the referee found that has no place yet was found here: a line of the program. */
+void simcuda_place_hazards(const char* place);
+/* Of the index-th one kept, "" where none is known; null: there is no such. */
+const char* simcuda_hazard_place(uint64_t index);
+/* Launched by the calling thread. */
+uint64_t simcuda_kernels(void);
+/* Python's faulthandler writes the stack of a thread into the file when the thread gets the signal. */
+void simcuda_watch_python(int signal, int file);
 /* Of the card with that number (not ordinal): 0, or 1 where this process does not see it. */
 int simcuda_card_memory(int card, uint64_t* total, uint64_t* used);
 /* Memory that a library takes for itself on the current device, and gives back: a CUresult. */

@@ -11,6 +11,7 @@ namespace gpumem::simcuda {
 inline constexpr std::uint64_t report_layout = 0x73696d63'00000003;  // "simc", 3
 inline constexpr int report_cards = 16;
 inline constexpr int report_refusals = 32;
+inline constexpr int report_hazards = 64;
 
 struct card_record {
   std::uint64_t bytes = 0;
@@ -34,6 +35,19 @@ struct refusal_record {
   char function[44] = {};
 };
 
+/// Bytes that went on while a stream may still use them: handed to another user, or back to the driver.
+struct hazard_record {
+  std::uint64_t at_ns = 0;
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t user = 0;      ///< the stream's handle; 0: a default stream
+  std::uint64_t receiver = 0;  ///< the stream that got the bytes
+  std::int32_t card = 0;
+  char kind[20] = {};      ///< a `hazard_kind`
+  char function[48] = {};  ///< the call that found it
+  char place[256] = {};    ///< the program's line; empty: none is known
+};
+
 struct process_record {
   std::uint64_t layout = 0;  ///< 0: the driver was never initialised
   std::uint64_t pid = 0;
@@ -48,8 +62,10 @@ struct process_record {
   std::int32_t foreign_runtime = 0;
   char runtime[512] = {};
   char undefined[96] = {};  ///< the first of these uses: its function, and what it used
+  std::uint64_t hazards = 0;  ///< all of them; the first `report_hazards` are kept
   card_record card[report_cards];
   refusal_record refusal[report_refusals];
+  hazard_record hazard[report_hazards];
 };
 
 }  // namespace gpumem::simcuda

@@ -164,6 +164,13 @@ std::uint64_t shared_cards::held_by_others(int card) const {
   return sum;
 }
 
+std::uint64_t shared_cards::began() const { return slot_ < 0 ? 0 : all_->processes[slot_].began.load(); }
+
+bool shared_cards::lives(std::uint64_t pid, std::uint64_t began) const {
+  return std::any_of(std::begin(all_->processes), std::end(all_->processes),
+                     [&](const region::process& p) { return p.pid == pid && p.began == began && p.alive(); });
+}
+
 std::uint64_t shared_cards::card_bytes() const { return all_->bytes; }
 
 std::vector<std::pair<int, std::uint64_t>> shared_cards::holders(int card) const {

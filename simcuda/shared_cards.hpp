@@ -40,6 +40,10 @@ class shared_cards {
   /// Sets how much of the card this process holds.
   void publish(int card, std::uint64_t bytes);
   [[nodiscard]] std::uint64_t held_by_others(int card) const;
+  /// When this process began, as the others tell it from a later one of the same id.
+  [[nodiscard]] std::uint64_t began() const;
+  /// The process of that id and begin is one of them, and has not ended.
+  [[nodiscard]] bool lives(std::uint64_t pid, std::uint64_t began) const;
   [[nodiscard]] std::uint64_t card_bytes() const;
   /// The living processes that hold memory of the card, by id, with their bytes.
   [[nodiscard]] std::vector<std::pair<int, std::uint64_t>> holders(int card) const;

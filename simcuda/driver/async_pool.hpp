@@ -59,6 +59,7 @@ class async_pool {
     if (!f) return f.why();
     if (const auto last = freed_by_.find(s.handle); last != freed_by_.end()) device_.drop(last->second);
     freed_by_[s.handle] = *f;
+    device_.given_back(at);
     free_.insert(at, at + found->second);
     used_ -= found->second;
     blocks_.erase(found);

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "keep_report.hpp"
+#include "python_line.hpp"
+#include "run_record.hpp"
 #include "shared_turn.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: these functions are global
@@ -10,6 +12,12 @@ using namespace gpumem::simcuda;  // NOLINT: these functions are global
 namespace {
 
 std::uint64_t granularity_bytes = world_config{}.granularity_bytes;
+
+/// Whose memory it is; the first one's where nobody knows it.
+gpumem::sim_device& device_of(std::uint64_t at) {
+  gpu* const holder = holder_of(at);
+  return holder != nullptr ? *holder->sim : device(0);
+}
 
 }  // namespace
 
@@ -32,14 +40,23 @@ void simcuda_configure(int devices, std::uint64_t bytes, int host_memory, int re
 }
 
 void simcuda_use(void* stream, std::uint64_t lag_ns, std::uint64_t at, std::uint64_t bytes) {
+  const std::lock_guard lock{the_world().mutex};
   use(static_cast<CUstream>(stream), lag_ns, at, bytes);
+  note_hazards(false);
 }
 
 void simcuda_handed_out(std::uint64_t at, std::uint64_t bytes, void* stream) {
-  device(0).handed_out(at, bytes, stream_of(static_cast<CUstream>(stream)));
+  const std::lock_guard lock{the_world().mutex};
+  const gpumem::stream_ref to = stream_of(static_cast<CUstream>(stream));
+  device_of(at).handed_out(at, bytes, to);
+  front.calls = "an allocator";
+  note_hazards(false);
 }
 
-void simcuda_given_back(std::uint64_t at) { device(0).given_back(at); }
+void simcuda_given_back(std::uint64_t at) {
+  const std::lock_guard lock{the_world().mutex};
+  device_of(at).given_back(at);
+}
 void simcuda_advance_by(std::uint64_t ns) { device(0).advance_by(ns); }
 void simcuda_advance_to(std::uint64_t ns) { device(0).advance_to(ns); }
 std::uint64_t simcuda_used_bytes() { return the_world().gpus.empty() ? 0 : device(0).used_bytes(); }
@@ -47,7 +64,24 @@ std::uint64_t simcuda_peak_used_bytes() { return device(0).peak_used_bytes(); }
 void simcuda_fail(const char* function, unsigned nth, int error) { fail(function, nth, static_cast<CUresult>(error)); }
 void simcuda_pause_failures(int yes) { pause_failures(yes != 0); }
 int simcuda_failure_planned() { return failure_planned() ? 1 : 0; }
-std::uint64_t simcuda_hazards() { return device(0).hazard_count(); }
+std::uint64_t simcuda_hazards() {
+  const world& w = the_world();
+  const std::lock_guard lock{the_world().mutex};
+  std::uint64_t all = 0;
+  for (const auto& g : w.gpus) all += g->sim->hazard_count();
+  return all;
+}
+void simcuda_place_hazards(const char* place) {
+  const std::lock_guard lock{the_world().mutex};
+  place_hazards(place);
+}
+const char* simcuda_hazard_place(std::uint64_t index) {
+  const std::lock_guard lock{the_world().mutex};
+  const hazard_record* const found = noted_hazard(index);
+  return found == nullptr ? nullptr : found->place;
+}
+std::uint64_t simcuda_kernels() { return front.kernels; }
+void simcuda_watch_python(int signal, int file) { watch_python(signal, file); }
 std::uint64_t simcuda_in_calls_ns() { return device(0).in_calls_ns(); }
 
 int simcuda_card_memory(int card, std::uint64_t* total, std::uint64_t* used) {
@@ -56,7 +90,7 @@ int simcuda_card_memory(int card, std::uint64_t* total, std::uint64_t* used) {
   for (const auto& g : w.gpus) {
     if (g->card != card) continue;
     *total = w.config.bytes;
-    *used = g->sim->used_bytes();
+    *used = own_bytes(*g);
     if (w.shared != nullptr) *used = std::min(w.config.bytes, *used + w.shared->held_by_others(card));
     return 0;
   }

@@ -1,6 +1,5 @@
-// Functions that programs look up but these cards lack: handles for other processes, multicast, green contexts. They
-// answer like a driver without the feature. Also memory operations of streams, registered host memory, and the log's
-// callbacks.
+// Functions that programs look up but these cards lack: multicast, green contexts. They answer like a driver without the
+// feature. Also memory operations of streams, registered host memory, and the log's callbacks.
 #include <cstring>
 #include <iterator>
 
@@ -49,14 +48,7 @@ extern "C" {
 
 // --- handles of allocations -----------------------------------------------------------------------------------------
 
-REFUSED(cuMemExportToShareableHandle,
-        (void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType, unsigned long long))
-REFUSED(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType))
 REFUSED(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle*, void*))
-REFUSED(cuIpcOpenMemHandle_v2, (CUdeviceptr*, CUipcMemHandle, unsigned int))
-REFUSED(cuIpcCloseMemHandle, (CUdeviceptr))
-REFUSED(cuIpcGetEventHandle, (CUipcEventHandle*, CUevent))
-REFUSED(cuIpcOpenEventHandle, (CUevent*, CUipcEventHandle))
 
 CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
                                                         CUmemGenericAllocationHandle handle) {

@@ -206,6 +206,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t b
   *handle = w.next_handle++;
   g.runs[*handle] = *got;
   g.run_bytes[*handle] = bytes;
+  if (prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) g.exportable.insert(*handle);
   return CUDA_SUCCESS;
 }
 
@@ -225,7 +226,9 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
   if (done == CUDA_SUCCESS) {
     g->runs.erase(handle);
     g->run_bytes.erase(handle);
-    note_given_back(*g, bytes);
+    g->exportable.erase(handle);
+    if (g->imports.count(handle) == 0) note_given_back(*g, bytes);
+    forget_import(*g, handle);
   }
   return done;
 }
@@ -237,7 +240,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr at, std::size_t bytes, std::size_t offset,
   if (g == nullptr || offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   const CUresult done = error_of(g->sim->map(at, bytes, g->runs.at(handle)));
-  if (done == CUDA_SUCCESS) g->mapped[at] = {bytes, {}};
+  if (done == CUDA_SUCCESS) g->mapped[at] = {bytes, {}, handle};
   return done;
 }
 
@@ -246,8 +249,13 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr at, std::size_t bytes) {
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   gpu* const on = range_device(at);
   const CUresult done = error_of(on->sim->unmap(at, bytes));
-  if (done == CUDA_SUCCESS) on->mapped.erase(on->mapped.lower_bound(at), on->mapped.lower_bound(at + bytes));
-  return done;
+  if (done != CUDA_SUCCESS) return done;
+  for (auto it = on->mapped.lower_bound(at); it != on->mapped.end() && it->first < at + bytes;) {
+    const CUmemGenericAllocationHandle gone = it->second.of;
+    it = on->mapped.erase(it);
+    forget_import(*on, gone);
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr at, std::size_t bytes, const CUmemAccessDesc* access, std::size_t count) {

@@ -51,6 +51,7 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr* at, std::size_t bytes, CUstream ha
     return error_of(got.why());
   }
   on->allocations[*got] = bytes;
+  on->sim->handed_out(*got, bytes, s->sim);
   note_taken(*on, bytes);
   high_marks& high = high_of[on->pool.get()];
   high.used = std::max(high.used, on->pool->used());

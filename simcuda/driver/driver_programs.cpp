@@ -1,5 +1,5 @@
-// Driver functions that programs need and gpumem does not: attributes of pointers, handles for other processes, and
-// libraries of kernels (which never run).
+// Driver functions that programs need and gpumem does not: attributes of pointers, and libraries of kernels (which never
+// run).
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -109,19 +109,6 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, 
   if (there.on == nullptr || there.pinned) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = there.begin;
   if (bytes != nullptr) *bytes = there.bytes;
-  return CUDA_SUCCESS;
-}
-
-/// The handle names the allocation, not the offset of the pointer.
-CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) {
-  SIMCUDA_ENTER("cuIpcGetMemHandle");
-  const what_is_there there = find(at);
-  if (there.on == nullptr || there.pinned || there.managed || there.mapped || there.on->pool->owns(there.begin)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  *handle = {};
-  std::memcpy(handle->reserved, &there.begin, sizeof there.begin);
-  std::memcpy(handle->reserved + sizeof there.begin, &there.bytes, sizeof there.bytes);
   return CUDA_SUCCESS;
 }
 

@@ -150,6 +150,7 @@ CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned int flags) {
   (*out)->context = context;
   (*out)->blocking_sync = (flags & CU_EVENT_BLOCKING_SYNC) != 0;
   (*out)->timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
+  (*out)->interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
   return CUDA_SUCCESS;
 }
 
@@ -268,6 +269,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction /*f*/, unsigned int, unsigned int, un
   gpu* on = nullptr;
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
   note_kernel();
+  ++front.kernels;
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
   on->sim->enqueue(s->sim, kernel_ns);
   if (s->graph != nullptr) s->graph->uses.push_back({0, 0, kernel_ns});

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "python_line.hpp"
 #include "run_record.hpp"
 #include "world.hpp"
 
@@ -32,7 +33,7 @@ std::uint64_t since_begin_ns() {
 card_record* card_of(const gpu& on) { return on.ordinal < report_cards ? &record->card[on.ordinal] : nullptr; }
 
 void note_used(const gpu& on, card_record& card) {
-  const std::uint64_t used = on.sim->used_bytes();
+  const std::uint64_t used = own_bytes(on);
   if (used <= card.peak_used_bytes) return;
   card.peak_used_bytes = used;
   card.peak_used_ns = since_begin_ns();
@@ -93,7 +94,7 @@ void note_refused(gpu& on, std::string_view function, std::uint64_t bytes) {
   into.at_ns = since_begin_ns();
   into.requested_bytes = bytes;
   if (the_world().shared != nullptr) into.others_bytes = the_world().shared->held_by_others(on.card);
-  into.used_bytes = on.sim->used_bytes() + into.others_bytes;
+  into.used_bytes = own_bytes(on) + into.others_bytes;
   into.card = on.ordinal;
   function.copy(into.function, sizeof into.function - 1);
 }
@@ -107,6 +108,61 @@ void note_kernel() { ++record->kernels; }
 
 void note_undefined(std::string_view what) {
   if (record->undefined_uses++ == 0) what.copy(record->undefined, sizeof record->undefined - 1);
+}
+
+namespace {
+
+template <std::size_t Size>
+void write(char (&into)[Size], std::string_view text) {
+  into[text.copy(into, Size - 1)] = '\0';
+}
+
+/// The handle by which the program knows the stream; 0: a default stream.
+std::uint64_t handle_of(stream_ref s) {
+  for (const auto& each : the_world().streams) {
+    if (each->context != nullptr && each->sim.handle == s.handle) return reinterpret_cast<std::uintptr_t>(each.get());
+  }
+  return 0;
+}
+
+}  // namespace
+
+void note_hazards(bool place) {
+  for (const auto& g : the_world().gpus) {
+    const std::uint64_t found = g->sim->hazard_count();
+    if (found == g->hazards_noted) continue;
+    const std::vector<hazard> kept = g->sim->hazards();
+    const std::string line = place ? python_line() : std::string{};
+    for (; g->hazards_noted < found; ++g->hazards_noted) {
+      const std::uint64_t index = record->hazards++;
+      if (index >= report_hazards || g->hazards_noted >= kept.size()) continue;
+      const hazard& each = kept[g->hazards_noted];
+      hazard_record& into = record->hazard[index];
+      into = {.at_ns = since_begin_ns(),
+              .address = each.at,
+              .bytes = each.bytes,
+              .user = handle_of(each.user),
+              .receiver = handle_of(each.receiver),
+              .card = g->ordinal};
+      write(into.kind, to_string(each.kind));
+      write(into.function, front.calls != nullptr ? front.calls : "");
+      write(into.place, line);
+    }
+  }
+}
+
+namespace {
+std::uint64_t kept_hazards() { return std::min<std::uint64_t>(record->hazards, report_hazards); }
+}  // namespace
+
+void place_hazards(std::string_view place) {
+  for (std::uint64_t i = kept_hazards(); i-- > 0 && record->hazard[i].place[0] == '\0';) {
+    write(record->hazard[i].place, place);
+  }
+}
+
+const hazard_record* noted_hazard(std::uint64_t index) {
+  return index < kept_hazards() ? &record->hazard[index] : nullptr;
 }
 
 void note_foreign_runtime(const void* caller) {

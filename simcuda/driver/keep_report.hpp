@@ -7,6 +7,7 @@
 namespace gpumem::simcuda {
 
 struct gpu;
+struct hazard_record;
 
 /// At cuInit: creates the process's file, named by its id, in the folder that SIMCUDA_REPORT names.
 void open_report();
@@ -20,6 +21,13 @@ void note_refused(gpu& on, std::string_view function, std::uint64_t bytes);
 void note_host_read(std::uint64_t bytes);
 void note_kernel();
 void note_undefined(std::string_view what);
+/// What the devices' referees have found since the last call (`world_config::referee`); with its place where the calling
+/// thread is in Python (python_line.hpp), unless the caller says it itself.
+void note_hazards(bool place);
+/// The kept hazards without a place were found here.
+void place_hazards(std::string_view place);
+/// Of the `index`-th one kept: what, where. Null: there is none.
+const hazard_record* noted_hazard(std::uint64_t index);
 /// A caller asked for tables that no documentation has; `caller` is an address in its code.
 void note_foreign_runtime(const void* caller);
 

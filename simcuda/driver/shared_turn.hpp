@@ -1,6 +1,8 @@
 // Memory of cards that other processes hold, too (shared_cards.hpp): looked up before anything is taken.
 #pragma once
 
+#include <algorithm>
+
 #include "world.hpp"
 
 namespace gpumem::simcuda {
@@ -12,7 +14,8 @@ class shared_turn {
   explicit shared_turn(gpu& on) : cards_{the_world().shared.get()} {
     if (cards_ == nullptr) return;
     cards_->lock();
-    on.sim->set_foreign_bytes(cards_->held_by_others(on.card));
+    const std::uint64_t others = cards_->held_by_others(on.card);
+    on.sim->set_foreign_bytes(others - std::min(others, on.imported_bytes));  // what is imported is in both
   }
   ~shared_turn() {
     if (cards_ == nullptr) return;

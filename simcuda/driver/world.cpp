@@ -97,6 +97,7 @@ void plan_failures(world& w) {
 void make_gpu(gpu& g, const world_config& config) {
   g.pool.reset();
   g.small.reset();
+  g.hazards_noted = 0;
   // One address space for all devices, as unified addressing has it.
   constexpr std::uint64_t address_space_bytes = std::uint64_t{1} << 43;
   const address first_address =
@@ -124,6 +125,9 @@ void make_gpu(gpu& g, const world_config& config) {
   g.managed.clear();
   g.runs.clear();
   g.run_bytes.clear();
+  g.exportable.clear();
+  g.imports.clear();
+  g.imported_bytes = 0;
   g.mapped.clear();
   g.in_context.clear();
 }
@@ -140,6 +144,7 @@ void reset(world& w, const world_config& config) {
   for (const auto& s : w.streams) s->context = nullptr;
   for (const auto& e : w.events) e->alive = false;
   w.undefined.clear();
+  w.opened.clear();
   w.spinning_waits = 0;
   w.spare_streams.clear();
   w.spare_events.clear();
@@ -178,7 +183,7 @@ void configure(const world_config& config) {
 
 void publish_held() {
   const world& w = the_world();
-  for (const auto& g : w.gpus) w.shared->publish(g->card, g->sim->used_bytes());
+  for (const auto& g : w.gpus) w.shared->publish(g->card, own_bytes(*g));
 }
 
 void remake(gpu& g) { make_gpu(g, the_world().config); }

@@ -34,11 +34,13 @@ namespace gpumem::simcuda {
 struct mapped_range {
   std::size_t bytes = 0;
   std::set<int> reachable_from{};
+  CUmemGenericAllocationHandle of = 0;  ///< the pages
 };
 
 struct gpu {
   int ordinal = 0;
   int card = 0;
+  std::uint64_t hazards_noted = 0;  ///< of `sim`, in the report
   std::unique_ptr<sim_device> sim;
   std::unique_ptr<small_blocks> small;
   std::unique_ptr<async_pool> pool;
@@ -56,6 +58,9 @@ struct gpu {
   std::map<CUdeviceptr, std::size_t> ranges;       ///< of cuMemAddressReserve
   std::map<std::uint64_t, std::size_t> run_bytes;  ///< by allocation handle
   std::map<std::uint64_t, page_run> runs;          ///< by allocation handle
+  std::set<std::uint64_t> exportable{};            ///< those of `runs` that may be shared with other processes
+  std::map<std::uint64_t, std::size_t> imports{};  ///< by handle: pages that count for another process
+  std::uint64_t imported_bytes = 0;                ///< of these, as long as a handle or a mapping holds them
 };
 
 enum class graph_node : std::uint8_t { work, allocate, free };
@@ -103,6 +108,7 @@ struct CUevent_st {
   bool timed = true;
   bool blocking_sync = false;
   bool captured = false;
+  bool interprocess = false;
   CUstream capturing = nullptr;  ///< where it was captured
   std::uint64_t capture = 0;     ///< and in which capture
   bool alive = true;
@@ -155,6 +161,7 @@ struct thread_front {
   own_counts* own_calls;     ///< null: none yet
   CUstream last_found;       ///< by `find_stream`; a record for good
   const char* calls;         ///< the driver function that the thread is in
+  std::uint64_t kernels;     ///< that the thread has launched
 };
 extern thread_local constinit thread_front front __attribute__((tls_model("initial-exec")));
 
@@ -189,6 +196,7 @@ struct world {
   std::uint64_t next_handle = 1;
   std::vector<std::unique_ptr<gpu>> gpus;
   std::unique_ptr<shared_cards> shared;           ///< with other processes; null: nothing is
+  std::map<CUdeviceptr, std::size_t> opened;      ///< by cuIpcOpenMemHandle
   std::map<CUdeviceptr, std::size_t> registered;  ///< host memory, by cuMemHostRegister
   std::vector<std::unique_ptr<CUctx_st>> contexts;
   std::vector<std::unique_ptr<CUstream_st>> streams;
@@ -265,6 +273,8 @@ inline CUresult enter_unlocked(own_call which) {
 void run_due_destructors();
 extern std::atomic<bool> any_destructor;
 
+void note_hazards(bool place);
+
 /// Tells the processes that share the cards what this one holds of them.
 void publish_held();
 
@@ -278,6 +288,7 @@ class entered {
   }
   ~entered() {
     if (the_world().shared != nullptr) publish_held();
+    if (the_world().config.referee) note_hazards(true);
   }
   entered(const entered&) = delete;
   entered& operator=(const entered&) = delete;
@@ -307,6 +318,10 @@ inline CUresult current(gpu** on, CUcontext* context = nullptr) {
 gpu* owner_of(CUdeviceptr at);
 /// The same, for reserved ranges, too.
 gpu* holder_of(CUdeviceptr at);
+/// Physical memory that counts for this process.
+inline std::uint64_t own_bytes(const gpu& g) { return g.sim->used_bytes() - g.imported_bytes; }
+/// After its handle or a mapping of it went: pages of another process that nothing here holds are forgotten.
+void forget_import(gpu& g, CUmemGenericAllocationHandle handle);
 /// Returns what cuMemAlloc and its kin made.
 CUresult release(gpu& g, CUdeviceptr at);
 /// A stream handle of the program's, the default ones included.

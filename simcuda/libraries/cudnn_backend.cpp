@@ -1,7 +1,11 @@
 // cuDNN's graph interface: descriptors that keep their attributes. Every operation graph has one engine, with one
-// configuration, no knobs and no workspace.
+// configuration, no knobs, and no workspace unless SIMCUDA_CUDNN_WORKSPACE=converted.
+//
+// With it, a forward convolution of 16-bit tensors with channels first keeps its input, filter and output in the order
+// of tensor cores in its workspace, as published peaks show (docs/simulate.md). Nothing is published of others.
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -14,6 +18,7 @@ constexpr int success = 0;
 constexpr int bad_parameter = 2000;
 constexpr int type_backend_descriptor = 15;
 // Attributes whose values cuDNN computes, by their documented numbers.
+constexpr int engineheur_operation_graph = 201;
 constexpr int engineheur_results = 202;
 constexpr int enginecfg_engine = 300;
 constexpr int enginecfg_workspace_size = 303;
@@ -22,6 +27,15 @@ constexpr int execution_plan_workspace_size = 402;
 constexpr int execution_plan_json = 405;
 constexpr int operationgraph_engine_count = 802;
 constexpr int engine_global_index = 1301;
+// Attributes that lead from a plan to its tensors.
+constexpr int execution_plan_engine_config = 401;
+constexpr int convolution_forward_filter = 703;
+constexpr int convolution_forward_output = 705;
+constexpr int operationgraph_operations = 801;
+constexpr int tensor_data_type = 901;
+constexpr int tensor_dimensions = 902;
+constexpr int tensor_strides = 903;
+constexpr int engine_operation_graph = 1300;
 
 struct value {
   std::int64_t count = 0;
@@ -30,6 +44,8 @@ struct value {
 
 struct backend_descriptor {
   std::map<int, value> attributes;
+  std::int64_t converted[3] = {};    ///< of a forward convolution: its filter, input and output
+  std::int64_t workspace_bytes = 0;  ///< of its graph, and of what is made of that
 };
 
 std::size_t size_of(int type) {
@@ -46,6 +62,57 @@ std::size_t size_of(int type) {
       return 1;
     default:  // enumerators, float, int32
       return 4;
+  }
+}
+
+template <typename Element>
+std::vector<Element> elements_of(const backend_descriptor& of, int name) {
+  const auto found = of.attributes.find(name);
+  if (found == of.attributes.end()) return {};
+  std::vector<Element> out(found->second.bytes.size() / sizeof(Element));
+  std::memcpy(out.data(), found->second.bytes.data(), out.size() * sizeof(Element));
+  return out;
+}
+
+/// Null: the attribute names none.
+const backend_descriptor* descriptor_in(const backend_descriptor& of, int name) {
+  const auto all = elements_of<const backend_descriptor*>(of, name);
+  return all.empty() ? nullptr : all.front();
+}
+
+/// Of a tensor of 16-bit values whose channels are not innermost and fill whole units of tensor cores; 0: another one.
+std::int64_t bytes_to_convert(const backend_descriptor* tensor) {
+  if (tensor == nullptr) return 0;
+  constexpr int half = 2;
+  constexpr int bfloat16 = 9;
+  const auto type = elements_of<int>(*tensor, tensor_data_type);
+  const auto sizes = elements_of<std::int64_t>(*tensor, tensor_dimensions);
+  const auto strides = elements_of<std::int64_t>(*tensor, tensor_strides);
+  if (type.empty() || (type[0] != half && type[0] != bfloat16) || sizes.size() < 4 || strides.size() != sizes.size()) {
+    return 0;
+  }
+  if (strides[1] == 1 || sizes[1] % 8 != 0) return 0;
+  std::int64_t bytes = 2;
+  for (const std::int64_t size : sizes) bytes *= size;
+  return bytes;
+}
+
+/// What a descriptor takes over from those that it is made of, which may be destroyed before it is used.
+void follow(backend_descriptor& of, int name) {
+  if (name >= convolution_forward_filter && name <= convolution_forward_output) {
+    of.converted[name - convolution_forward_filter] = bytes_to_convert(descriptor_in(of, name));
+  } else if (name == operationgraph_operations) {
+    const char* const how = std::getenv("SIMCUDA_CUDNN_WORKSPACE");
+    if (how == nullptr || std::strcmp(how, "converted") != 0) return;
+    for (const backend_descriptor* each : elements_of<const backend_descriptor*>(of, name)) {
+      const auto& [filter, input, output] = each->converted;
+      if (filter != 0 && input != 0 && output != 0) of.workspace_bytes = filter + input + output;
+    }
+  } else if (name == engineheur_operation_graph || name == engine_operation_graph || name == enginecfg_engine ||
+             name == execution_plan_engine_config) {
+    if (const backend_descriptor* const from = descriptor_in(of, name); from != nullptr) {
+      of.workspace_bytes = from->workspace_bytes;
+    }
   }
 }
 
@@ -76,19 +143,28 @@ int cudnnBackendSetAttribute(void* descriptor, int name, int type, std::int64_t 
   const auto* const from = static_cast<const unsigned char*>(elements);
   kept.count = count;
   kept.bytes.assign(from, from + static_cast<std::size_t>(count) * size_of(type));
+  follow(*static_cast<backend_descriptor*>(descriptor), name);
   return success;
 }
 
 int cudnnBackendGetAttribute(void* descriptor, int name, int type, std::int64_t wanted, std::int64_t* count,
                              void* elements) {
   if (descriptor == nullptr || wanted < 0) return bad_parameter;
+  const auto& of = *static_cast<const backend_descriptor*>(descriptor);
   switch (name) {
-    case engineheur_results:  // the caller's descriptors need no change
+    case engineheur_results:  // a configuration: the caller's own descriptor is filled in
+      if (wanted > 0 && elements != nullptr) {
+        auto* const made = *static_cast<backend_descriptor**>(elements);
+        if (made != nullptr) made->workspace_bytes = of.workspace_bytes;
+      }
+      return answer(count, 1);
     case enginecfg_engine:
       return answer(count, 1);
     case enginecfg_workspace_size:
-    case enginecfg_shared_memory_used:
     case execution_plan_workspace_size:
+      if (wanted > 0 && elements != nullptr) std::memcpy(elements, &of.workspace_bytes, sizeof of.workspace_bytes);
+      return answer(count, 1);
+    case enginecfg_shared_memory_used:
     case operationgraph_engine_count:
     case engine_global_index: {
       if (wanted == 0 || elements == nullptr) return answer(count, 1);
@@ -106,9 +182,8 @@ int cudnnBackendGetAttribute(void* descriptor, int name, int type, std::int64_t 
     default:
       break;
   }
-  const auto& all = static_cast<const backend_descriptor*>(descriptor)->attributes;
-  const auto found = all.find(name);
-  if (found == all.end() || (type == type_backend_descriptor && elements == nullptr)) return answer(count, 0);
+  const auto found = of.attributes.find(name);
+  if (found == of.attributes.end() || (type == type_backend_descriptor && elements == nullptr)) return answer(count, 0);
   const std::int64_t given = std::min(wanted, found->second.count);
   if (elements != nullptr)
     std::memcpy(elements, found->second.bytes.data(), static_cast<std::size_t>(given) * size_of(type));

@@ -107,7 +107,7 @@ add_custom_target(simcuda_libraries
                   DEPENDS simcuda_shared simcudart_shared ${simcuda_all_libraries} ${simcuda12_libraries})
 
 # What Python runs when it starts under `gpumem simulate`.
-foreach(file sitecustomize.py gpumem_simulated_torch.py)
+foreach(file sitecustomize.py gpumem_referee.py gpumem_simulated_torch.py)
   configure_file(${simcuda_source}/python/${file} ${simcuda_dir}/python/${file} COPYONLY)
 endforeach()
 

@@ -1,5 +1,6 @@
-// NCCL as one rank sees it: communicators of any number of ranks are made without asking the others, and collectives
-// move nothing. So one process stands for any rank of a larger job; what another rank would have sent is not there.
+// NCCL as one rank sees it: communicators of any number of ranks are made without asking the others, and each of the
+// others is taken to send what this one sends. So one process stands for any rank of a larger job of equal ranks, and
+// what they agree on before they train (numbers of parameters, their shapes) is right. Reductions do not add.
 //
 // Written without NCCL's header, which the Toolkit does not bring.
 #include <dlfcn.h>
@@ -8,6 +9,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "card_memory.hpp"
 
@@ -40,14 +42,53 @@ int make(void** into, int ranks, int rank) {
   return success;
 }
 
+/// Of a ncclDataType_t; 0: none is known.
+std::size_t size_of(int type) {
+  constexpr std::size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return type >= 0 && static_cast<std::size_t>(type) < std::size(sizes) ? sizes[type] : 0;
+}
+
 template <typename Function>
 Function* of_runtime(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
+int copy(void* to, const void* from, std::size_t bytes, void* stream) {
+  constexpr int device_to_device = 3;
+  if (to == from || bytes == 0) return success;
+  const auto move = of_runtime<int(void*, const void*, std::size_t, int, void*)>("cudaMemcpyAsync");
+  return move != nullptr && move(to, from, bytes, device_to_device, stream) == 0 ? success : system_error;
+}
+
 }  // namespace
 
 extern "C" {
+
+int ncclAllGather(const void* from, void* to, std::size_t count, int type, void* of, void* stream) {
+  if (of == nullptr || size_of(type) == 0) return invalid_argument;
+  const std::size_t bytes = count * size_of(type);
+  for (int rank = 0; rank < static_cast<communicator*>(of)->ranks; ++rank) {
+    void* const place = static_cast<char*>(to) + static_cast<std::size_t>(rank) * bytes;
+    if (const int e = copy(place, from, bytes, stream); e != success) return e;
+  }
+  return success;
+}
+int ncclAllReduce(const void* from, void* to, std::size_t count, int type, int /*operation*/, void* of, void* stream) {
+  if (of == nullptr || size_of(type) == 0) return invalid_argument;
+  return copy(to, from, count * size_of(type), stream);
+}
+int ncclReduceScatter(const void* from, void* to, std::size_t count, int type, int /*operation*/, void* of,
+                      void* stream) {
+  if (of == nullptr || size_of(type) == 0) return invalid_argument;
+  const std::size_t bytes = count * size_of(type);
+  const auto rank = static_cast<std::size_t>(static_cast<communicator*>(of)->rank);
+  return copy(to, static_cast<const char*>(from) + rank * bytes, bytes, stream);
+}
+int ncclBroadcast(const void* from, void* to, std::size_t count, int type, int root, void* of, void* stream) {
+  if (of == nullptr || size_of(type) == 0) return invalid_argument;
+  const bool sends = static_cast<communicator*>(of)->rank == root;
+  return sends ? copy(to, from, count * size_of(type), stream) : success;
+}
 
 int ncclGetVersion(int* version) {
   if (version == nullptr) return invalid_argument;

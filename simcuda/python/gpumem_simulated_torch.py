@@ -27,6 +27,10 @@ class _after_torch(importlib.abc.MetaPathFinder):
         def exec_module(module):
             execute(module)
             _keep_peaks(module)
+            if os.environ.get("SIMCUDA_WATCH") == "1":
+                import gpumem_referee
+
+                gpumem_referee.watch_torch(module)
             if _history:
                 module.cuda._lazy_call(_record)
 

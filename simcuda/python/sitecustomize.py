@@ -27,6 +27,10 @@ def _watch():
         import gpumem_simulated_torch
 
         gpumem_simulated_torch.watch()
+    if os.environ.get("SIMCUDA_WATCH") == "1":
+        import gpumem_referee
+
+        gpumem_referee.watch()
 
 
 _watch()

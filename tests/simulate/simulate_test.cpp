@@ -139,6 +139,17 @@ TEST_F(Simulate, StrictlyAbortsThere) {
               HasSubstr("simcuda: cuStreamQuery: a stream that is destroyed: the driver leaves this undefined"));
 }
 
+TEST_F(Simulate, EndsAProgramThatWaitsForAValue) {
+  const outcome got = program("take=100 read_forever", "--settle 2s --context 0");
+  EXPECT_EQ(got.exit_status, 128 + 2) << "by SIGINT: " << got.err;
+  EXPECT_GE(got.figures["cards"][0]["peak_live_bytes"], 100 * mib);
+  ASSERT_EQ(got.figures["warnings"].size(), 2U) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("ended: for 2 s the program took no more memory and read values of the card "));
+  EXPECT_THAT(got.err, HasSubstr("If it waits for a value (until a loss has fallen), that never comes"));
+  // One that reads nothing, however long it takes, is left alone.
+  EXPECT_EQ(simulate("--settle 1s -- sh -c 'sleep 3; exit 5'").exit_status, 5);
+}
+
 TEST_F(Simulate, ServesTheProgramByAPolicy) {
   const outcome got = program("take=3 take=3 free take=3", "--policy growth --context 0");
   EXPECT_EQ(got.exit_status, 0) << got.out << got.err;
@@ -182,6 +193,93 @@ TEST_F(Simulate, SharesACardBetweenPrograms) {
   EXPECT_EQ(program("memory", card).out, "924 of 1024 MiB are free\n");
 }
 
+TEST_F(Simulate, PassesMemoryFromOneProgramToAnother) {
+  const std::string name = "ipc-" + std::to_string(::getpid());
+  const std::string card = "--context 100MiB --card 1GiB --shared " + name;
+  const std::string other = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " simulate --quiet " + card +
+                            " -- " GPUMEM_TEST_PROGRAM
+                            " take=200 export=block share_pages=100:pages make=ready await=seen > other 2>&1 &";
+  ASSERT_EQ(std::system(other.c_str()), 0);
+  // 100 + 200 + 100 MiB are the other's, 100 this one's context; what is opened is in neither twice.
+  const outcome opened = program("await=ready memory open=block memory close memory", card);
+  EXPECT_EQ(opened.exit_status, 0) << opened.err << opened.out << content("other");
+  EXPECT_EQ(opened.out,
+            "524 of 1024 MiB are free\nopened on card 0, type 2, its event: cudaSuccess; 524 of 1024 MiB are free\n"
+            "524 of 1024 MiB are free\n524 of 1024 MiB are free\n");
+  EXPECT_EQ(opened.figures["cards"][0]["peak_used_bytes"], 100 * mib);
+  const outcome imported = program("import_pages=pages drop_pages memory drop_pages", card);
+  EXPECT_EQ(imported.out, "524 of 1024 MiB are free\n524 of 1024 MiB are free\nrelease: error 1\n") << imported.err;
+
+  // No world in common, a process that has ended, this process itself.
+  EXPECT_EQ(program("open=block").out, "open: operation not supported\n");
+  EXPECT_EQ(program("import_pages=pages").out, "import: error 801\n");
+  EXPECT_EQ(program("take=1 share_pages=2:mine", "").out, "export: error 801\n");
+  EXPECT_EQ(program("take=1 export=own open=own", card).out, "open: invalid device context\n");
+  EXPECT_EQ(program("make=seen").exit_status, 0);
+  const std::string file = "/dev/shm/gpumem-simulated-" + std::to_string(::getuid()) + "-" + name;
+  for (int i = 0; i < 1000 && fs::exists(file); ++i) ::usleep(10'000);
+  EXPECT_EQ(program("open=block", card).out, "open: invalid resource handle\n");
+}
+
+/// Two streams of a Python program over the runtime: `order` says whether one waits for the other before it frees.
+constexpr const char* two_streams = R"(import ctypes, sys
+cuda = ctypes.CDLL("libcudart.so.13")
+handle = ctypes.c_void_p
+
+def made(function, *words):
+    out = handle()
+    assert function(ctypes.byref(out), *words) == 0
+    return out
+
+def work(ordered):
+    mine, other, event = made(cuda.cudaStreamCreate), made(cuda.cudaStreamCreate), made(cuda.cudaEventCreate)
+    block = made(cuda.cudaMallocAsync, ctypes.c_size_t(1 << 20), mine)
+    cuda.cudaEventRecord(event, mine)
+    cuda.cudaStreamWaitEvent(other, event, 0)
+    cuda.cudaMemsetAsync(block, 0, ctypes.c_size_t(1 << 20), other)
+    if ordered:
+        cuda.cudaEventRecord(event, other)
+        cuda.cudaStreamWaitEvent(mine, event, 0)
+    cuda.cudaFreeAsync(block, mine)
+    made(cuda.cudaMallocAsync, ctypes.c_size_t(1 << 20), mine)
+
+work(sys.argv[1] == "ordered")
+)";
+
+TEST_F(Simulate, RefereeNamesTheLineOfPython) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/two.py"} << two_streams;
+  const outcome fine = simulate("--referee -- python3 two.py ordered");
+  EXPECT_EQ(fine.exit_status, 0) << fine.out << fine.err;
+  EXPECT_EQ(fine.figures["hazards"], 0) << fine.err;
+  EXPECT_THAT(fine.err, HasSubstr("referee: no block went on while a stream might still use it"));
+
+  const outcome early = simulate("--referee -- python3 two.py unordered");
+  EXPECT_EQ(early.exit_status, 0) << early.out << early.err;
+  EXPECT_EQ(early.figures["hazards"], 1) << early.err;
+  ASSERT_EQ(early.figures["hazards_at"].size(), 1U);
+  const auto& row = early.figures["hazards_at"][0];
+  EXPECT_EQ(row["kind"], "early_reuse");
+  EXPECT_EQ(row["function"], "cuMemAllocAsync");
+  EXPECT_EQ(row["bytes"], mib);
+  EXPECT_THAT(row["place"].get<std::string>(), ::testing::EndsWith("two.py:7 in made"));
+  EXPECT_THAT(early.err, HasSubstr("two.py:7 in made: 1.00 MiB that stream 0x"));
+  EXPECT_FALSE(simulate("-- python3 two.py unordered").figures.contains("hazards")) << "only where it is asked for";
+}
+
+TEST_F(Simulate, RefereeSaysWhereNoLineIsKnown) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  // The signal is blocked, as it is in threads of libraries that block all of them.
+  std::ofstream{folder_ + "/two.py"}
+      << "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMAX - 2})\n"
+      << two_streams;
+  const outcome early = simulate("--referee -- python3 two.py unordered");
+  EXPECT_EQ(early.exit_status, 0) << early.out << early.err;
+  EXPECT_EQ(early.figures["hazards"], 1) << early.err;
+  EXPECT_EQ(early.figures["hazards_at"][0]["place"], "");
+  EXPECT_THAT(early.err, HasSubstr("no line of Python: 1.00 MiB that stream 0x"));
+}
+
 TEST_F(Simulate, StandsInForTheLibraries) {
   for (const char* each :
        {"libcublas.so.13:cublasCreate_v2", "libcublasLt.so.13:cublasLtCreate", "libcudnn.so.9:cudnnCreate",
@@ -198,6 +296,46 @@ TEST_F(Simulate, StandsInForTheLibraries) {
                "SIMCUDA_LOG=1");
   EXPECT_EQ(logged.err.find("ncclGroupStart"), logged.err.rfind("ncclGroupStart")) << "once: " << logged.err;
   EXPECT_THAT(logged.err, HasSubstr("simcuda: ncclGroupStart: success, nothing computed"));
+}
+
+/// A forward convolution by cuDNN's graph interface, as PyTorch makes it: what its plan asks for.
+TEST_F(Simulate, KeepsConvertedTensorsInCudnnsWorkspaceOnRequest) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/conv.py"} << R"(import ctypes
+cudnn = ctypes.CDLL("libcudnn.so.9")
+i64 = ctypes.c_int64
+
+def make(**attributes):
+    made = ctypes.c_void_p()
+    cudnn.cudnnBackendCreateDescriptor(0, ctypes.byref(made))
+    for name, (kind, values) in attributes.items():
+        of = {3: i64, 1: ctypes.c_int, 15: ctypes.c_void_p}[kind]
+        row = (of * len(values))(*values)
+        assert cudnn.cudnnBackendSetAttribute(made, int(name[1:]), kind, i64(len(values)), row) == 0
+    return made
+
+def tensor(sizes, kind, strides):
+    return make(_901=(1, [kind]), _902=(3, sizes), _903=(3, strides))
+
+def workspace(kind, channels, last=False):
+    strides = [channels * 400, 1 if last else 400, channels, 1]
+    x, w, y = (tensor(s, kind, strides) for s in ([2, channels, 20, 20], [32, channels, 3, 3], [2, 32, 20, 20]))
+    operation = make(_703=(15, [w.value]), _704=(15, [x.value]), _705=(15, [y.value]))
+    for gone in (x, w, y):
+        cudnn.cudnnBackendDestroyDescriptor(gone)  # as PyTorch does
+    graph = make(_801=(15, [operation.value]))
+    heuristic, found = make(_201=(15, [graph.value])), make()
+    row = (ctypes.c_void_p * 1)(found)
+    assert cudnn.cudnnBackendGetAttribute(heuristic, 202, 15, i64(1), None, row) == 0
+    plan, bytes = make(_401=(15, [found.value])), i64()
+    assert cudnn.cudnnBackendGetAttribute(plan, 402, 3, i64(1), None, ctypes.byref(bytes)) == 0
+    return bytes.value
+
+print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), workspace(2, 16, last=True))
+)";
+  // Input, filter and output of 16-bit values: 2 * (2 * 16 * 400 + 32 * 16 * 9 + 2 * 32 * 400).
+  EXPECT_EQ(simulate("--cudnn-workspace converted -- python3 conv.py").out, "86016 86016 0 0 0\n");
+  EXPECT_EQ(simulate("-- python3 conv.py").out, "0 0 0 0 0\n");
 }
 
 TEST_F(Simulate, SaysThatAProgramHasNoCuda) {
@@ -226,6 +364,8 @@ TEST_F(Simulate, RefusesWordsThatMeanNothing) {
                {"--cards 17 -- true", "expected from 1 to 16"},
                {"--shared a/b -- true", "--shared a/b: expected 1 to 64 letters, digits, _ and -"},
                {"--context much -- true", "--context"},
+               {"--settle soon -- true", "--settle soon: expected a time such as 30s, 10m or 2h"},
+               {"--cudnn-workspace much -- true", "--cudnn-workspace much: expected 0 or converted"},
                {"--policy none_such -- true", "none_such"},
                {"", "no command; expected gpumem simulate [OPTIONS] -- COMMAND..."}};
   for (const auto& each : cases) {

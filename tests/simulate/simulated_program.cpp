@@ -1,8 +1,11 @@
 // A program over the CUDA runtime, for `gpumem simulate`: each argument is an action.
-//   take=MIB  free  until_full=MIB  card=N  read  attributes  memory  make=FILE  await=FILE  library=FILE:FUNCTION kill
-//   exit=STATUS  dead_stream
+//   take=MIB  free  until_full=MIB  card=N  read  read_forever  attributes  memory  make=FILE  await=FILE
+//   library=FILE:FUNCTION  kill  exit=STATUS  dead_stream  export=FILE  open=FILE  close  share_pages=MIB:FILE
+//   import_pages=FILE  drop_pages
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -83,6 +86,103 @@ int await_file(const std::string& name) {
   return 9;
 }
 
+// --- between processes ---
+
+bool write_to(const std::string& name, const void* from, std::size_t bytes) {
+  const std::string part = name + ".part";
+  std::FILE* const file = std::fopen(part.c_str(), "wb");
+  const bool written = file != nullptr && std::fwrite(from, bytes, 1, file) == 1;
+  return file != nullptr && std::fclose(file) == 0 && written && std::rename(part.c_str(), name.c_str()) == 0;
+}
+
+bool read_from(const std::string& name, void* into, std::size_t bytes) {
+  if (await_file(name) != 0) return false;
+  std::FILE* const file = std::fopen(name.c_str(), "rb");
+  const bool got = file != nullptr && std::fread(into, bytes, 1, file) == 1;
+  return file != nullptr && std::fclose(file) == 0 && got;
+}
+
+struct exported {
+  cudaIpcMemHandle_t memory;
+  cudaIpcEventHandle_t event;
+};
+
+int export_block(const std::string& name) {
+  exported out;
+  cudaEvent_t event = nullptr;
+  if (const cudaError_t e = cudaIpcGetMemHandle(&out.memory, blocks.back()); e != cudaSuccess) return give_up("get", e);
+  static_cast<void>(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
+  if (const cudaError_t e = cudaIpcGetEventHandle(&out.event, event); e != cudaSuccess) return give_up("get event", e);
+  return write_to(name, &out, sizeof out) ? 0 : 9;
+}
+
+int open_block(const std::string& name) {
+  exported in;
+  void* at = nullptr;
+  cudaEvent_t event = nullptr;
+  if (!read_from(name, &in, sizeof in)) return 9;
+  if (const cudaError_t e = cudaIpcOpenMemHandle(&at, in.memory, cudaIpcMemLazyEnablePeerAccess); e != cudaSuccess) {
+    return give_up("open", e);
+  }
+  if (const cudaError_t e = cudaIpcOpenEventHandle(&event, in.event); e != cudaSuccess) return give_up("open event", e);
+  cudaPointerAttributes what{};
+  static_cast<void>(cudaPointerGetAttributes(&what, at));
+  std::printf("opened on card %d, type %d, its event: %s; ", what.device, static_cast<int>(what.type),
+              cudaGetErrorName(cudaEventQuery(event)));
+  if (const cudaError_t e = cudaMemset(at, 1, 100); e != cudaSuccess) return give_up("fill", e);
+  blocks.push_back(at);
+  return show_memory();
+}
+
+template <typename Function>
+Function* of_driver(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), name));
+}
+
+int give_up_driver(const char* what, CUresult e) { return std::printf("%s: error %d\n", what, static_cast<int>(e)), 9; }
+
+CUmemGenericAllocationHandle pages = 0;
+
+struct pages_of {
+  int pid;
+  int file;
+};
+
+/// Whoever can read the file opens what it names in /proc: the same as if the descriptor had come by a socket.
+int share_pages(const std::string& value) {
+  const auto colon = value.find(':');
+  CUmemAllocationProp what{};
+  what.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  what.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  const std::size_t bytes = std::strtoull(value.c_str(), nullptr, 10) << 20;
+  static_cast<void>(cudaFree(nullptr));
+  CUresult e = of_driver<decltype(cuMemCreate)>("cuMemCreate")(&pages, bytes, &what, 0);
+  if (e != CUDA_SUCCESS) return give_up_driver("create", e);
+  pages_of out{getpid(), -1};
+  e = of_driver<decltype(cuMemExportToShareableHandle)>("cuMemExportToShareableHandle")(
+      &out.file, pages, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  if (e != CUDA_SUCCESS) return give_up_driver("export", e);
+  return write_to(value.substr(colon + 1), &out, sizeof out) ? 0 : 9;
+}
+
+int import_pages(const std::string& name) {
+  pages_of in{};
+  if (!read_from(name, &in, sizeof in)) return 9;
+  static_cast<void>(cudaFree(nullptr));
+  const std::string path = "/proc/" + std::to_string(in.pid) + "/fd/" + std::to_string(in.file);
+  const int file = open(path.c_str(), O_RDONLY);
+  const CUresult e = of_driver<decltype(cuMemImportFromShareableHandle)>("cuMemImportFromShareableHandle")(
+      &pages, reinterpret_cast<void*>(static_cast<std::intptr_t>(file)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  close(file);
+  return e == CUDA_SUCCESS ? show_memory() : give_up_driver("import", e);
+}
+
+int drop_pages() {
+  const CUresult e = of_driver<decltype(cuMemRelease)>("cuMemRelease")(pages);
+  return e == CUDA_SUCCESS ? 0 : give_up_driver("release", e);
+}
+
 /// Calls a function without meaningful arguments and returns its result.
 int call_library(const std::string& word) {
   const auto colon = word.find(':');
@@ -109,11 +209,20 @@ int act(const std::string& word) {
   }
   if (name == "card") return cudaSetDevice(std::atoi(value.c_str())) == cudaSuccess ? 0 : 9;
   if (name == "read") return read_back();
+  while (name == "read_forever") {
+    if (read_back() != 0) return 9;
+  }
   if (name == "attributes") return show_attributes();
   if (name == "dead_stream") return use_dead_stream();
   if (name == "memory") return show_memory();
   if (name == "make") return make_file(value);
   if (name == "await") return await_file(value);
+  if (name == "export") return export_block(value);
+  if (name == "open") return open_block(value);
+  if (name == "close") return cudaIpcCloseMemHandle(blocks.back()) == cudaSuccess ? 0 : 9;
+  if (name == "share_pages") return share_pages(value);
+  if (name == "import_pages") return import_pages(value);
+  if (name == "drop_pages") return drop_pages();
   if (name == "library") return call_library(value);
   if (name == "kill") return raise(SIGKILL);
   if (name == "exit") std::exit(std::atoi(value.c_str()));

@@ -1,0 +1,23 @@
+#include "settling.hpp"
+
+namespace gpumem::cli {
+
+bool settling::look(const std::vector<simulated_process>& now, clock::time_point at) {
+  if (longest_s_ <= 0) return false;
+  std::uint64_t figures = now.size();
+  reads_ = 0;
+  for (const simulated_process& each : now) {
+    reads_ += each.record.host_values_read;
+    figures += each.record.refusals;
+    for (const simcuda::card_record& card : each.record.card) figures += card.peak_used_bytes + card.peak_live_bytes;
+  }
+  if (figures != figures_) {
+    figures_ = figures;
+    reads_before_ = reads_;
+    since_ = at;
+  }
+  const std::chrono::duration<double> same = at - since_;
+  return same.count() >= longest_s_ && reads() >= least_reads;
+}
+
+}  // namespace gpumem::cli

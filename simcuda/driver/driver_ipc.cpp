@@ -1,0 +1,205 @@
+// The double's handles of memory and events for other processes, among those that share their cards
+// (shared_cards.hpp). Without sharing the world is one process: then a handle can be had and nobody can open it, as by
+// a driver without the feature.
+//
+// Memory of another process takes none of the card here: it counts for the process that made it, as long as that one
+// holds it. Its bytes are this process's own, and zero: values do not pass from one process to the other. Time is each
+// process's own, too, so an event of another process is done.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "keep_report.hpp"
+#include "shared_turn.hpp"
+#include "world.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
+
+namespace {
+
+enum class exported : std::uint64_t {
+  allocation = 0x73696d63'616c6c31,
+  pages = 0x73696d63'70616731,
+  event = 0x73696d63'65767431
+};
+
+/// What a handle says.
+struct ticket {
+  exported what{};
+  std::uint64_t pid = 0;
+  std::uint64_t began = 0;
+  std::uint64_t at = 0;  ///< an address, or a handle, of the process that made it
+  std::uint64_t bytes = 0;
+  std::int64_t card = 0;
+};
+static_assert(sizeof(ticket) <= sizeof(CUipcMemHandle) && sizeof(ticket) <= sizeof(CUipcEventHandle));
+
+ticket made_here(exported what, int card, std::uint64_t at, std::uint64_t bytes) {
+  const shared_cards* const cards = the_world().shared.get();
+  return {what, static_cast<std::uint64_t>(::getpid()), cards == nullptr ? 0 : cards->began(), at, bytes, card};
+}
+
+CUresult may_open(const ticket& t, exported what) {
+  const shared_cards* const cards = the_world().shared.get();
+  if (cards == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (t.what != what) return CUDA_ERROR_INVALID_VALUE;
+  return cards->lives(t.pid, t.began) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+gpu* on_card(std::int64_t card) {
+  for (const auto& g : the_world().gpus) {
+    if (g->card == card) return g.get();
+  }
+  return nullptr;
+}
+
+std::size_t in_pages(std::size_t bytes) {
+  const std::size_t page = the_world().config.granularity_bytes;
+  return (bytes + page - 1) / page * page;
+}
+
+/// Pages that stand for another process's.
+CUresult import_pages(gpu& g, std::size_t bytes, CUmemGenericAllocationHandle* handle) {
+  g.imported_bytes += bytes;
+  const shared_turn turn{g};
+  const auto pages = g.sim->create(bytes);
+  if (!pages) {
+    g.imported_bytes -= bytes;
+    return error_of(pages.why());
+  }
+  *handle = the_world().next_handle++;
+  g.runs[*handle] = *pages;
+  g.run_bytes[*handle] = bytes;
+  g.imports[*handle] = bytes;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+namespace gpumem::simcuda {
+
+void forget_import(gpu& g, CUmemGenericAllocationHandle handle) {
+  const auto found = g.imports.find(handle);
+  if (found == g.imports.end() || g.runs.count(handle) != 0) return;
+  for (const auto& [at, range] : g.mapped) {
+    if (range.of == handle) return;
+  }
+  g.imported_bytes -= found->second;
+  g.imports.erase(found);
+}
+
+}  // namespace gpumem::simcuda
+
+extern "C" {
+
+// --- allocations ----------------------------------------------------------------------------------------------------
+
+/// The handle says which allocation it is, not where in it the pointer lies.
+CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr at) {
+  SIMCUDA_ENTER("cuIpcGetMemHandle");
+  for (const auto& g : the_world().gpus) {
+    auto found = g->allocations.upper_bound(at);
+    if (found == g->allocations.begin()) continue;
+    --found;
+    const auto& [begin, bytes] = *found;
+    if (at - begin >= bytes) continue;
+    if (g->managed.count(begin) != 0 || g->pool->owns(begin)) return CUDA_ERROR_INVALID_VALUE;
+    const ticket t = made_here(exported::allocation, g->card, begin, bytes);
+    *handle = {};
+    std::memcpy(handle->reserved, &t, sizeof t);
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// "Contexts that may open CUipcMemHandles are restricted": not those of the process that made the handle.
+CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* at, CUipcMemHandle handle, unsigned int flags) {
+  SIMCUDA_ENTER("cuIpcOpenMemHandle");
+  gpu* here = nullptr;
+  if (const CUresult e = current(&here); e != CUDA_SUCCESS) return e;
+  ticket t;
+  std::memcpy(&t, handle.reserved, sizeof t);
+  if (const CUresult e = may_open(t, exported::allocation); e != CUDA_SUCCESS) return e;
+  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_VALUE;
+  if (t.pid == static_cast<std::uint64_t>(::getpid())) return CUDA_ERROR_INVALID_CONTEXT;
+  gpu* const g = on_card(t.card);
+  if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  const std::size_t bytes = in_pages(t.bytes);
+  CUmemGenericAllocationHandle pages = 0;
+  if (const CUresult e = import_pages(*g, bytes, &pages); e != CUDA_SUCCESS) return e;
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {here->ordinal}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUresult done = cuMemAddressReserve(at, bytes, 0, 0, 0);
+  if (done == CUDA_SUCCESS) done = cuMemMap(*at, bytes, 0, pages, 0);
+  if (done == CUDA_SUCCESS) done = cuMemSetAccess(*at, bytes, &access, 1);
+  static_cast<void>(cuMemRelease(pages));  // the mapping keeps them
+  if (done == CUDA_SUCCESS) the_world().opened[*at] = bytes;
+  return done;
+}
+
+CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr at) {
+  SIMCUDA_ENTER("cuIpcCloseMemHandle");
+  const auto found = the_world().opened.find(at);
+  if (found == the_world().opened.end()) return CUDA_ERROR_INVALID_VALUE;
+  const std::size_t bytes = found->second;
+  if (const CUresult e = cuMemUnmap(at, bytes); e != CUDA_SUCCESS) return e;
+  the_world().opened.erase(found);
+  return cuMemAddressFree(at, bytes);
+}
+
+// --- pages ----------------------------------------------------------------------------------------------------------
+
+/// A file that says which pages it is; who gets it by a socket or from its parent can import them.
+CUresult CUDAAPI cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+                                              CUmemAllocationHandleType type, unsigned long long flags) {
+  SIMCUDA_ENTER("cuMemExportToShareableHandle");
+  if (the_world().shared == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  gpu* on = nullptr;
+  for (const auto& g : the_world().gpus) {
+    if (g->exportable.count(handle) != 0) on = g.get();
+  }
+  if (shareable == nullptr || on == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const ticket t = made_here(exported::pages, on->card, handle, on->run_bytes.at(handle));
+  const int file = ::memfd_create("simulated pages of a card", MFD_CLOEXEC);
+  if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (::pwrite(file, &t, sizeof t, 0) != static_cast<ssize_t>(sizeof t)) return ::close(file), CUDA_ERROR_OUT_OF_MEMORY;
+  std::memcpy(shareable, &file, sizeof file);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
+                                                CUmemAllocationHandleType type) {
+  SIMCUDA_ENTER("cuMemImportFromShareableHandle");
+  if (the_world().shared == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  ticket t;
+  const auto file = static_cast<int>(reinterpret_cast<std::intptr_t>(shareable));
+  if (::pread(file, &t, sizeof t, 0) != static_cast<ssize_t>(sizeof t)) return CUDA_ERROR_INVALID_VALUE;
+  if (const CUresult e = may_open(t, exported::pages); e != CUDA_SUCCESS) return e;
+  gpu* const g = on_card(t.card);
+  return g == nullptr ? CUDA_ERROR_INVALID_DEVICE : import_pages(*g, t.bytes, handle);
+}
+
+// --- events ---------------------------------------------------------------------------------------------------------
+
+CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+  SIMCUDA_ENTER("cuIpcGetEventHandle");
+  if (the_world().shared == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (event == nullptr || !event->alive) return CUDA_ERROR_INVALID_HANDLE;
+  if (!event->interprocess) return CUDA_ERROR_INVALID_VALUE;
+  const ticket t = made_here(exported::event, event->context->on->card, 0, 0);
+  *handle = {};
+  std::memcpy(handle->reserved, &t, sizeof t);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
+  SIMCUDA_ENTER("cuIpcOpenEventHandle");
+  ticket t;
+  std::memcpy(&t, handle.reserved, sizeof t);
+  if (const CUresult e = may_open(t, exported::event); e != CUDA_SUCCESS) return e;
+  return cuEventCreate(event, CU_EVENT_DISABLE_TIMING);  // never recorded: done
+}
+
+}  // extern "C"
