@@ -127,11 +127,11 @@ TEST_F(cli, refuses_fit_rows_in_bytes) {
 }
 
 TEST_F(cli, refuses_what_means_nothing_to_claims_and_pages_of_what_has_none) {
-  expect_refused("claims --trace " + good_trace(), "claims brings its own traces");
-  expect_refused("claims --workload training", "claims brings its own traces");
+  expect_refused("claims --trace " + good_trace(), "claims has its own traces");
+  expect_refused("claims --workload training", "claims has its own traces");
   for (const char* words :
        {"--csv x.csv", "--limit 1GiB", "--shared-use 10%", "--device sim:24GiB", "--baseline cub"}) {
-    expect_refused(std::string{"claims "} + words, "claims brings its own traces, policies and simulated devices");
+    expect_refused(std::string{"claims "} + words, "claims has its own traces, policies and simulated devices");
   }
   expect_refused("claims --only nonsense", "--only nonsense: expected one of grab-all-takes-every-device");
   expect_refused("fit --html " + folder_.path("x.html") + " --trace " + good_trace(),
@@ -234,7 +234,7 @@ TEST_F(cli, refuses_what_means_nothing_to_latency) {
   expect_refused("latency --threads 65", "--threads 65");
   expect_refused("latency --threads x", "--threads x");
   expect_refused("latency --trace x.csv", "x.csv");
-  expect_refused("latency --csv x.csv", "latency takes --json");
+  expect_refused("latency --csv x.csv", "latency does not support --workload and --csv; expected --json");
   expect_refused("latency --baseline rmm", "--baseline rmm: expected cub");
 }
 
@@ -320,7 +320,7 @@ TEST_F(cli, measures_what_device_calls_cost) {
   const json all = json::parse(got.out);
   EXPECT_EQ(all["simulated"], true);
   EXPECT_EQ(all["fitted"].size(), 20U);
-  expect_refused("costs --trace x.csv", "costs takes --device");
+  expect_refused("costs --trace x.csv", "costs does not support --trace");
 }
 #endif
 

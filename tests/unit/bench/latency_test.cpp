@@ -84,7 +84,7 @@ TEST(latency, json_has_the_agreed_keys) {
   EXPECT_EQ(results[3]["tail"]["device_ops"], 3);
   EXPECT_EQ(results[3]["tail"]["preemptions"], 9);
   EXPECT_EQ(all["simulated"], true);
-  EXPECT_THAT(latency_table(rows, {}), testing::HasSubstr("host time alone"));
+  EXPECT_THAT(latency_table(rows, {}), testing::HasSubstr("Host time only"));
 }
 
 TEST(latency, a_case_that_ran_out_of_memory_is_a_row_all_the_same) {

@@ -108,7 +108,7 @@ TEST_F(peer, on_one_stream_sees_no_other) {
   EXPECT_LT(got.rows[1]["peak_reserved_bytes"], got.rows[2]["peak_reserved_bytes"]);
 }
 
-TEST_F(peer, that_is_missing_says_so) { EXPECT_THAT(reason_of("tensorflow"), HasSubstr("scripts/peers makes it")); }
+TEST_F(peer, that_is_missing_says_so) { EXPECT_THAT(reason_of("tensorflow"), HasSubstr("scripts/peers writes it")); }
 
 TEST_F(peer, of_another_version_says_so) {
   write("torch", {{"library", GPUMEM_TEST_CUB},

@@ -174,7 +174,7 @@ TEST_F(report, table_groups_by_trace_and_says_what_is_simulated) {
   EXPECT_THAT(table, testing::HasSubstr("Simulated, on a device of 80.00 GiB"));
   EXPECT_THAT(table,
               testing::HasSubstr("growth replays at 5.0 million operations a second (slowest trace small: 5.0)"));
-  EXPECT_THAT(fit_table(fitted_, setup_), testing::HasSubstr("even 1.5 times the peak was not enough"));
+  EXPECT_THAT(fit_table(fitted_, setup_), testing::HasSubstr("do not fit even 1.5 times the peak"));
   fitted_.pop_back();
   EXPECT_THAT(fit_table(fitted_, setup_), testing::Not(testing::HasSubstr("1.5 times")));
 }
