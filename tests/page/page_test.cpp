@@ -90,8 +90,8 @@ class page : public testing::Test {
         .map((e) => e.tagName + "." + e.className + " " + e.textContent.slice(0, 40)))");
   }
 
-  /// Texts within charts, controls and facts that cover each other. Of a text in a box that scrolls only the part within
-  /// that box is seen.
+  /// Texts within charts, controls and facts that cover each other. Only the part of a text that lies within its
+  /// scrolling box counts.
   json overlapping() {
     return value(R"((() => {
       const seen = (e) => {
