@@ -75,8 +75,11 @@ void fence_calls::wait_for_owner(arena_lock& lock, owner_id o) {
     behind.add_cover_of(o);
   }
   record(lock);
-  in_.calls.records.wait_for_none(lock);  // other threads'
-  for (const fence_index f : behind.all()) wait_for(lock, f);
+  for (const fence_index f : behind.all()) {
+    const bool others_record = in_.streams.tracked(f).seen == tracked_fence::state::unrecorded;
+    if (others_record) in_.calls.records.wait_for_none(lock);
+    wait_for(lock, f);
+  }
   poll(lock);
 }
 

@@ -41,7 +41,7 @@ class FullQueues : public cached_program, public ::testing::WithParamInterface<s
       std::promise<void> served;
       auto done = served.get_future();
       other_ = std::thread{[this, served = std::move(served)]() mutable {
-        give(take(2 * mib, device_.create_stream()));
+        give(take(others_ask_, device_.create_stream()));
         served.set_value();
       }};
       others_are_served_ = done.wait_for(std::chrono::seconds{20}) == std::future_status::ready;
@@ -50,6 +50,7 @@ class FullQueues : public cached_program, public ::testing::WithParamInterface<s
 
   forwarding_device hooked_{device_};
   stream_reuse reuse_ = stream_reuse::poll;
+  std::size_t others_ask_ = 2 * mib;
   std::thread other_;
   int blocked_ = 0;
   bool others_are_served_ = false;
@@ -159,6 +160,23 @@ TEST_P(FullQueuesUnderHost, HoldNobodyUpWhereTheHostIsToWaitForAnothersBlock) {
   EXPECT_EQ(blocked_, 1);
   EXPECT_TRUE(others_are_served_);
   give(of_b);
+}
+
+// One thread records a fence on b, and that lasts; another one waits for a, whose fence is there.
+TEST_P(FullQueuesUnderHost, HoldNobodyUpWhoWaitsForAFenceThatIsRecorded) {
+  const stream_ref a = device_.create_stream();
+  const stream_ref b = device_.create_stream();
+  void* const of_a = take(28 * mib, a);
+  void* const of_b = take(30 * mib, b);
+  device_.enqueue_use(a, 1'000'000, reinterpret_cast<std::uintptr_t>(of_a), 28 * mib);
+  give(of_a);
+  give(of_b);
+  EXPECT_TRUE(allocator_->stream_release(a).ok());
+  others_ask_ = 28 * mib;
+  block_records();
+  EXPECT_TRUE(allocator_->stream_release(b).ok());
+  EXPECT_EQ(blocked_, 1);
+  EXPECT_TRUE(others_are_served_);
 }
 
 // cuStreamWaitEvent blocks as well.
