@@ -493,6 +493,26 @@ def fsdp_as_one_rank():
 
 
 @step
+def ddp_as_one_rank():
+    """The gradients lie in buckets of DDP's own. Without init_sync: the check of the other ranks' parameters, which
+    torch 2.11 passes here, reads zeros in 2.15."""
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=8, device_id=torch.device("cuda:0"))
+    model = gpt(width=256, layers=4).cuda()
+    base = nothing_left()
+    before = requested()
+    parallel = nn.parallel.DistributedDataParallel(model, device_ids=[0], init_sync=False, gradient_as_bucket_view=True)
+    train(parallel, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    whole = sum(p.numel() for p in model.parameters()) * 4
+    left = requested() - before
+    peak = torch.cuda.max_memory_allocated() - base
+    dist.destroy_process_group()
+    assert whole <= left <= whole * 1.05, f"{left} bytes stay; expected the gradients' {whole} in buckets"
+    return f"{left} bytes of buckets for {whole} of gradients, peak {peak / MIB:.2f} MiB above the model"
+
+
+@step
 def compiled():
     nothing_left()
     model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)).cuda()
@@ -925,10 +945,10 @@ def gpumem_in_front():
     return f"peak {torch.cuda.max_memory_allocated() / MIB:.2f} MiB, segments served by gpumem"
 
 
-OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "fsdp_as_one_rank", "compiled",
-                      "gpumem_by_hooks", "gpumem_in_front", "gpumem_enabled", "gpumem_statistics", "gpumem_snapshot",
-                      "gpumem_out_of_memory", "record_stream_and_referee", "referee_of_a_training", "pools_of_their_own", "compiled_with_graphs",
-                      "eight_ranks_compile_once", "enabling_refused", "compiled_with_tritons_headers",
+OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "fsdp_as_one_rank", "ddp_as_one_rank",
+                      "compiled", "gpumem_by_hooks", "gpumem_in_front", "gpumem_enabled", "gpumem_statistics",
+                      "gpumem_snapshot", "gpumem_out_of_memory", "record_stream_and_referee", "referee_of_a_training",
+                      "pools_of_their_own", "compiled_with_graphs", "eight_ranks_compile_once", "enabling_refused", "compiled_with_tritons_headers",
                       *torch_ladder_users.STEPS)
 
 

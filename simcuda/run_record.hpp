@@ -61,7 +61,7 @@ struct process_record {
   /// The file that asked for the driver's private tables: a runtime of NVIDIA's own, which does not run here.
   std::int32_t foreign_runtime = 0;
   char runtime[512] = {};
-  char undefined[96] = {};  ///< the first of these uses: its function, and what it used
+  char undefined[96] = {};    ///< the first of these uses: its function, and what it used
   std::uint64_t hazards = 0;  ///< all of them; the first `report_hazards` are kept
   card_record card[report_cards];
   refusal_record refusal[report_refusals];

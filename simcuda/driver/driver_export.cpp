@@ -1,5 +1,5 @@
-// Functions that programs look up but these cards lack: multicast, green contexts. They answer like a driver without the
-// feature. Also memory operations of streams, registered host memory, and the log's callbacks.
+// Functions that programs look up but these cards lack: multicast, green contexts. They answer like a driver without
+// the feature. Also memory operations of streams, registered host memory, and the log's callbacks.
 #include <cstring>
 #include <iterator>
 

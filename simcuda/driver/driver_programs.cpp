@@ -1,5 +1,5 @@
-// Driver functions that programs need and gpumem does not: attributes of pointers, and libraries of kernels (which never
-// run).
+// Driver functions that programs need and gpumem does not: attributes of pointers, and libraries of kernels (which
+// never run).
 #include <cstring>
 #include <iterator>
 #include <string>

@@ -21,8 +21,8 @@ void note_refused(gpu& on, std::string_view function, std::uint64_t bytes);
 void note_host_read(std::uint64_t bytes);
 void note_kernel();
 void note_undefined(std::string_view what);
-/// What the devices' referees have found since the last call (`world_config::referee`); with its place where the calling
-/// thread is in Python (python_line.hpp), unless the caller says it itself.
+/// What the devices' referees have found since the last call (`world_config::referee`); with its place where the
+/// calling thread is in Python (python_line.hpp), unless the caller says it itself.
 void note_hazards(bool place);
 /// The kept hazards without a place were found here.
 void place_hazards(std::string_view place);

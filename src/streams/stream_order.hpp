@@ -143,8 +143,8 @@ class stream_order {
   /// Settles every slot up to the fences that are done, and forgets streams that left nothing behind.
   void poll() noexcept;
   /// A new owner for blocks that were freed before `behind`, a fence on the whole context that was recorded without the
-  /// lock. After `end_batch` the fence covers them, and the owner ends when it is done. Takes the fence over, unless this
-  /// throws std::bad_alloc.
+  /// lock. After `end_batch` the fence covers them, and the owner ends when it is done. Takes the fence over, unless
+  /// this throws std::bad_alloc.
   owner_id begin_batch(stream_ref s, fence behind);
   void end_batch(owner_id o) noexcept;
 

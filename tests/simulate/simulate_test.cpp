@@ -338,6 +338,33 @@ print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), wor
   EXPECT_EQ(simulate("-- python3 conv.py").out, "0 0 0 0 0\n");
 }
 
+/// What data-parallel training agrees on before its first step: each rank has what this one has.
+TEST_F(Simulate, TakesTheOtherRanksToSendWhatThisOneSends) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/ranks.py"} << R"(import ctypes
+cuda, nccl = ctypes.CDLL("libcudart.so.13"), ctypes.CDLL("libnccl.so.2")
+class unique_id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+size, int64, to_device, to_host = ctypes.c_size_t, 4, 1, 2
+mine, all = ctypes.c_void_p(), ctypes.c_void_p()
+cuda.cudaMalloc(ctypes.byref(mine), size(16))
+cuda.cudaMalloc(ctypes.byref(all), size(64))
+cuda.cudaMemcpy(mine, (ctypes.c_int64 * 2)(7, 8), size(16), to_device)
+ranks = ctypes.c_void_p()
+assert nccl.ncclCommInitRank(ctypes.byref(ranks), 4, unique_id(), 1) == 0
+assert nccl.ncclAllGather(mine, all, size(2), int64, ranks, None) == 0
+seen = (ctypes.c_int64 * 8)()
+cuda.cudaMemcpy(seen, all, size(64), to_host)
+print(*seen)
+assert nccl.ncclReduceScatter(all, mine, size(1), int64, 0, ranks, None) == 0
+assert nccl.ncclAllReduce(mine, all, size(1), int64, 0, ranks, None) == 0
+cuda.cudaMemcpy(seen, all, size(8), to_host)
+print(seen[0], nccl.ncclAllGather(mine, all, size(2), 99, ranks, None))
+)";
+  const outcome got = simulate("-- python3 ranks.py");
+  EXPECT_EQ(got.out, "7 8 7 8 7 8 7 8\n8 4\n") << got.err;
+}
+
 TEST_F(Simulate, SaysThatAProgramHasNoCuda) {
   const outcome got = simulate("-- sh -c 'exit 3'");
   EXPECT_EQ(got.exit_status, 3);
