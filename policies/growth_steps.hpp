@@ -1,8 +1,8 @@
 /// The size of the next segment when a pool grows on demand.
 ///
 /// A large request gets a segment of its own size, because in a shared segment it would leave a hole that no later
-/// large request fits. Large means 24 MiB or more and at least 1/192 of the pool. All other requests share a segment of
-/// one step:
+/// large request fits. Large means 24 MiB or more, 1/96 of the pool above 2.25 GiB, and 32 MiB or more above 3 GiB. All
+/// other requests share a segment of one step:
 ///
 /// | the pool holds   | a step                                    |
 /// |------------------|-------------------------------------------|
@@ -77,7 +77,8 @@ class growth_steps {
   static constexpr std::uint64_t large_pool_share = 32;              ///< a thirty-second of the pool is more
 
   static constexpr std::uint64_t own_segment_bytes = 24 * mib;  ///< smaller requests always share a segment
-  static constexpr std::uint64_t own_segment_share = 192;       ///< and so do those below 1/192 of the pool
+  static constexpr std::uint64_t own_segment_share = 96;        ///< and so do those below 1/96 of the pool, ...
+  static constexpr std::uint64_t most_shared_bytes = 32 * mib;  ///< ... but no request of this size or more
   static constexpr std::uint64_t own_segment_unit_bytes = 2 * mib;
 
   /// `first_bytes` is at least 1.
@@ -85,7 +86,8 @@ class growth_steps {
 
   /// The size of the segment for a request by a pool that holds `held_bytes`; at least `need_bytes`.
   constexpr std::uint64_t covering(std::uint64_t need_bytes, std::uint64_t held_bytes) noexcept {
-    offered_own_segment_ = need_bytes >= own_segment_bytes && need_bytes >= held_bytes / own_segment_share;
+    offered_own_segment_ =
+        need_bytes >= std::clamp(held_bytes / own_segment_share, own_segment_bytes, most_shared_bytes);
     if (offered_own_segment_) return checked_round_up(need_bytes, own_segment_unit_bytes).value_or(need_bytes);
     const std::uint64_t most = std::max({free_step_bytes, held_bytes / large_pool_share,
                                          std::min(held_bytes / small_pool_share, small_pool_step_bytes)});

@@ -43,8 +43,15 @@ TEST(GrowthSteps, ALargeRequestGetsASegmentOfItsOwnSizeAndLeavesTheStepsAlone) {
 TEST(GrowthSteps, SmallRequestsShareASegmentAndSoDoThoseThatAreSmallForThePool) {
   growth_steps steps;
   EXPECT_EQ(steps.covering(24 * mib - 1, 0), 32 * mib) << "below 24 MiB";
-  EXPECT_EQ(steps.covering(100 * mib, 19200 * mib), 100 * mib) << "a part of the pool in 192";
-  EXPECT_EQ(steps.covering(100 * mib - 1, 19200 * mib), 128 * mib) << "less";
+  EXPECT_EQ(steps.covering(30 * mib, 2880 * mib), 30 * mib) << "a part of the pool in 96";
+  EXPECT_EQ(steps.covering(30 * mib - 1, 2880 * mib), 32 * mib) << "less";
+}
+
+TEST(GrowthSteps, RequestsOf32MiBShareNoSegmentHoweverLargeThePoolIs) {
+  growth_steps steps;
+  EXPECT_EQ(steps.covering(32 * mib, 64 * gib), 32 * mib) << "the weights of a model leave no hole behind them";
+  steps.taken();
+  EXPECT_EQ(steps.covering(96 * mib, 64 * gib), 96 * mib);
 }
 
 TEST(GrowthSteps, DoubleUntilTheyCoverTheRequestAndThenNotAgain) {
