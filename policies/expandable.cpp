@@ -38,14 +38,14 @@ class expandable final : public policy {
               .run_bytes = page_};
     }
     const bool rises = live > view.peak_live_bytes;
-    const std::uint64_t slack = default_slack_bytes(peak, view.moved_bytes);
-    // The same amount was live before, but now lies beside gaps. A little extra avoids further growth.
-    const std::uint64_t room = room_bytes(view, peak + (rises ? slack : slack + slack / 2));
     const std::uint64_t run = run_bytes(view, peak, need_bytes);
+    const bool single = run == page_;
+    const std::uint64_t room = room_bytes(view, peak + default_slack_bytes(peak, view.moved_bytes, single));
     if (room < missing_bytes) return {.make_bytes = room, .run_bytes = run, .over_bytes = 0};
-    return {.make_bytes = rises ? std::max(missing_bytes, ahead_bytes(peak))
-                                : missing_bytes + round_up(share(peak, gap_share), page_),
-            .run_bytes = run};
+    if (rises) return {.make_bytes = std::max(missing_bytes, ahead_bytes(peak, single)), .run_bytes = run};
+    // The same amount was live before, but now lies beside gaps. A little extra avoids further growth.
+    const std::uint64_t gap = share(std::min(peak, view.reserved_bytes), gap_share);
+    return {.make_bytes = missing_bytes + round_up(single ? std::min(gap, least_ahead) : gap, page_), .run_bytes = run};
   }
 
   /// The pool does not take whole segments under this policy.
@@ -58,21 +58,22 @@ class expandable final : public policy {
   /// A share of reserved memory; a larger one would be no bound.
   static constexpr double most_slack = 0.999;
   // The default, chosen by the curve in docs/expandable.md.
-  static constexpr double slack_share = 0.08;
+  static constexpr double slack_share = 0.07;
   static constexpr std::uint64_t most_share_slack = 480 * mib;
+  static constexpr std::uint64_t most_slack_singly = 192 * mib;  ///< single pages near the limit: each can move
   /// With little live memory, moving a page costs more than making a few.
   static constexpr double slack_share_of_little = 0.15;
   static constexpr std::uint64_t least_slack = 32 * mib;
   static constexpr std::uint64_t most_slack_of_little = 256 * mib;
-  /// Pages that moved once tend to move again. 16 times the moved bytes are added to the slack, which costs less.
-  static constexpr double slack_for_moved = 16;
+  /// Pages that moved once tend to move again. 20 times the moved bytes are added to the slack, which costs less.
+  static constexpr double slack_for_moved = 20;
   static constexpr double most_slack_for_moved = 0.4;
   /// Made ahead of demand: enough that the calls cost less than the pages.
   static constexpr double ahead_share = 0.005;
   static constexpr std::uint64_t least_ahead = 20 * mib;
   static constexpr std::uint64_t most_ahead = 64 * mib;
   static constexpr double gap_share = 0.002;  ///< made beyond the need, so that a repeated step soon fits
-  static constexpr double run_share = 0.1;
+  static constexpr double run_share = 0.06;
   static constexpr std::uint64_t least_run = 16 * mib;
   static constexpr std::uint64_t largest_run = 256 * mib;
   static constexpr double run_share_of_device = 0.002;
@@ -90,14 +91,15 @@ class expandable final : public policy {
     if (slack_.unit == byte_limit::kind::bytes) return slack_.bytes;
     return share(live, slack_.fraction / (1 - std::min(slack_.fraction, most_slack)));
   }
-  [[nodiscard]] static std::uint64_t default_slack_bytes(std::uint64_t live, std::uint64_t moved) {
+  [[nodiscard]] static std::uint64_t default_slack_bytes(std::uint64_t live, std::uint64_t moved, bool single) {
     const double moved_share = static_cast<double>(moved) / static_cast<double>(std::max<std::uint64_t>(live, 1));
     const double more = std::min(moved_share * slack_for_moved, most_slack_for_moved);
     const std::uint64_t of_little = std::clamp(share(live, slack_share_of_little), least_slack, most_slack_of_little);
-    return std::max(std::min(share(live, slack_share), most_share_slack) + share(live, more), of_little);
+    const std::uint64_t most = single ? most_slack_singly : most_share_slack;
+    return std::max(std::min(share(live, slack_share), most) + share(live, more), std::min(of_little, most));
   }
-  [[nodiscard]] std::uint64_t ahead_bytes(std::uint64_t live) const {
-    return round_down(std::clamp(share(live, ahead_share), least_ahead, most_ahead), page_);
+  [[nodiscard]] std::uint64_t ahead_bytes(std::uint64_t live, bool single) const {
+    return round_down(std::clamp(share(live, ahead_share), least_ahead, single ? least_ahead : most_ahead), page_);
   }
   /// A run moves only as a whole, so the idle part of a partly used run serves no other place. The pool therefore makes
   /// runs while the limit is far, and single pages, each of which can move, when it is near.
@@ -122,9 +124,9 @@ built_in_policy expandable_policy() {
        .summary = "page by page behind reserved addresses; reuses idle pages before it makes new ones",
        .parameters = {{.name = "slack",
                        .values = "share of what is held (`5%`) or bytes (`64MiB`)",
-                       .default_text =
-                           "8% of live memory, at most 480 MiB, or 15% of it up to 256 MiB, at least 32 MiB; "
-                           "up to 40% more where pages move",
+                       .default_text = "7% of live memory, at most 480 MiB, or 15% of it up to 256 MiB, at least 32 "
+                                       "MiB; 192 MiB near the limit; "
+                                       "up to 40% more where pages move",
                        .help = "how far reserved memory may exceed live memory before pages move instead of being made",
                        .check = [](std::string_view value,
                                    std::string_view what) { return parse_share_or_bytes(value, what).why(); }}},

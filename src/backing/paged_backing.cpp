@@ -14,10 +14,12 @@ namespace {
 /// An H100 holds about 520,000 mappings (523,404 measured by others); two processes share them.
 constexpr std::uint64_t most_mapped_pages = 400'000;
 
-/// Cuts `bytes` at `begin` into new runs of at most `run_bytes`.
-void add_new(page_step& step, address begin, std::uint64_t bytes, std::uint64_t run_bytes) {
+/// Cuts `bytes` at `begin`, whole pages, into the fewest new runs of at most `run_bytes`, of equal length to the page:
+/// a block of half the size then frees whole runs, which can move.
+void add_new(page_step& step, address begin, std::uint64_t bytes, std::uint64_t run_bytes, std::uint64_t page) {
   while (bytes != 0) {
-    const std::uint64_t now = std::min(bytes, run_bytes);
+    const std::uint64_t count = (bytes - 1) / run_bytes + 1;
+    const std::uint64_t now = round_up((bytes - 1) / count + 1, page);
     step.runs.push_back({.what = {.begin = 0, .bytes = now, .pages = {}}, .to = begin, .moves = false});
     begin += now;
     bytes -= now;
@@ -78,7 +80,7 @@ paged_backing::verdict paged_backing::plan(const page_place& at, std::uint64_t b
   }
   if (make > room) return verdict::impossible;
   for (std::size_t p = 0; p < out->pieces.size(); ++p) {
-    add_new(*out, out->pieces[p].begin + filled[p], out->pieces[p].bytes - filled[p], run_bytes);
+    add_new(*out, out->pieces[p].begin + filled[p], out->pieces[p].bytes - filled[p], run_bytes, page);
   }
   if (fresh > at.missing_bytes && may.give_back) make += plan_ahead(fresh - at.missing_bytes, run_bytes, out);
   out->new_bytes = make;
@@ -91,7 +93,7 @@ std::uint64_t paged_backing::plan_ahead(std::uint64_t bytes, std::uint64_t run_b
   const block& b = heap_.at(unbacked_at(last.begin));
   const std::uint64_t end = last.begin + last.bytes;
   const std::uint64_t more = std::min(bytes, b.begin + b.bytes - end);
-  add_new(*out, end, more, run_bytes);
+  add_new(*out, end, more, run_bytes, page_bytes());
   last.bytes += more;
   return more;
 }

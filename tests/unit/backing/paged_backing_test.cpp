@@ -64,6 +64,16 @@ TEST(paged_backing, makes_what_is_missing_and_what_the_policy_wants_ahead) {
   x.give(i);
 }
 
+TEST(paged_backing, makes_runs_of_equal_length) {
+  one_range x;
+  const block_index i = x.take(10 * page, x.means(10 * page, 4 * page));
+  ASSERT_NE(i, no_block);
+  std::vector<std::uint64_t> pages;
+  for (const auto& [begin, run] : x.tested.map().runs()) pages.push_back(run.bytes / page);
+  EXPECT_EQ(pages, (std::vector<std::uint64_t>{4, 3, 3})) << "not 4, 4 and 2";
+  x.give(i);
+}
+
 TEST(paged_backing, moves_idle_runs_the_shortest_stretch_first) {
   one_range x;
   std::vector<block_index> all;
