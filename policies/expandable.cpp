@@ -45,7 +45,7 @@ class expandable final : public policy {
     if (rises) return {.make_bytes = std::max(missing_bytes, ahead_bytes(peak, single)), .run_bytes = run};
     // The same amount was live before, but now lies beside gaps. A little extra avoids further growth.
     const std::uint64_t gap = share(std::min(peak, view.reserved_bytes), gap_share);
-    return {.make_bytes = missing_bytes + round_up(single ? std::min(gap, least_ahead) : gap, page_), .run_bytes = run};
+    return {.make_bytes = missing_bytes + round_up(single ? 0 : gap, page_), .run_bytes = run};
   }
 
   /// The pool does not take whole segments under this policy.
