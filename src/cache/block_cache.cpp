@@ -124,7 +124,9 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, cached_stream of, st
     f.most_limited_bytes = most;
     if (!retention_.calm() || !returning_.freed(units)) return false;
     if (room.paged && units > retention::most_units_of_paged) return false;
-    if (bytes > most && f.limited_bytes != 0) return false;  // one block of any size, more within the limit
+    // One block of any size, more within the limit. With several segment classes a block is most of its segment, and
+    // the next request would take another one.
+    if (bytes > most && (f.limited_bytes != 0 || !room.only_class)) return false;
     if (f.limited_bytes != 0 && f.limited_bytes + bytes > most) shed(mine, (most - bytes) / 4 * 3);
   }
   stream_cache* const s = cache_for(mine, of);
