@@ -19,6 +19,12 @@ gpumem::sim_device& device_of(std::uint64_t at) {
   return holder != nullptr ? *holder->sim : device(0);
 }
 
+/// A block of the driver's own pool: cuMemAllocAsync has told the referee of it already.
+bool told_by_driver(std::uint64_t at) {
+  const gpu* const holder = holder_of(at);
+  return holder != nullptr && holder->pool->owns(at);
+}
+
 }  // namespace
 
 extern "C" {
@@ -47,6 +53,7 @@ void simcuda_use(void* stream, std::uint64_t lag_ns, std::uint64_t at, std::uint
 
 void simcuda_handed_out(std::uint64_t at, std::uint64_t bytes, void* stream) {
   const std::lock_guard lock{the_world().mutex};
+  if (told_by_driver(at)) return;
   const gpumem::stream_ref to = stream_of(static_cast<CUstream>(stream));
   device_of(at).handed_out(at, bytes, to);
   front.calls = "an allocator";
@@ -55,7 +62,7 @@ void simcuda_handed_out(std::uint64_t at, std::uint64_t bytes, void* stream) {
 
 void simcuda_given_back(std::uint64_t at) {
   const std::lock_guard lock{the_world().mutex};
-  device_of(at).given_back(at);
+  if (!told_by_driver(at)) device_of(at).given_back(at);
 }
 void simcuda_advance_by(std::uint64_t ns) { device(0).advance_by(ns); }
 void simcuda_advance_to(std::uint64_t ns) { device(0).advance_to(ns); }

@@ -60,7 +60,7 @@ TEST(snapshot, is_loaded_by_name_plain_and_gzip) {
 
 TEST(snapshot, says_what_is_missing) {
   EXPECT_THAT(trace_of_snapshot(file(list({})), -1).why().message(),
-              testing::HasSubstr("no memory snapshot of PyTorch"));
+              testing::HasSubstr("not a memory snapshot of PyTorch"));
   EXPECT_THAT(trace_of_snapshot(snapshot({}, {}), -1).why().message(), testing::HasSubstr("_record_memory_history()"));
   EXPECT_THAT(trace_of_snapshot(snapshot({}, {list({event("alloc", 1, 512, 0)})}), -1).why().message(),
               testing::HasSubstr("ends nowhere"));
