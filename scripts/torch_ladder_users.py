@@ -248,7 +248,8 @@ def trackers_peers_processes():
         assert refused is None, refused
         expect("version and kind", raw.raw[:2], b"\x01c")
         handles.append(raw.raw)
-        places.append(int.from_bytes(raw.raw[2:10], "little") + offset.value)  # the simulated card's say where it begins
+        at = 2 + 24  # of a simulated card's handle: kind, process and its begin come before the address
+        places.append(int.from_bytes(raw.raw[at:at + 8], "little") + offset.value)
     else:
         expect("places of the blocks", places, [b.data_ptr() for b in blocks])
         refused = probe.open_handle(ctypes.c_char_p(handles[0]), ctypes.c_long(66))

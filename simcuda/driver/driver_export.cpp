@@ -134,18 +134,30 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice d) {
 
 // --- host memory ----------------------------------------------------------------------------------------------------
 
-/// Records the range, so that copies recognise it as host memory.
+/// From then on it is pinned, on the GPU of the calling thread's context, as memory of cuMemHostAlloc is.
 CUresult CUDAAPI cuMemHostRegister_v2(void* at, std::size_t bytes, unsigned int) {
   SIMCUDA_ENTER("cuMemHostRegister");
+  gpu* on = nullptr;
+  if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
   if (at == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  auto& registered = the_world().registered;
-  const auto key = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(at));
-  return registered.emplace(key, bytes).second ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  const auto begin = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(at));
+  for (const auto& g : the_world().gpus) {
+    const auto next = g->registered.lower_bound(begin);
+    if (next != g->registered.end() && next->first - begin < bytes) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (next == g->registered.begin()) continue;
+    const auto& [from, length] = *std::prev(next);
+    if (begin - from < length) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  }
+  on->registered[begin] = bytes;
+  return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuMemHostUnregister(void* at) {
   SIMCUDA_ENTER("cuMemHostUnregister");
-  const auto key = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(at));
-  return the_world().registered.erase(key) != 0 ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  const auto begin = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(at));
+  for (const auto& g : the_world().gpus) {
+    if (g->registered.erase(begin) != 0) return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* on_device, void* on_host, unsigned int) {
   SIMCUDA_ENTER("cuMemHostGetDevicePointer");

@@ -31,12 +31,12 @@ struct what_is_there {
 
 what_is_there find(CUdeviceptr at) {
   for (const auto& g : the_world().gpus) {
-    for (const bool pinned : {false, true}) {
-      const auto& blocks = pinned ? g->pinned : g->allocations;
-      auto found = blocks.upper_bound(at);
-      if (found == blocks.begin()) continue;
+    for (const auto* const blocks : {&g->allocations, &g->pinned, &g->registered}) {
+      auto found = blocks->upper_bound(at);
+      if (found == blocks->begin()) continue;
       --found;
       if (at - found->first >= found->second) continue;
+      const bool pinned = blocks != &g->allocations;
       return {g.get(), found->first, found->second, pinned, !pinned && g->managed.count(found->first) != 0};
     }
     const auto behind = g->mapped.upper_bound(at);

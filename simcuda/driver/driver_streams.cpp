@@ -47,6 +47,20 @@ CUresult captured_event(CUevent_st& e) {
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 
+/// Requires that the thread may wait (`unsafe_call`). The device under gpumem refuses every wait while one of its
+/// streams captures; the driver refuses only what concerns that stream, which `query` does.
+CUresult wait_for(gpu& on, gpumem::fence f) {
+  const auto& all = the_world().streams;
+  if (std::none_of(all.begin(), all.end(), [](const auto& s) { return s->graph != nullptr; })) {
+    return error_of(on.sim->wait_host(f));
+  }
+  const auto done = on.sim->done_ns(f);
+  if (!done) return error_of(done.why());
+  on.sim->advance_to(*done);
+  const auto seen = on.sim->query(f);
+  return seen ? CUDA_SUCCESS : error_of(seen.why());
+}
+
 void forget_fence(CUevent_st& e) {
   if (e.fence && e.context->alive) e.context->on->sim->drop(e.fence);
   e.fence = {};
@@ -111,9 +125,10 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
   gpu* on = nullptr;
   if (const CUresult e = find_stream(handle, &s, &on); e != CUDA_SUCCESS) return e;
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
+  if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
   const auto f = on->sim->record(s->sim);
   if (!f) return error_of(f.why());
-  const CUresult done = error_of(on->sim->wait_host(*f));
+  const CUresult done = wait_for(*on, *f);
   on->sim->drop(*f);
   return done;
 }
@@ -221,7 +236,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent e) {
   if (e->captured) return captured_event(*e);
   if (!e->fence) return CUDA_SUCCESS;
   if (!e->blocking_sync) ++the_world().spinning_waits;
-  return error_of(e->context->on->sim->wait_host(e->fence));
+  return wait_for(*e->context->on, e->fence);
 }
 
 CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent e, unsigned int /*flags*/) {
@@ -237,7 +252,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent e, unsigned int /*fl
     invalidate(*s);
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
   }
-  if (e->context->on != on) return error_of(e->context->on->sim->wait_host(e->fence));  // clocks are not shared
+  if (e->context->on != on) return wait_for(*e->context->on, e->fence);  // clocks are not shared
   return error_of(on->sim->wait_stream(s->sim, e->fence));
 }
 

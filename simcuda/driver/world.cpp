@@ -121,6 +121,7 @@ void make_gpu(gpu& g, const world_config& config) {
   g.allocations.clear();
   g.of_graphs.clear();
   g.pinned.clear();
+  g.registered.clear();
   g.ranges.clear();
   g.managed.clear();
   g.runs.clear();

@@ -52,6 +52,7 @@ struct gpu {
   std::map<CUdeviceptr, mapped_range> mapped;      ///< of cuMemMap
   std::map<CUdeviceptr, std::size_t> allocations;  ///< of cuMemAlloc and its kin
   std::map<CUdeviceptr, std::size_t> pinned;       ///< of cuMemHostAlloc
+  std::map<CUdeviceptr, std::size_t> registered;   ///< the program's own, by cuMemHostRegister
   std::map<CUdeviceptr, graph_block> of_graphs{};  ///< memory of allocation nodes; in `allocations`, too
   graph_memory graph_highs{};                      ///< the most of it, since the program set it back
   std::set<CUdeviceptr> managed;                   ///< those of `allocations` that cuMemAllocManaged made
@@ -195,9 +196,8 @@ struct world {
   unsigned long long next_id = 1;
   std::uint64_t next_handle = 1;
   std::vector<std::unique_ptr<gpu>> gpus;
-  std::unique_ptr<shared_cards> shared;           ///< with other processes; null: nothing is
-  std::map<CUdeviceptr, std::size_t> opened;      ///< by cuIpcOpenMemHandle
-  std::map<CUdeviceptr, std::size_t> registered;  ///< host memory, by cuMemHostRegister
+  std::unique_ptr<shared_cards> shared;       ///< with other processes; null: nothing is
+  std::map<CUdeviceptr, std::size_t> opened;  ///< by cuIpcOpenMemHandle
   std::vector<std::unique_ptr<CUctx_st>> contexts;
   std::vector<std::unique_ptr<CUstream_st>> streams;
   std::vector<CUstream> spare_streams;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <utility>
 
 namespace gpumem {
 namespace {
@@ -117,21 +118,30 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, cached_stream of, st
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
   const class_room room = below_.room_of(klass);
+  const bool repeats = pairs_.freed(pointers_[slot].begin.load(std::memory_order_relaxed));
   const std::uint64_t most = retention_.may_keep(bytes, room, in_caches_bytes_ + depot_.bytes(), peak_live_bytes_);
-  if (!bin_places::is_limited(units)) {
+  // Any other of these would hold a page, or, with several segment classes, most of a segment: the next request would
+  // take another one.
+  const bool of_pair = room.paged ? units > retention::most_units_of_paged
+                                  : !room.only_class && bin_places::is_limited(units) && bytes > most;
+  if (of_pair) {
+    if (!repeats) return false;
+  } else if (!bin_places::is_limited(units)) {
     if (f.unlimited_bytes() + bytes > most) return false;
   } else {
     f.most_limited_bytes = most;
     if (!retention_.calm() || !returning_.freed(units)) return false;
-    if (room.paged && units > retention::most_units_of_paged) return false;
-    // One block of any size, more within the limit. With several segment classes a block is most of its segment, and
-    // the next request would take another one.
-    if (bytes > most && (f.limited_bytes != 0 || !room.only_class)) return false;
+    if (bytes > most && f.limited_bytes != 0) return false;  // one block of any size, more within the limit
     if (f.limited_bytes != 0 && f.limited_bytes + bytes > most) shed(mine, (most - bytes) / 4 * 3);
   }
   stream_cache* const s = cache_for(mine, of);
   if (s == nullptr) return false;
-  hold(mine, *s, bin_for(mine, *s, units), slot, most);
+  stream_cache::bin& bin = bin_for(mine, *s, units);
+  if (of_pair) {
+    bin.most = stream_cache::alone;
+    pairs_.kept = {.in = &mine, .owner = of.owner, .units = units};
+  }
+  hold(mine, *s, bin, slot, most);
   pointers_[slot].write(owner_word::plain(bytes, bytes, of.owner).cached());
   return true;
 }
@@ -167,16 +177,33 @@ bool block_cache::hand_over(thread_cache& mine, stream_cache& s, stream_cache::b
   return true;
 }
 
+void block_cache::settle_pair(const thread_cache* mine) noexcept {
+  if (pairs_.kept.in == nullptr) return;
+  const pair_watch::place kept = std::exchange(pairs_.kept, {});
+  const auto close = [&] {
+    stream_cache* const s = kept.in->of_owner(kept.owner);
+    stream_cache::bin* const bin = s != nullptr ? s->find(kept.units) : nullptr;
+    if (bin == nullptr) return;  // another size or stream has taken its place, and given the block back
+    empty(*kept.in, *s, *bin);
+    s->close(*bin);
+  };
+  if (kept.in == mine) return close();
+  const auto stopped = stop();
+  fold(*kept.in);
+  close();
+}
+
 // What lay in the bin unused since it was looked at last goes back, after the low-water marks of tcmalloc's and
 // jemalloc's thread caches.
-void block_cache::age(thread_cache& mine) {
-  if (mine.figures.limited_bytes == 0 || ++mine.misses % misses_a_look != 0) return;
+void block_cache::age(thread_cache* mine) {
+  settle_pair(mine);
+  if (mine == nullptr || mine->figures.limited_bytes == 0 || ++mine->misses % misses_a_look != 0) return;
   std::uint32_t place = 0;
-  stream_cache* const s = mine.next_limited_bin(&place);
+  stream_cache* const s = mine->next_limited_bin(&place);
   if (s == nullptr) return;
   stream_cache::bin& bin = s->at(place);
   if (bin.unused != 0) {
-    empty(mine, *s, bin, static_cast<std::uint32_t>(bin.count - bin.unused));
+    empty(*mine, *s, bin, static_cast<std::uint32_t>(bin.count - bin.unused));
     if (bin.count == 0) {
       s->close(bin);
       returning_.unused(bin.units);
@@ -234,6 +261,7 @@ void block_cache::return_block(slot_index slot, owner_id o) noexcept {
 
 // `all`: those without a fence, too.
 void block_cache::bring_aside(thread_cache& c, bool all) noexcept {
+  if (!all && !c.aside.any_complete()) return;
   c.aside.take(all, [&](const frees_aside::batch& b) {
     std::array<block_index, frees_aside::frees_a_fence> blocks{};
     for (std::uint32_t k = 0; k < b.count; ++k) {
@@ -282,6 +310,7 @@ void block_cache::end(thread_cache& of, std::uint64_t* allocations, std::uint64_
   fold(of);
   for (owner_id o = 0; o < of.owners(); ++o) empty(of, o);
   bring_aside(of, true);
+  if (pairs_.kept.in == &of) pairs_.kept = {};
   *allocations += of.allocations();
   *frees += of.figures.frees;
   *requested_bytes += of.figures.requested_bytes;
@@ -300,6 +329,7 @@ void block_cache::insert(address at, block_index i, owner_word w) {
     }
   }
   pointers_.insert(at, i, w);
+  pairs_.handed_out(at, w.bytes());
 }
 
 block_cache::sums block_cache::add_up() const {

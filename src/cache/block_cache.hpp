@@ -14,6 +14,7 @@
 #include "depot.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/request.hpp"
+#include "pair_watch.hpp"
 #include "pointer_map.hpp"
 #include "retention.hpp"
 #include "returning_sizes.hpp"
@@ -76,12 +77,11 @@ class block_cache {
   /// Puts a freed block, whose slot only the caller changes now, into the thread's cache. False if the cache does not
   /// keep it: the caller returns it to the arena.
   bool keep(thread_cache& mine, slot_index slot, cached_stream of, std::uint64_t bytes, unsigned klass);
-  /// Each fourth call looks at one bin and returns blocks that went unused. Called before the arena serves the thread.
-  void age(thread_cache& mine);
-  /// Brings the complete batches of what the thread freed aside to the arena.
-  void bring_aside(thread_cache& mine) noexcept {
-    if (mine.aside.any_complete()) bring_aside(mine, false);
-  }
+  /// Called before the arena serves anybody or takes a block back: returns what any thread keeps of a pair that
+  /// repeats, and, at each fourth call of a thread, what one of its bins held unused.
+  void age(thread_cache* mine);
+  /// Brings the batches of what the thread freed aside to the arena: the complete ones, or `all`.
+  void bring_aside(thread_cache& c, bool all = false) noexcept;
   /// Removes a block from the map and frees it in the arena.
   void return_block(slot_index slot, owner_id o) noexcept;
   /// Returns all blocks of caches and depot to the arena; false if there were none.
@@ -130,12 +130,12 @@ class block_cache {
   address pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
   [[nodiscard]] bool free_to_stream(thread_cache& mine, address at, const free_args* stated,
                                     const stream_cache* only) noexcept;
-  void bring_aside(thread_cache& c, bool all) noexcept;
   void fold(thread_cache& c) noexcept;
   void count(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
   [[nodiscard]] stream_cache* cache_for(thread_cache& mine, cached_stream of) noexcept;
   stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) noexcept;
   void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, slot_index i, std::uint64_t most);
+  void settle_pair(const thread_cache* mine) noexcept;
   bool hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most);
   void shed(thread_cache& mine, std::uint64_t left) noexcept;
   void empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0) noexcept;
@@ -153,6 +153,7 @@ class block_cache {
   depot depot_;
   returning_sizes returning_;
   retention retention_;
+  pair_watch pairs_;
   std::uint64_t in_caches_bytes_ = 0;  // as counted when each thread was here last
   std::uint64_t peak_live_bytes_ = 0;
   thread_caches caches_;

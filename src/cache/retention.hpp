@@ -10,7 +10,7 @@ namespace gpumem {
 
 class retention {
  public:
-  /// Of a paged arena, larger blocks (in units of 512 B) are not kept.
+  /// Of a paged arena, a larger block (in units of 512 B) is kept only of a pair that repeats.
   static constexpr std::uint32_t most_units_of_paged = 64;
 
   /// A request that no cache served, of so many bytes; `peak_live` bytes were live at most so far.

@@ -53,6 +53,7 @@ struct bin_places {
 class stream_cache {
  public:
   static constexpr std::uint8_t room = 62;
+  static constexpr std::uint8_t alone = 1;    ///< the room of a bin for a pair that repeats, which no limit counts
   static constexpr std::uint32_t batch = 30;  ///< blocks that change their place at once
 
   /// Blocks of one size. The first of its lines of memory has all that a bin needs that holds little.

@@ -108,8 +108,8 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
       *at = cache_.refill(*mine, {w->owner, streams[w->owner].key}, rounded, r.bytes);
       if (*at != 0) return {};
     }
-    cache_.age(*mine);
   }
+  cache_.age(mine);
   cache_.served_below(rounded);
   const result<block_index> i = arena_.allocate(lock, *w);
   if (!i) return i.why();
@@ -214,7 +214,7 @@ status pool::release_block(address at, const free_args& stated) {
             fmt::format("{:#x} was allocated with {} bytes and is freed with {}", at, requested, *stated.bytes)};
   }
   thread_cache* const mine = cache_.mine();  // not before: a refused free changes nothing
-  if (mine != nullptr) cache_.age(*mine);
+  cache_.age(mine);
   // A stream that is seen for the first time takes host memory: where there is none, the block is still live.
   const owner_id o = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
   if (!seen.of->change(held, held.cached())) {  // another thread frees it at this moment

@@ -58,11 +58,44 @@ TEST_F(CachedPages, APairOfAnySizeTakesNoLockOnGrowth) {
   }
 }
 
-// Above 32 KiB nothing is kept: a block that stays in a cache would hold a page.
-TEST_F(CachedPages, APairOfASmallSizeTakesNoLock) {
+TEST_F(CachedPages, APairOfAnySizeThatRepeatsTakesNoLock) {
   open("expandable");
-  for (const std::size_t bytes : {512UL, 4096UL, 32'768UL}) EXPECT_EQ(locks_of_pairs(bytes), 0U) << bytes;
-  EXPECT_EQ(locks_of_pairs(40'000), 200U);
+  for (const std::size_t bytes : {512UL, 32'768UL, 40'000UL, 300'000UL, 2UL << 20, 8UL << 20, 30UL << 20}) {
+    EXPECT_EQ(locks_of_pairs(bytes), 0U) << bytes;
+  }
+}
+
+// Above 32 KiB a block that stays in a cache would hold a page: it goes back when anything else comes by the lock.
+TEST_F(CachedPages, WhatIsKeptOfAPairGoesBackBeforeAnotherRequestIsServed) {
+  open("expandable");
+  static_cast<void>(locks_of_pairs(8 * mib));
+  EXPECT_EQ(stats().thread_cached_bytes, 8 * mib);
+  void* const other = take(6 * mib);
+  EXPECT_EQ(stats().thread_cached_bytes, 0U);
+  void* const again = take(8 * mib);
+  give(again);
+  EXPECT_EQ(stats().thread_cached_bytes, 0U) << "its bin is still open";
+  give(other);
+  EXPECT_EQ(stats().thread_cached_bytes, 0U);
+}
+
+TEST_F(CachedPages, WhatAnotherThreadKeepsOfAPairGoesBack) {
+  open("expandable");
+  std::barrier<> turn{2};
+  std::thread other{[&] {
+    static_cast<void>(locks_of_pairs(8 * mib));
+    turn.arrive_and_wait();
+    turn.arrive_and_wait();
+    for (int pairs = 0; pairs < 1000; ++pairs) give(take(8 * mib));  // while the first thread takes what they keep
+  }};
+  turn.arrive_and_wait();
+  EXPECT_EQ(stats().thread_cached_bytes, 8 * mib);
+  void* const block = take(6 * mib);
+  EXPECT_EQ(stats().thread_cached_bytes, 0U);
+  turn.arrive_and_wait();
+  for (int pairs = 0; pairs < 1000; ++pairs) give(take(5 * mib));
+  other.join();
+  give(block);
 }
 
 TEST_F(CachedPages, BlocksLieWhereTheyWouldWithoutCaches) {

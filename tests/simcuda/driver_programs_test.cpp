@@ -3,6 +3,8 @@
 #include <cudaTypedefs.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstddef>
 #include <thread>
 
 #include "simcuda.hpp"
@@ -58,6 +60,27 @@ TEST_F(SimcudaPrograms, TheNullStreamOfAPerThreadVariantIsTheThreadsOwn) {
 TEST_F(SimcudaPrograms, AFunctionWithoutVariantIsTheSameUnderBothFlags) {
   EXPECT_EQ(function<void*>("cuMemAlloc", 3020, CU_GET_PROC_ADDRESS_DEFAULT),
             function<void*>("cuMemAlloc", 3020, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM));
+}
+
+TEST_F(SimcudaPrograms, RegisteredHostMemoryIsPinned) {
+  std::array<std::byte, 64> own{};
+  const auto at = reinterpret_cast<CUdeviceptr>(own.data());
+  const auto type = [&](std::size_t offset) {
+    unsigned int found = 0;
+    const CUresult e = cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at + offset);
+    return e == CUDA_SUCCESS ? found : 0;
+  };
+  EXPECT_EQ(type(0), 0U);
+  ASSERT_EQ(cuMemHostRegister(own.data(), 48, 0), CUDA_SUCCESS);
+  EXPECT_EQ(type(0), unsigned{CU_MEMORYTYPE_HOST});
+  EXPECT_EQ(type(47), unsigned{CU_MEMORYTYPE_HOST});
+  EXPECT_EQ(type(48), 0U);
+  EXPECT_EQ(cuMemHostRegister(own.data() + 40, 16, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) << "a part of it";
+  EXPECT_EQ(cuMemHostRegister(own.data() + 48, 16, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemHostUnregister(own.data() + 48), CUDA_SUCCESS);
+  EXPECT_EQ(cuMemHostUnregister(own.data()), CUDA_SUCCESS);
+  EXPECT_EQ(type(0), 0U);
+  EXPECT_EQ(cuMemHostUnregister(own.data()), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
 TEST_F(SimcudaPrograms, PointersAreKnownByWhatTheyPointInto) {

@@ -172,6 +172,39 @@ TEST_P(HarshModes, ProhibitUnsafeCalls) {
   EXPECT_EQ(cuStreamEndCapture(s, &graph), c.refused ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS);
 }
 
+// A wait for a stream that takes part in no capture is one of these; for one that does it is refused in any mode.
+TEST_P(HarshModes, ProhibitWaitsForOtherStreams) {
+  const mode_case& c = GetParam();
+  CUstream const s = stream();
+  CUstream const other = stream();
+  CUevent event = nullptr;
+  ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventRecord(event, other), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamBeginCapture(s, c.capture), CUDA_SUCCESS);
+  const auto call = [&] {
+    ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
+    CUstreamCaptureMode mode = c.thread;
+    ASSERT_EQ(cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+    const CUresult expected = c.refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+    EXPECT_EQ(cuStreamSynchronize(other), expected);
+    EXPECT_EQ(cuEventSynchronize(event), expected);
+    if (!c.refused) {
+      EXPECT_EQ(status_of(s), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+      EXPECT_EQ(cuStreamSynchronize(s), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    ASSERT_EQ(cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+  };
+  if (c.same_thread) {
+    call();
+  } else {
+    std::thread{call}.join();
+  }
+  EXPECT_EQ(status_of(s), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  CUgraph graph = nullptr;
+  EXPECT_EQ(cuStreamEndCapture(s, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(cuEventDestroy(event), CUDA_SUCCESS);
+}
+
 constexpr CUstreamCaptureMode global = CU_STREAM_CAPTURE_MODE_GLOBAL;
 constexpr CUstreamCaptureMode local = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 constexpr CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;

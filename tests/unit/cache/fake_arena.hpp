@@ -49,10 +49,11 @@ class fake_arena final : public arena_below {
   address allocate(std::uint64_t bytes, cached_stream of = {1, 100}, std::uint64_t requested = 0) {
     if (requested == 0) requested = bytes;
     const std::lock_guard held{lock};
-    if (thread_cache* const mine = cache.mine()) {
+    thread_cache* const mine = cache.mine();
+    if (mine != nullptr) {
       if (const address at = cache.refill(*mine, of, bytes, requested); at != 0) return at;
-      cache.age(*mine);
     }
+    cache.age(mine);
     cache.served_below(bytes);
     const auto i = static_cast<block_index>(blocks.size());
     blocks.push_back({.begin = next, .bytes = bytes, .owner = of.owner, .out = true});
@@ -66,7 +67,7 @@ class fake_arena final : public arena_below {
   bool release(address at, cached_stream of = {1, 100}) {
     const std::lock_guard held{lock};
     thread_cache* const mine = cache.mine();
-    if (mine != nullptr) cache.age(*mine);
+    cache.age(mine);
     const pointer_map::lookup seen = cache.pointers().find(at);
     EXPECT_EQ(seen.word().held_by(), holder::program);
     const std::uint64_t bytes = blocks[cache.pointers().block_of(seen.at)].bytes;

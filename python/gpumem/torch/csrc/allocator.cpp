@@ -801,24 +801,27 @@ class torch_allocator final : public native::CUDAAllocator {
         TORCH_CHECK(give_uncached(at), "invalid device pointer: ", at);
         return;
       }
-      held = std::move(found->second);
+      // What may throw comes first: until the book has lost the block, it is the program's, and can be freed again.
+      held_block& freed = found->second;
+      if (watched_) {
+        for (const TraceEntry::Action each : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
+          record(each, freed.device, reinterpret_cast<std::size_t>(at), freed.requested, freed.stream, freed.pool,
+                 context);
+        }
+      }
+      if (freed.own && freed.used_on.empty()) {
+        freed.own->give(at);
+      } else if (freed.own) {
+        const c10::cuda::CUDAGuard guard{freed.device};
+        freed.own->give_behind(at, freed.used_on);
+      }
+      held = std::move(freed);
       book_.erase(found);
       card& c = cards_[static_cast<std::size_t>(held.device)];
       for (const std::size_t which : {everything, large}) {
         c.stats.allocation[which].decrease(1);
         c.stats.allocated_bytes[which].decrease(rounded(held.requested));
         c.stats.requested_bytes[which].decrease(held.requested);
-      }
-      if (watched_) {
-        for (const TraceEntry::Action each : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
-          record(each, held.device, reinterpret_cast<std::size_t>(at), held.requested, held.stream, held.pool, context);
-        }
-      }
-      if (held.own && held.used_on.empty()) {
-        held.own->give(at);
-      } else if (held.own) {
-        const c10::cuda::CUDAGuard guard{held.device};
-        held.own->give_behind(at, held.used_on);
       }
     }
     if (!held.own) {

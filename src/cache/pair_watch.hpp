@@ -1,0 +1,45 @@
+// Sees the block that is freed right after it was handed out, and right after that again: a pair that repeats. Between
+// its two halves the arena has neither served a request nor taken a block back, so it would place the next request of
+// that size where the last one lay. The pool locks.
+#pragma once
+
+#include <cstdint>
+
+#include "block_ids.hpp"
+#include "gpumem/device.hpp"
+
+namespace gpumem {
+
+class thread_cache;
+
+class pair_watch {
+ public:
+  /// The arena has served a request.
+  void handed_out(address at, std::uint64_t bytes) noexcept {
+    if (out_ || at != at_ || bytes != bytes_) pairs_ = 0;
+    at_ = at;
+    bytes_ = bytes;
+    out_ = true;
+  }
+  /// A block comes back under the lock; true where this is its second pair in a row.
+  bool freed(address at) noexcept {
+    pairs_ = out_ && at == at_ ? pairs_ + 1 : 0;
+    out_ = false;
+    return pairs_ >= 2;
+  }
+
+  /// Where the block of such a pair is kept: in a bin that is open for one block.
+  struct place {
+    thread_cache* in = nullptr;
+    owner_id owner = idle_owner;
+    std::uint32_t units = 0;
+  } kept;
+
+ private:
+  address at_ = 0;
+  std::uint64_t bytes_ = 0;
+  bool out_ = false;  // handed out, and nothing came back since
+  std::uint64_t pairs_ = 0;
+};
+
+}  // namespace gpumem
