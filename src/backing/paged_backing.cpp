@@ -114,7 +114,7 @@ block_index paged_backing::free_at(address at, owner_id o) const noexcept {
   return no_block;
 }
 
-// The stretch, idle so far, has memory behind it still, but is nobody's: unbacked to the heap, out of the map.
+// The stretch was idle. It still has memory, but leaves the heap's books (unbacked) and the page map.
 void paged_backing::take(address begin, std::uint64_t bytes) {
   heap_.decommit(free_at(begin, idle_owner), begin, bytes);
   lost_bytes_ += bytes;
