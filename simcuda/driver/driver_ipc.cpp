@@ -128,7 +128,10 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* at, CUipcMemHandle handle, u
   const std::size_t bytes = in_pages(t.bytes);
   CUmemGenericAllocationHandle pages = 0;
   if (const CUresult e = import_pages(*g, bytes, &pages); e != CUDA_SUCCESS) return e;
-  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {here->ordinal}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = here->ordinal;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   CUresult done = cuMemAddressReserve(at, bytes, 0, 0, 0);
   if (done == CUDA_SUCCESS) done = cuMemMap(*at, bytes, 0, pages, 0);
   if (done == CUDA_SUCCESS) done = cuMemSetAccess(*at, bytes, &access, 1);
