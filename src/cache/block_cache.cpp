@@ -177,7 +177,7 @@ bool block_cache::hand_over(thread_cache& mine, stream_cache& s, stream_cache::b
   return true;
 }
 
-void block_cache::settle_pair(const thread_cache* mine) noexcept {
+void block_cache::return_pair(const thread_cache* mine) noexcept {
   if (pairs_.kept.in == nullptr) return;
   const pair_watch::place kept = std::exchange(pairs_.kept, {});
   const auto close = [&] {
@@ -196,7 +196,7 @@ void block_cache::settle_pair(const thread_cache* mine) noexcept {
 // What lay in the bin unused since it was looked at last goes back, after the low-water marks of tcmalloc's and
 // jemalloc's thread caches.
 void block_cache::age(thread_cache* mine) {
-  settle_pair(mine);
+  return_pair(mine);
   if (mine == nullptr || mine->figures.limited_bytes == 0 || ++mine->misses % misses_a_look != 0) return;
   std::uint32_t place = 0;
   stream_cache* const s = mine->next_limited_bin(&place);

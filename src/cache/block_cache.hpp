@@ -135,7 +135,7 @@ class block_cache {
   [[nodiscard]] stream_cache* cache_for(thread_cache& mine, cached_stream of) noexcept;
   stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) noexcept;
   void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, slot_index i, std::uint64_t most);
-  void settle_pair(const thread_cache* mine) noexcept;
+  void return_pair(const thread_cache* mine) noexcept;
   bool hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most);
   void shed(thread_cache& mine, std::uint64_t left) noexcept;
   void empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0) noexcept;
