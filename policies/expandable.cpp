@@ -23,8 +23,7 @@ class expandable final : public policy {
     return {.range_bytes = round_up(view.total_bytes, page_) * ranges_of_device,
             .lowest_fit_bytes = 16 * mib,
             .upper_end_bytes = 112 * kib,
-            .upper_end_pool_bytes = 1 * gib,
-            .looks_ahead = static_cast<bool>(slack_)};
+            .upper_end_pool_bytes = 1 * gib};
   }
 
   /// A configured slack is exact to the page. By default some pages are made ahead while demand rises, and in runs,

@@ -57,9 +57,6 @@ struct page_rules {
   /// share fewer pages. Applies while the pool holds less than `upper_end_pool_bytes`.
   std::uint64_t upper_end_bytes = 0;
   std::uint64_t upper_end_pool_bytes = 0;
-  /// Requests from `lowest_fit_bytes` on go to the place after which the fewest pages are expected to move. For
-  /// policies that make pages one by one, so that each can move alone.
-  bool looks_ahead = false;
 };
 
 /// How a pool supplies the pages that a request lacks.

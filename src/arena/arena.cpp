@@ -15,15 +15,13 @@ arena::arena(device& on, arena_config config, caches_above& above, std::unique_p
       fences_{state_},
       all_work_{state_, fences_},
       pager_{state_, fences_},
-      foresight_{state_, fences_, pager_},
-      growth_{state_, pager_, foresight_},
+      growth_{state_, pager_},
       trimmer_{state_, fences_, pager_},
       ladder_{state_, fences_, growth_, trimmer_},
       planned_{state_, fences_, growth_, ladder_} {
   if (planned_.follows()) state_.streams.keep_idle_apart();
   if (on.info().page_bytes != 0) state_.rules = state_.decides.pages(state_.view());
   state_.fits = best_fit{state_.rules};
-  if (state_.rules.looks_ahead) state_.ahead = lookahead{state_.rules.lowest_fit_bytes};
 }
 
 arena::~arena() {
@@ -76,17 +74,12 @@ result<block_index> arena::allocate(arena_lock& lock, pending_request& w) {
     }
   } else {
     if (planned_.follows()) i = planned_.place(lock, w);
-    if (i == no_block && growth_.opened()) {
-      i = state_.ahead.is_large(w.bytes) ? foresight_.search(lock, w) : state_.search(w);
-    }
+    if (i == no_block && growth_.opened()) i = state_.search(w);
     if (i == no_block) i = planned_.follows() ? planned_.climb(lock, w) : ladder_.climb(lock, w);
     if (i == no_block) return no_block;
   }
   kept.keep();
-  block& b = state_.blocks.at(i);
-  b.owner = w.owner;
-  if (w.asked != 0) [[unlikely]]
-    state_.ahead.placed(w.asked, b.begin);
+  state_.blocks.at(i).owner = w.owner;
   const heap_totals& now = state_.blocks.totals();
   state_.counts.peak_blocks = std::max(state_.counts.peak_blocks, now.live_blocks + now.free_blocks);
   return i;
@@ -121,15 +114,10 @@ void arena::given_up(block_index i, owner_id o) {
 }
 
 void arena::free_block(block_index i, owner_id o) noexcept {
-  const block& b = state_.blocks.at(i);
-  if (state_.ahead.is_large(b.bytes)) [[unlikely]]
-    state_.ahead.freed(b.begin);
   state_.streams.free_block(i, o);
 }
 
 void arena::free_behind_uses(arena_lock& lock, block_index i, owner_id o) {
-  const block& b = state_.blocks.at(i);
-  if (state_.ahead.is_large(b.bytes)) state_.ahead.freed(b.begin);
   {
     const stream_order::later unlocked{state_.streams};
     state_.uses.free(i, o);

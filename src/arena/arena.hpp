@@ -115,7 +115,6 @@ class arena {
   fence_calls fences_;
   all_work all_work_;
   pager pager_;
-  foresight foresight_;
   growth growth_;
   trimmer trimmer_;
   oom_ladder ladder_;

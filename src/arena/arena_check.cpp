@@ -23,7 +23,7 @@ statistics arena::figures() const {
     s.largest_free_bytes = std::max(s.largest_free_bytes, state_.blocks.at(i).bytes);
   s.metadata_bytes += state_.blocks.metadata_bytes() + state_.streams.metadata_bytes() + state_.uses.metadata_bytes() +
                       state_.segments.metadata_bytes() + state_.pages.map().metadata_bytes() +
-                      state_.ahead.metadata_bytes() + planned_.metadata_bytes();
+                      planned_.metadata_bytes();
   s.live_blocks = t.live_blocks;
   s.free_blocks = t.free_blocks + state_.uses.waiting().size();
   for (segment_index i = 0; i < state_.segments.all().size(); ++i)

@@ -1,6 +1,6 @@
 // What the parts of an arena share: its heap, who may have a block when, what stands behind it, and the figures.
 //
-// Each part (fence_calls, growth, pager, foresight, trimmer, oom_ladder, planned_requests) is a class over this, with
+// Each part (fence_calls, growth, pager, trimmer, oom_ladder, planned_requests) is a class over this, with
 // its own steps and what only it remembers. `arena` (arena.hpp) puts them together.
 #pragma once
 
@@ -16,7 +16,6 @@
 #include "gpumem/statistics.hpp"
 #include "guarded_policy.hpp"
 #include "heap.hpp"
-#include "lookahead.hpp"
 #include "paged_backing.hpp"
 #include "stream_holds.hpp"
 #include "stream_order.hpp"
@@ -71,8 +70,7 @@ struct pending_request {
   bool limit_refused = false;
   bool device_refused = false;
   status driver_error;
-  block_index placed = no_block;     ///< by growth, where that places what it makes room for
-  large_requests::number asked = 0;  ///< of a large request of a paged pool
+  block_index placed = no_block;  ///< by growth, where that places what it makes room for
 };
 
 enum class grown : std::uint8_t { grew, waited, refused };
@@ -92,7 +90,6 @@ struct arena_state {
   paged_backing pages GPUMEM_GUARDED_BY(under_arena_lock);
   page_rules rules GPUMEM_GUARDED_BY(under_arena_lock);
   best_fit fits GPUMEM_GUARDED_BY(under_arena_lock);
-  lookahead ahead GPUMEM_GUARDED_BY(under_arena_lock);  ///< of a paged pool whose policy asks for it
   growth_gate gate GPUMEM_GUARDED_BY(under_arena_lock);
   lasting_calls calls GPUMEM_GUARDED_BY(under_arena_lock);
   /// The counters; the bytes are filled in when asked.

@@ -37,9 +37,6 @@ grown growth::grow(arena_lock& lock, pending_request& w) {
   }
   const growth_ticket ticket{in_.gate};
   if (in_.paged()) {
-    if (foresight_.page_in(lock, w)) return grown::grew;
-    w.placed = in_.search(w);  // looking ahead may have waited
-    if (w.placed != no_block) return grown::grew;
     const grown paged_in = pager_.page_in(lock, w);
     if (in_.paged()) return paged_in;  // else the first range was refused
   }

@@ -5,13 +5,13 @@
 // segment needs is taken before the driver is asked, so that what the driver gave is never without a record.
 #pragma once
 
-#include "foresight.hpp"
+#include "pager.hpp"
 
 namespace gpumem {
 
 class growth {
  public:
-  growth(arena_state& in, pager& pages, foresight& large) : in_{in}, pager_{pages}, foresight_{large} {}
+  growth(arena_state& in, pager& pages) : in_{in}, pager_{pages} {}
 
   /// What the policy takes ahead of demand has been asked for.
   [[nodiscard]] bool opened() const noexcept { return opened_; }
@@ -24,7 +24,6 @@ class growth {
 
   arena_state& in_;
   pager& pager_;
-  foresight& foresight_;
   bool opened_ = false;
 };
 

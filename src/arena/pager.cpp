@@ -82,7 +82,6 @@ status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) 
   in_.counts.remapped_pages += made.remapped_pages;
   reserved->keep(made.new_bytes);
   in_.count_taken(made.new_bytes);
-  if (made.remapped_pages != 0) in_.ahead.wake();
   if (made.new_bytes != 0) in_.decides.grew(in_.view(), made.new_bytes);
   return done;
 }
@@ -138,17 +137,6 @@ grown pager::page_in(arena_lock& lock, pending_request& w) {
     if (refused > page) now.most_run_bytes = std::max(page, round_down(refused / 2, page));
   }
   return grown::refused;
-}
-
-block_index pager::page_in_at(arena_lock& lock, const pending_request& w, const page_place& at, page_step& step) {
-  if (!in_.cap.reserve(step.new_bytes)) return no_block;
-  reservation reserved{in_.cap, step.new_bytes};
-  if (execute(lock, step, &reserved).ok()) {
-    in_.ahead.wake();
-    return in_.pages.carve(at, w.bytes, w.owner, step.pieces.front().begin);
-  }
-  in_.ahead.sleep();
-  return no_block;
 }
 
 // Requires the ticket.

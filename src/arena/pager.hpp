@@ -15,6 +15,11 @@ class pager {
   /// Requires the ticket. Where the request was placed, `w.placed` says so.
   grown page_in(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
 
+  /// Returns idle runs to the device, the longest stretches first, until `bytes` are returned. Returns that sum. Waits
+  /// for the ticket.
+  std::uint64_t return_pages(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
+
+ private:
   /// What may still be tried before more is made than the policy wants, and the sizes that the device refused.
   struct attempt {
     std::uint64_t most_bytes = UINT64_MAX;  ///< made new
@@ -24,15 +29,6 @@ class pager {
   };
   [[nodiscard]] paged_backing::verdict plan(const pending_request& w, const page_place& at, const attempt& now,
                                             page_step* out) const GPUMEM_UNDER_LOCK;
-  /// Pages in what the place lacks and carves the block. Requires the ticket. `no_block` if the device fails, which
-  /// ends looking ahead until pages move again, or if another thread took part of the place meanwhile.
-  block_index page_in_at(arena_lock& lock, const pending_request& w, const page_place& at,
-                         page_step& step) GPUMEM_UNDER_LOCK;
-  /// Returns idle runs to the device, the longest stretches first, until `bytes` are returned. Returns that sum. Waits
-  /// for the ticket.
-  std::uint64_t return_pages(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
-
- private:
   bool add_range(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
   status execute(arena_lock& lock, page_step& step, reservation* reserved) GPUMEM_UNDER_LOCK;
   std::uint64_t return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep) GPUMEM_UNDER_LOCK;

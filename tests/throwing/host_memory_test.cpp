@@ -113,7 +113,7 @@ TEST_P(HostMemory, FailsWhileTheTablesOfManyBlocksGrow) {
 INSTANTIATE_TEST_SUITE_P(Each, HostMemory,
                          ::testing::Values(canned_run{"growth", "growth"}, canned_run{"caching", "caching"},
                                            canned_run{"expandable", "expandable"},
-                                           canned_run{"lookahead", "expandable", "5%"},
+                                           canned_run{"slack", "expandable", "5%"},
                                            canned_run{"planned", "planned", {}, false, true},
                                            canned_run{"recorded", "growth", {}, true}),
                          [](const auto& instance) { return instance.param.name; });
