@@ -1,4 +1,4 @@
-/// A policy: how much device memory a pool takes, when, in which kind of segment, and what it gives back.
+/// A policy: how much device memory a pool takes, when, in segments or page by page, and what it gives back.
 ///
 /// A policy receives byte counts and answers with byte counts. It sees no pointer, stream, clock, lock or driver call.
 /// If it throws, the current request fails with `policy_failed` and the policy's name; nothing is lost, and the next
@@ -20,12 +20,6 @@
 
 namespace GPUMEM_API gpumem {
 
-enum class segment_kind : std::uint8_t {
-  plain,   ///< one driver allocation
-  mapped,  ///< a reserved address range with physical pages mapped behind it
-  paged,   ///< a reserved address range, partly mapped; idle pages may move to other addresses
-};
-
 /// The state of a pool, as its policy sees it. All in bytes.
 struct pool_view {
   std::uint64_t total_bytes = 0;          ///< of the device
@@ -42,7 +36,6 @@ struct pool_view {
 struct segment_request {
   std::uint64_t bytes = 0;
   std::uint64_t least_bytes = 0;
-  segment_kind kind = segment_kind::plain;
 };
 
 /// The layout of a pool that takes memory page by page. All in bytes.

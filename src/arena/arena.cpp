@@ -27,9 +27,9 @@ arena::arena(device& on, arena_config config, caches_above& above, std::unique_p
 arena::~arena() {
   if (state_.on.condition() != device_condition::usable) return;  // the memory went with the device, or is the parent's
   state_.pages.return_everything();
-  for (const backed_segment& s : state_.segments.all()) {
+  for (const heap_segment& s : state_.blocks.segments()) {
     if (s.bytes == 0) continue;
-    if (const status ok = return_segment(state_.on, s); !ok) {
+    if (const status ok = s.paged ? state_.on.release_range(s.begin, s.bytes) : state_.on.free(s.begin); !ok) {
       log_if_possible([&] {
         return fmt::format("pool {}: a segment of {} stays with the driver: {}", config_.name, format_bytes(s.bytes),
                            ok.message());
@@ -113,9 +113,7 @@ void arena::given_up(block_index i, owner_id o) {
   b.owner = o;
 }
 
-void arena::free_block(block_index i, owner_id o) noexcept {
-  state_.streams.free_block(i, o);
-}
+void arena::free_block(block_index i, owner_id o) noexcept { state_.streams.free_block(i, o); }
 
 void arena::free_behind_uses(arena_lock& lock, block_index i, owner_id o) {
   {

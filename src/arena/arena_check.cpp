@@ -6,11 +6,30 @@
 #include "arena.hpp"
 
 namespace gpumem {
+namespace {
+
+block_view::state state_of(const block& b) noexcept {
+  using state = block_view::state;
+  switch (b.state) {
+    case block_state::live:
+      return state::live;
+    case block_state::free:
+      return b.owner == idle_owner ? state::idle : state::cached;
+    case block_state::fenced:
+      return state::fenced;
+    case block_state::leaked:
+      return state::leaked;
+    default:
+      return state::unbacked;
+  }
+}
+
+}  // namespace
 
 statistics arena::figures() const {
   statistics s = state_.counts;
   const heap_totals& t = state_.blocks.totals();
-  const std::uint64_t lost_bytes = state_.segments.lost_bytes() + state_.pages.lost_bytes();
+  const std::uint64_t lost_bytes = state_.lost_bytes + state_.pages.lost_bytes();
   s.reserved_bytes = t.segment_bytes + lost_bytes;
   s.live_bytes = t.live_bytes;
   s.cached_bytes = t.cached_bytes;
@@ -22,47 +41,29 @@ statistics arena::figures() const {
   for (const block_index i : state_.uses.waiting())
     s.largest_free_bytes = std::max(s.largest_free_bytes, state_.blocks.at(i).bytes);
   s.metadata_bytes += state_.blocks.metadata_bytes() + state_.streams.metadata_bytes() + state_.uses.metadata_bytes() +
-                      state_.segments.metadata_bytes() + state_.pages.map().metadata_bytes() +
-                      planned_.metadata_bytes();
+                      state_.pages.map().metadata_bytes() + planned_.metadata_bytes();
   s.live_blocks = t.live_blocks;
   s.free_blocks = t.free_blocks + state_.uses.waiting().size();
-  for (segment_index i = 0; i < state_.segments.all().size(); ++i)
-    s.segments += state_.segments[i].bytes != 0 && !state_.nothing_behind(i) ? 1U : 0U;
+  for (const heap_segment& each : state_.blocks.segments()) {
+    if (each.bytes == 0) continue;
+    const block& first = state_.blocks.at(each.first);
+    const bool only_addresses = first.state == block_state::unbacked && first.bytes == each.bytes;
+    s.segments += only_addresses ? 0U : 1U;
+  }
   s.streams = state_.streams.in_use();
   s.fences = state_.streams.fences_recorded();
   return s;
 }
 
-bool arena::mapped(block_index i) const {
-  return state_.segments[state_.blocks.at(i).segment].kind != segment_kind::plain;
-}
+bool arena::mapped(block_index i) const { return state_.blocks.segments()[state_.blocks.at(i).segment].paged; }
 
 block_view arena::view_of(block_index i) const {
   const block& b = state_.blocks.at(i);
-  block_view out{.begin = b.begin, .bytes = b.bytes};
+  block_view out{.begin = b.begin, .bytes = b.bytes, .is = state_of(b)};
   if (b.owner != idle_owner) {
     const stream_slot& slot = state_.streams[b.owner];
     out.stream = slot.stream;
     if (slot.is_graph && !slot.gone) out.region = slot.key;
-  }
-  using state = block_view::state;
-  switch (b.state) {
-    case block_state::live:
-      out.is = state::live;
-      break;
-    case block_state::free:
-      out.is = b.owner == idle_owner ? state::idle : state::cached;
-      break;
-    case block_state::fenced:
-      out.is = state::fenced;
-      break;
-    case block_state::leaked:
-      out.is = state::leaked;
-      break;
-    case block_state::unbacked:
-    case block_state::unused:
-      out.is = state::unbacked;
-      break;
   }
   return out;
 }
@@ -75,7 +76,7 @@ std::vector<segment_view> arena::segments() const {
     segment_view& to = out.emplace_back();
     to.begin = segment.begin;
     to.bytes = segment.bytes;
-    to.paged = state_.segments[s].kind == segment_kind::paged;
+    to.paged = segment.paged;
     for (block_index i = segment.first; i != no_block; i = state_.blocks.at(i).above) to.blocks.push_back(view_of(i));
   }
   std::ranges::sort(out, {}, &segment_view::begin);
@@ -95,13 +96,6 @@ status arena::check() const {
   const std::uint64_t held = state_.cap.reserved();
   if (state_.gate.taken() ? held < s.reserved_bytes : held != s.reserved_bytes) {
     return broken("budget and reserved bytes differ", held, s.reserved_bytes);
-  }
-  for (segment_index i = 0; i < state_.blocks.segments().size(); ++i) {
-    const heap_segment& segment = state_.blocks.segments()[i];
-    const backed_segment& behind = state_.segments[i];
-    if (segment.bytes != 0 && (behind.begin != segment.begin || behind.bytes != segment.bytes)) {
-      return broken("a segment and its backing differ", segment.begin, behind.begin);
-    }
   }
   if (state_.paged()) {
     if (status ok = state_.pages.check(); !ok) return ok;

@@ -42,10 +42,4 @@ void arena_state::count_taken(std::uint64_t bytes) noexcept {
   counts.peak_reserved_bytes = std::max(counts.peak_reserved_bytes, cap.reserved());
 }
 
-bool arena_state::nothing_behind(segment_index s) const {
-  const block& first = blocks.at(blocks.segments()[s].first);
-  return segments[s].kind == segment_kind::paged && first.bytes == segments[s].bytes &&
-         first.state == block_state::unbacked;
-}
-
 }  // namespace gpumem

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 
-#include "backing.hpp"
 #include "best_fit.hpp"
 #include "block_uses.hpp"
 #include "budget.hpp"
@@ -86,12 +85,13 @@ struct arena_state {
   heap blocks GPUMEM_GUARDED_BY(under_arena_lock);
   stream_order streams;
   block_uses uses GPUMEM_GUARDED_BY(under_arena_lock);
-  backed_segments segments GPUMEM_GUARDED_BY(under_arena_lock);
   paged_backing pages GPUMEM_GUARDED_BY(under_arena_lock);
   page_rules rules GPUMEM_GUARDED_BY(under_arena_lock);
   best_fit fits GPUMEM_GUARDED_BY(under_arena_lock);
   growth_gate gate GPUMEM_GUARDED_BY(under_arena_lock);
   lasting_calls calls GPUMEM_GUARDED_BY(under_arena_lock);
+  /// Of segments that left the heap, and that the driver has not taken back yet, or never will.
+  std::uint64_t lost_bytes GPUMEM_GUARDED_BY(under_arena_lock) = 0;
   /// The counters; the bytes are filled in when asked.
   statistics counts GPUMEM_GUARDED_BY(under_arena_lock);
 
@@ -102,15 +102,12 @@ struct arena_state {
   [[nodiscard]] block_index search(const pending_request& w) GPUMEM_UNDER_LOCK;
   /// The budget has grown by so many bytes that the pool holds now.
   void count_taken(std::uint64_t bytes) noexcept GPUMEM_UNDER_LOCK;
-  /// Nothing but addresses stands behind that segment: it counts as none.
-  [[nodiscard]] bool nothing_behind(segment_index s) const GPUMEM_UNDER_LOCK;
 
   /// Makes room for the records of one segment, and asks the driver for it without the lock; that room is kept.
   template <typename Call>
   auto with_room_for_segment(arena_lock& lock, const Call& call) GPUMEM_UNDER_LOCK {
     blocks.make_room_for_segment();
     blocks.make_room_for_blocks(1);
-    segments.make_room();
     blocks.set_blocks_aside(1);
     auto made = [&]() GPUMEM_UNDER_LOCK {
       const unlocked_section waits{lock};

@@ -19,14 +19,13 @@ void fence_calls::record(arena_lock& lock) {
   const unsigned captures = in_.streams.captures();
   for (const unrecorded_fence& f : fences) {
     const bool overtaken = in_.streams.captures() > captures;
-    in_.streams.recorded(f, overtaken ? std::nullopt : record_one(lock, f));
+    std::optional<fence> recorded;
+    if (!overtaken) {
+      const result<fence> made = in_.calls.records.make(lock, [&] { return in_.streams.record_on_device(f); });
+      if (made) recorded = *made;
+    }
+    in_.streams.recorded(f, recorded);
   }
-}
-
-std::optional<fence> fence_calls::record_one(arena_lock& lock, const unrecorded_fence& f) {
-  const blocking_call waits{in_.calls.records, lock};
-  const result<fence> made = in_.streams.record_on_device(f);
-  return made ? std::optional{*made} : std::nullopt;
 }
 
 void fence_calls::order(arena_lock& lock, device_waits& waits) {
@@ -45,11 +44,7 @@ bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index f) {
   const tracked_fence behind = in_.streams.tracked(f);
   if (behind.seen != tracked_fence::state::pending) return behind.seen == tracked_fence::state::done;
   const stream_ref on = in_.streams[waiter].stream;
-  status made;
-  {
-    const blocking_call waits{in_.calls.records, lock};
-    made = in_.on.wait_stream(on, behind.device_fence);
-  }
+  const status made = in_.calls.records.make(lock, [&] { return in_.on.wait_stream(on, behind.device_fence); });
   if (made) ++in_.counts.device_waits;
   return made.ok();
 }
@@ -58,11 +53,7 @@ void fence_calls::wait_for(arena_lock& lock, fence_index f) {
   if (in_.streams.tracked(f).seen != tracked_fence::state::pending) return;
   const fence on_device = in_.streams.tracked(f).device_fence;
   if (!in_.streams.may_wait_for(f)) return;
-  status waited;
-  {
-    const blocking_call waits{in_.calls.waits, lock};
-    waited = in_.on.wait_host(on_device);
-  }
+  const status waited = in_.calls.waits.make(lock, [&] { return in_.on.wait_host(on_device); });
   if (waited.code() == errc::unsupported || waited.code() == errc::host_failure) return;
   ++in_.counts.host_waits;
   in_.streams.tracked(f).seen = waited ? tracked_fence::state::done : tracked_fence::state::failed;

@@ -18,6 +18,16 @@ class fence_calls {
   /// Makes the waits on the device that are missing, without the lock for the same reason; what was found under it is
   /// to be found again. Records the fences that they need first. None is made that a capture has overtaken.
   void order(arena_lock& lock, device_waits& waits) GPUMEM_UNDER_LOCK;
+  /// What `take(waits)` finds for a stream that may wait on the device. It is asked again as long as it misses waits,
+  /// which are made in between.
+  template <typename Take>
+  block_index take_ordered(arena_lock& lock, owner_id waiter, const Take& take) GPUMEM_UNDER_LOCK {
+    for (device_waits waits{in_.streams, waiter};; order(lock, waits)) {
+      const stream_order::later unlocked{in_.streams};
+      const block_index i = take(waits);
+      if (i != no_block || !waits.missing()) return i;
+    }
+  }
   /// Requires a hold on the fence. It stays pending where a capture has begun meanwhile.
   void wait_for(arena_lock& lock, fence_index f) GPUMEM_UNDER_LOCK;
   /// Waits for all that was freed on that owner so far, and takes note of it.
@@ -27,7 +37,6 @@ class fence_calls {
   bool wait_for_all(arena_lock& lock) GPUMEM_UNDER_LOCK;
 
  private:
-  std::optional<fence> record_one(arena_lock& lock, const unrecorded_fence& f) GPUMEM_UNDER_LOCK;
   bool order_one(arena_lock& lock, owner_id waiter, fence_index f) GPUMEM_UNDER_LOCK;
 
   arena_state& in_;

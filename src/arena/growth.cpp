@@ -49,10 +49,7 @@ grown growth::grow(arena_lock& lock, pending_request& w) {
 
 // Bytes of the new segment, 0 where the limit or the device refused; `w` notes which. Requires the ticket.
 std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, pending_request& w) {
-  const device_info& info = in_.on.info();
-  const segment_kind kind = info.page_bytes == 0 ? segment_kind::plain : ask.kind;
-  const std::uint64_t unit =
-      kind == segment_kind::plain ? info.granularity_bytes : std::max(info.page_bytes, info.granularity_bytes);
+  const std::uint64_t unit = in_.on.info().granularity_bytes;
   const std::optional<std::uint64_t> least = checked_round_up(std::max<std::uint64_t>(ask.least_bytes, 1), unit);
   std::uint64_t size = ask.bytes;
   for (;;) {
@@ -64,11 +61,10 @@ std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, 
     size = std::clamp(round_up(std::min(size, left), unit), *least, left);
     if (!in_.cap.reserve(size)) continue;  // the limit was lowered in between
     reservation reserved{in_.cap, size};
-    const result<backed_segment> acquired =
-        in_.with_room_for_segment(lock, [&] { return acquire_segment(in_.on, kind, size); });
+    const result<address> acquired = in_.with_room_for_segment(lock, [&] { return in_.on.alloc(size); });
     if (acquired.ok()) {
       reserved.keep(size);
-      in_.segments.note(in_.blocks.add_segment(acquired->begin, size, w.klass), *acquired);
+      in_.blocks.add_segment(*acquired, size, w.klass);
       ++in_.counts.grown_segments;
       in_.count_taken(size);
       return size;

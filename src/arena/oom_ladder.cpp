@@ -88,7 +88,8 @@ block_index oom_ladder::reuse_other_streams(arena_lock& lock, const pending_requ
   if (w.capturing || in_.streams.captures() > 0) return no_block;
   switch (in_.config.reuse) {
     case stream_reuse::device:
-      return reuse_on_device(lock, w);
+      return fences_.take_ordered(lock, w.owner,
+                                  [&](device_waits& waits) GPUMEM_UNDER_LOCK { return take_ordered(w, waits); });
     case stream_reuse::poll:
       return reuse_what_is_done(lock, w);
     case stream_reuse::host:
@@ -97,19 +98,9 @@ block_index oom_ladder::reuse_other_streams(arena_lock& lock, const pending_requ
   return no_block;
 }
 
-// The stream waits on the device, in rounds: what is missing is ordered without the lock, and then looked for again.
-block_index oom_ladder::reuse_on_device(arena_lock& lock, const pending_request& w) {
-  device_waits waits{in_.streams, w.owner};
-  for (;;) {
-    const block_index i = take_ordered(w, waits);
-    if (i != no_block || !waits.missing()) return i;
-    fences_.order(lock, waits);
-  }
-}
-
-// A fenced block serves as well, once the stream is ordered behind its uses; the smaller of the two is taken.
+// The stream waits on the device. A fenced block serves as well, once the stream is ordered behind its uses; the
+// smaller of the two is taken.
 block_index oom_ladder::take_ordered(const pending_request& w, device_waits& waits) {
-  const stream_order::later unlocked{in_.streams};
   block_index from = no_block;
   const owner_id whose = best_other(w, &from);
   const block_index other = from;
@@ -175,16 +166,11 @@ block_index oom_ladder::reuse_after_wait(arena_lock& lock, const pending_request
 block_index oom_ladder::join_all(arena_lock& lock, const pending_request& w) {
   if (in_.config.reuse != stream_reuse::device || w.capturing || in_.streams.captures() > 0) return no_block;
   if (!others_hold(w)) return no_block;
-  device_waits waits{in_.streams, w.owner};
-  for (;;) {
-    {
-      const stream_order::later unlocked{in_.streams};
-      take_over_from_others(w, waits);
-      in_.uses.take_over_all(waits, idle_owner);
-    }
-    if (!waits.missing()) break;
-    fences_.order(lock, waits);
-  }
+  fences_.take_ordered(lock, w.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK {
+    take_over_from_others(w, waits);
+    in_.uses.take_over_all(waits, idle_owner);
+    return no_block;
+  });
   in_.blocks.absorb_idle(w.owner);
   return in_.search(w);
 }

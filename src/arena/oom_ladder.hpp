@@ -28,7 +28,6 @@ class oom_ladder {
 
  private:
   block_index reuse_other_streams(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
-  block_index reuse_on_device(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
   block_index take_ordered(const pending_request& w, device_waits& waits) GPUMEM_UNDER_LOCK;
   block_index reuse_what_is_done(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
   block_index reuse_after_wait(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;

@@ -28,8 +28,7 @@ bool pager::add_range(arena_lock& lock, pending_request& w) {
   for (;;) {
     const result<address> range = in_.with_room_for_segment(lock, [&] { return in_.on.reserve(bytes); });
     if (range.ok()) {
-      const segment_index s = in_.blocks.add_segment(*range, bytes, w.klass, false);
-      in_.segments.note(s, {.begin = *range, .bytes = bytes, .kind = segment_kind::paged, .pages = {}});
+      in_.blocks.add_segment(*range, bytes, w.klass, false);
       ++in_.counts.grown_segments;
       return true;
     }
@@ -53,29 +52,21 @@ bool pager::add_range(arena_lock& lock, pending_request& w) {
   }
 }
 
-paged_backing::verdict pager::plan(const pending_request& w, const page_place& at, const attempt& now,
+// `may`: what is left to be tried, and what the device refused.
+paged_backing::verdict pager::plan(const pending_request& w, const page_place& at, paged_backing::means may,
                                    page_step* out) const {
-  const bool may_unmap = in_.streams.captures() == 0;
-  const bool fences_pend = in_.blocks.totals().cached_bytes != 0 || !in_.uses.waiting().empty();
-  return in_.pages.plan(at, w.bytes,
-                        {.policy = in_.decides.page_in(in_.view(), w.bytes, at.missing_bytes),
-                         .room_bytes = std::min(now.most_bytes, in_.cap.left()),
-                         .run_bytes = now.most_run_bytes,
-                         .unmap = may_unmap,
-                         .wait = now.wait && may_unmap && fences_pend,
-                         .give_back = now.give_back},
-                        out);
+  may.policy = in_.decides.page_in(in_.view(), w.bytes, at.missing_bytes);
+  may.room_bytes = std::min(may.room_bytes, in_.cap.left());
+  may.unmap = in_.streams.captures() == 0;
+  may.wait = may.wait && may.unmap && (in_.blocks.totals().cached_bytes != 0 || !in_.uses.waiting().empty());
+  return in_.pages.plan(at, w.bytes, may, out);
 }
 
 // Requires the ticket, and so many bytes of the budget. Gives the lock up for the calls. All host memory that the step
 // needs is taken before it begins: nothing is half done where there is none.
 status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) {
   in_.pages.begin(step);
-  status done;
-  {
-    const blocking_call waits{in_.calls.waits, lock};
-    done = gpumem::execute(in_.on, step);
-  }
+  status done = in_.calls.waits.make(lock, [&] { return gpumem::execute(in_.on, step); });
   const paged_backing::finished made = in_.pages.finish(step);
   if (made.gone_bytes != 0) in_.cap.give_back(made.gone_bytes);
   in_.counts.mapped_pages += made.mapped_pages;
@@ -87,7 +78,7 @@ status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) 
 }
 
 grown pager::page_in(arena_lock& lock, pending_request& w) {
-  attempt now;
+  paged_backing::means may;
   for (unsigned round = 0; round < most_rounds; ++round) {
     const std::optional<page_place> at =
         cheapest_place(in_.blocks, w.klass, w.owner, w.bytes, w.alignment, in_.pages.page_bytes());
@@ -101,14 +92,14 @@ grown pager::page_in(arena_lock& lock, pending_request& w) {
     }
     page_step step;
     using verdict = paged_backing::verdict;
-    switch (plan(w, *at, now, &step)) {
+    switch (plan(w, *at, may, &step)) {
       case verdict::wait_first:
-        now.wait = false;
+        may.wait = false;
         fences_.wait_for_all(lock);
         continue;
       case verdict::give_back_first:
         // Idle runs may be too long for the pieces: given back, they make room for others.
-        now.give_back = false;
+        may.give_back = false;
         return_stretches(lock, step.new_bytes, pages_of(at->begin, w.bytes, in_.pages.page_bytes()));
         continue;
       case verdict::impossible:
@@ -133,8 +124,8 @@ grown pager::page_in(arena_lock& lock, pending_request& w) {
     // What was refused was too long a run, and perhaps not the last page: less by a page, in runs half as long.
     const std::uint64_t page = in_.pages.page_bytes();
     const std::uint64_t refused = step.refused_bytes;
-    now.most_bytes = std::min(step.made_bytes + (refused > page ? refused - page : 0), step.new_bytes - 1);
-    if (refused > page) now.most_run_bytes = std::max(page, round_down(refused / 2, page));
+    may.room_bytes = std::min(step.made_bytes + (refused > page ? refused - page : 0), step.new_bytes - 1);
+    if (refused > page) may.run_bytes = std::max(page, round_down(refused / 2, page));
   }
   return grown::refused;
 }
@@ -146,17 +137,13 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
     const std::vector<mapped_run> going = in_.pages.take_longest_idle(bytes - returned, keep);
     if (going.empty()) break;
     const std::uint64_t size = going.back().begin + going.back().bytes - going.front().begin;
-    returned_runs done;
-    {
-      const blocking_call waits{in_.calls.waits, lock};
-      done = return_runs(in_.on, going);
-      if (!done.why) {
-        log_if_possible([&] {
-          return fmt::format("pool {}: {} of {} that were to go are {}, the driver did not take them back: {}",
-                             in_.config.name, format_bytes(size - done.destroyed), format_bytes(size),
-                             done.unmapped ? "leaked" : "kept", done.why.message());
-        });
-      }
+    const returned_runs done = in_.calls.waits.make(lock, [&] { return return_runs(in_.on, going); });
+    if (!done.why) {
+      log_if_possible([&] {
+        return fmt::format("pool {}: {} of {} that were to go are {}, the driver did not take them back: {}",
+                           in_.config.name, format_bytes(size - done.destroyed), format_bytes(size),
+                           done.unmapped ? "leaked" : "kept", done.why.message());
+      });
     }
     in_.pages.finish(going, done);
     in_.cap.give_back(done.destroyed);

@@ -20,14 +20,7 @@ class pager {
   std::uint64_t return_pages(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
 
  private:
-  /// What may still be tried before more is made than the policy wants, and the sizes that the device refused.
-  struct attempt {
-    std::uint64_t most_bytes = UINT64_MAX;  ///< made new
-    std::uint64_t most_run_bytes = UINT64_MAX;
-    bool wait = true;       ///< for fences
-    bool give_back = true;  ///< runs that are too long to move
-  };
-  [[nodiscard]] paged_backing::verdict plan(const pending_request& w, const page_place& at, const attempt& now,
+  [[nodiscard]] paged_backing::verdict plan(const pending_request& w, const page_place& at, paged_backing::means may,
                                             page_step* out) const GPUMEM_UNDER_LOCK;
   bool add_range(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
   status execute(arena_lock& lock, page_step& step, reservation* reserved) GPUMEM_UNDER_LOCK;

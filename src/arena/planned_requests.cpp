@@ -67,12 +67,8 @@ block_index planned_requests::free_when_done(arena_lock& lock, const pending_req
 // Where an owner is in the way that may not be waited for on the device, none, and that owner.
 block_index planned_requests::free_at(arena_lock& lock, const pending_request& w, const planned::place& at,
                                       owner_id* in_the_way) {
-  device_waits waits{in_.streams, w.owner};
-  for (;;) {
-    const block_index i = take_ordered(w, at, waits, in_the_way);
-    if (i != no_block || !waits.missing()) return i;
-    fences_.order(lock, waits);
-  }
+  return fences_.take_ordered(
+      lock, w.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK { return take_ordered(w, at, waits, in_the_way); });
 }
 
 block_index planned_requests::take_ordered(const pending_request& w, const planned::place& at, device_waits& waits,
@@ -86,7 +82,6 @@ block_index planned_requests::take_ordered(const pending_request& w, const plann
     return no_block;
   }
   if (found.first == no_block) return no_block;
-  const stream_order::later unlocked{in_.streams};
   bool ordered = true;
   for (const auto [o, epoch] : found.others) ordered = waits.behind(o, epoch) && ordered;
   if (!ordered) return no_block;

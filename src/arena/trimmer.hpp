@@ -20,7 +20,7 @@ class trimmer {
 
  private:
   void explain_rest(bool allowed, trim_result* out) const GPUMEM_UNDER_LOCK;
-  void explain_pages(const heap_segment& segment, bool allowed, trim_result* out) const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] std::uint64_t idle_pages_of(const heap_segment& segment) const GPUMEM_UNDER_LOCK;
 
   arena_state& in_;
   fence_calls& fences_;

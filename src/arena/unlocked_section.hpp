@@ -43,16 +43,31 @@ class GPUMEM_SCOPED unlocked_section {
   arena_lock& lock_;
 };
 
-/// How many driver calls that no capture survives are under way. The arena's lock guards it.
+/// Driver calls that no capture survives, made without the arena's lock, which guards their number.
 class blocking_calls {
  public:
+  /// What `call` returns. Requires that no capture is under way that it would spoil.
+  template <typename Call>
+  auto make(arena_lock& lock, const Call& call) GPUMEM_REQUIRES(under_arena_lock) {
+    const counted one{*this};
+    const unlocked_section waits{lock};
+    return call();
+  }
   /// A capture waits here before it begins; that it has begun keeps further calls away.
   void wait_for_none(arena_lock& lock) {
     none_left_.wait(lock, [this] { return under_way_ == 0; });
   }
 
  private:
-  friend class blocking_call;
+  struct counted {
+    explicit counted(blocking_calls& all) noexcept : of{all} { ++of.under_way_; }
+    ~counted() {
+      if (--of.under_way_ == 0) of.none_left_.notify_all();
+    }
+    counted(const counted&) = delete;
+    counted& operator=(const counted&) = delete;
+    blocking_calls& of;
+  };
   std::uint32_t under_way_ = 0;
   std::condition_variable none_left_;
 };
@@ -88,26 +103,6 @@ class record_gate {
 struct lasting_calls {
   blocking_calls waits;
   blocking_calls records;
-};
-
-/// Such a call: the lock is free while this lives. Requires that no capture is under way that it would spoil.
-class GPUMEM_SCOPED blocking_call {
- public:
-  blocking_call(blocking_calls& all, arena_lock& lock) noexcept GPUMEM_RELEASE(under_arena_lock)
-      : all_{all}, lock_{lock} {
-    ++all_.under_way_;
-    lock_.unlock();
-  }
-  ~blocking_call() GPUMEM_RELEASE() {
-    lock_.lock();
-    if (--all_.under_way_ == 0) all_.none_left_.notify_all();
-  }
-  blocking_call(const blocking_call&) = delete;
-  blocking_call& operator=(const blocking_call&) = delete;
-
- private:
-  blocking_calls& all_;
-  arena_lock& lock_;
 };
 
 /// Who may take memory from the device: one thread at a time. The arena's lock guards it.

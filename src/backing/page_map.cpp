@@ -28,14 +28,6 @@ void page_map::insert(const mapped_run& run) {
   runs_.insert(std::move(node));
 }
 
-std::vector<mapped_run> page_map::within(address begin, std::uint64_t bytes) const {
-  std::vector<mapped_run> out;
-  for (auto it = first_within(begin); it != runs_.end() && it->first + it->second.bytes <= begin + bytes; ++it) {
-    out.push_back(it->second);
-  }
-  return out;
-}
-
 void page_map::erase(address begin, std::uint64_t bytes) noexcept {
   auto it = runs_.lower_bound(begin);
   while (it != runs_.end() && it->first + it->second.bytes <= begin + bytes) it = runs_.erase(it);
@@ -51,7 +43,7 @@ std::vector<idle_stretch> page_map::idle(const heap& in, address keep, address k
       if (now.bytes != 0) out.push_back(now);
       now = {};
     };
-    for (auto it = first_within(b.begin); it != runs_.end(); ++it) {
+    for (auto it = runs_.lower_bound(b.begin); it != runs_.end(); ++it) {
       const mapped_run& run = it->second;
       if (run.begin + run.bytes > end) break;
       if (run.begin < keep_end && run.begin + run.bytes > keep) {

@@ -32,9 +32,7 @@ class page_map {
   void make_room(std::size_t runs);
   /// Requires that no run overlaps it.
   void insert(const mapped_run& run);
-  /// Every run that lies within, lowest first.
-  [[nodiscard]] std::vector<mapped_run> within(address begin, std::uint64_t bytes) const;
-  /// Takes them out.
+  /// Takes every run out that lies within.
   void erase(address begin, std::uint64_t bytes) noexcept;
 
   /// Every stretch of runs that lie wholly behind idle blocks of `in`, but for those that touch `[keep, keep_end)`,
@@ -47,9 +45,6 @@ class page_map {
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept { return runs_.size() * (sizeof(mapped_run) + 48); }
 
  private:
-  [[nodiscard]] std::map<address, mapped_run>::const_iterator first_within(address begin) const {
-    return runs_.lower_bound(begin);
-  }
   std::map<address, mapped_run> runs_;
   std::vector<std::map<address, mapped_run>::node_type> room_;
 };

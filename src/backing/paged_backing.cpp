@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <new>
 
 #include "bits.hpp"
 #include "log.hpp"
@@ -193,8 +192,12 @@ std::vector<mapped_run> paged_backing::take_longest_idle(std::uint64_t bytes, pa
   if (longest == idle.end()) return {};
   const address end = longest->begin + longest->bytes;
   address begin = end;
-  for (auto it = map_.runs().lower_bound(end); begin != longest->begin && end - begin < bytes;) begin = (--it)->first;
-  std::vector<mapped_run> going = map_.within(begin, end - begin);
+  std::vector<mapped_run> going;
+  for (auto it = map_.runs().lower_bound(end); begin != longest->begin && end - begin < bytes;) {
+    begin = (--it)->first;
+    going.push_back(it->second);
+  }
+  std::ranges::reverse(going);
   map_.make_room(going.size());  // runs that the driver does not unmap are put back
   heap_.make_room_for_blocks(4);
   take(begin, end - begin);
@@ -221,27 +224,19 @@ void paged_backing::return_everything() {
     log_if_possible([&] { return fmt::format("pool {}: its pages stay with the driver: {}", name_, done.message()); });
     return;
   }
-  std::vector<mapped_run> together;
-  try {
-    together.reserve(map_.runs().size());
-  } catch (const std::bad_alloc&) {  // then each run is unmapped alone
-    for (const auto& [begin, run] : map_.runs()) give({&run, 1});
-    return;
-  }
-  for (const auto& [begin, run] : map_.runs()) {
-    if (!together.empty() && together.back().begin + together.back().bytes != begin) {
-      give(together);
-      together.clear();
+  status why;
+  for (auto run = map_.runs().begin(); run != map_.runs().end();) {
+    auto last = run;
+    address end = run->first;
+    for (; last != map_.runs().end() && last->first == end; ++last) end += last->second.bytes;
+    status unmapped = device_.unmap(run->first, end - run->first);
+    for (; run != last; ++run) {
+      status gone = unmapped ? device_.destroy(run->second.pages) : unmapped;
+      if (why && !gone) why = std::move(gone);
     }
-    together.push_back(run);
   }
-  give(together);
-}
-
-void paged_backing::give(std::span<const mapped_run> runs) const {
-  if (const status why = return_runs(device_, runs).why; !why) {
-    log_if_possible([&] { return fmt::format("pool {}: pages stay with the driver: {}", name_, why.message()); });
-  }
+  if (why) return;
+  log_if_possible([&] { return fmt::format("pool {}: pages stay with the driver: {}", name_, why.message()); });
 }
 
 status paged_backing::check() const {

@@ -30,12 +30,12 @@ class paged_backing {
 
   /// What may be done about missing pages.
   struct means {
-    page_request policy;                   ///< what the policy wants
-    std::uint64_t room_bytes = 0;          ///< new at most: the limit's, and less than what the device refused
-    std::uint64_t run_bytes = UINT64_MAX;  ///< in runs of at most this: the device refused longer ones
-    bool unmap = true;                     ///< pages may be moved and given back: no capture is under way
-    bool wait = true;                      ///< waiting for fences may make more memory idle
-    bool give_back = true;                 ///< idle runs that are too long to move may be given back
+    page_request policy;                    ///< what the policy wants
+    std::uint64_t room_bytes = UINT64_MAX;  ///< new at most: the limit's, and less than what the device refused
+    std::uint64_t run_bytes = UINT64_MAX;   ///< in runs of at most this: the device refused longer ones
+    bool unmap = true;                      ///< pages may be moved and given back: no capture is under way
+    bool wait = true;                       ///< waiting for fences may make more memory idle
+    bool give_back = true;                  ///< idle runs that are too long to move may be given back
   };
   enum class verdict : std::uint8_t {
     ready,            ///< `out` is the step
@@ -82,7 +82,6 @@ class paged_backing {
   [[nodiscard]] block_index unbacked_at(address at) const noexcept;
   [[nodiscard]] block_index free_at(address at, owner_id o) const noexcept;
   void take(address begin, std::uint64_t bytes);
-  void give(std::span<const mapped_run> runs) const;
 
   heap& heap_;
   device& device_;

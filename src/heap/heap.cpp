@@ -52,7 +52,7 @@ segment_index heap::add_segment(std::uint64_t begin, std::uint64_t bytes, unsign
   b.bytes = bytes;
   b.segment = s;
   b.klass = static_cast<std::uint8_t>(klass);
-  segments_[s] = {begin, bytes, i, b.klass};
+  segments_[s] = {begin, bytes, i, b.klass, !backed};
   if (!backed) {
     enter_unbacked(i);
     return s;

@@ -37,6 +37,7 @@ struct heap_segment {
   std::uint64_t bytes = 0;  ///< 0: the slot stands for no segment
   block_index first = no_block;
   std::uint8_t klass = 0;
+  bool paged = false;  ///< added unbacked: memory stands behind some of its pages
 };
 
 class heap {

@@ -15,7 +15,7 @@ struct asks final : policy {
   asks(const segment_request& first_ask, const segment_request& later_ask) : at_first{first_ask}, later{later_ask} {}
   segment_request first(const pool_view&) override { return at_first; }
   segment_request grow(const pool_view&, std::uint64_t need) override {
-    return {.bytes = std::max(later.bytes, need), .least_bytes = need, .kind = later.kind};
+    return {.bytes = std::max(later.bytes, need), .least_bytes = need};
   }
 };
 
@@ -97,24 +97,6 @@ TEST(growth, memory_that_another_streams_work_is_done_with_is_taken_first) {
   EXPECT_EQ(device.used_bytes(), 16 * mib) << "no fence existed, and the work was done";
   EXPECT_EQ(tested.stats().host_waits, 0U);
   EXPECT_EQ(device.hazard_count(), 0U);
-}
-
-TEST(growth, a_mapped_segment_is_used_like_a_plain_one) {
-  pool_of_one_policy x{gib, {}, {.bytes = 8 * mib, .kind = segment_kind::mapped}};
-  const result<address> p = x.take(mib);
-  ASSERT_TRUE(p.ok());
-  EXPECT_EQ(x.device.live_mappings(), 4U);
-  EXPECT_TRUE(x.tested.release_block(*p, {}).ok());
-  EXPECT_EQ(x.tested.trim(UINT64_MAX).returned_bytes, 8 * mib);
-  EXPECT_EQ(x.device.live_mappings(), 0U);
-}
-
-TEST(growth, falls_back_to_plain_segments_where_pages_cannot_be_mapped) {
-  sim_config c;
-  c.page_bytes = 0;
-  pool_of_one_policy x{gib, {}, {.bytes = 8 * mib, .kind = segment_kind::mapped}, c};
-  EXPECT_TRUE(x.take(mib).ok());
-  EXPECT_EQ(x.device.used_bytes(), 8 * mib);
 }
 
 TEST(growth, an_alignment_beyond_the_segments_own_still_finds_room) {

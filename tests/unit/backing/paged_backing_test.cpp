@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "backing.hpp"
 #include "bits.hpp"
 #include "gpumem/sim_device.hpp"
 #include "log.hpp"
@@ -204,19 +203,6 @@ TEST(paged_backing, returns_everything_at_the_end_and_says_what_stays) {
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_NE(lines[0].find("pool 7: pages stay with the driver"), std::string::npos) << lines[0];
   EXPECT_NE(lines[1].find("pool 7: its pages stay with the driver"), std::string::npos) << lines[1];
-}
-
-TEST(backed_segments, what_is_on_its_way_to_the_driver_is_lost_until_it_is_there) {
-  backed_segments s;
-  s.make_room();
-  s.note(0, {.begin = 1 * gib, .bytes = mib, .kind = segment_kind::plain, .pages = {}});
-  EXPECT_EQ(s[0].bytes, mib);
-  EXPECT_GE(s.metadata_bytes(), sizeof(backed_segment));
-  const backed_segment going = s.take(0);
-  EXPECT_EQ(s.lost_bytes(), mib);
-  EXPECT_EQ(s.all().front().bytes, 0U);
-  s.returned(going);
-  EXPECT_EQ(s.lost_bytes(), 0U);
 }
 
 }  // namespace
