@@ -32,12 +32,9 @@ void all_work::end_batch(owner_id o) noexcept {
 }
 
 bool all_work::cover(arena_lock& lock) {
-  {
-    const stream_order::later unlocked{in_.streams};
-    const result<fence_index> f = in_.streams.cover(owner_);
-    if (!f) return false;
-    if (*f != no_fence) in_.streams.let_go(*f);
-  }
+  const result<fence_index> f = in_.streams.cover(owner_);
+  if (!f) return false;
+  if (*f != no_fence) in_.streams.let_go(*f);
   fences_.record(lock);
   return true;
 }

@@ -116,10 +116,7 @@ void arena::given_up(block_index i, owner_id o) {
 void arena::free_block(block_index i, owner_id o) noexcept { state_.streams.free_block(i, o); }
 
 void arena::free_behind_uses(arena_lock& lock, block_index i, owner_id o) {
-  {
-    const stream_order::later unlocked{state_.streams};
-    state_.uses.free(i, o);
-  }
+  state_.uses.free(i, o);
   fences_.record(lock);
 }
 
@@ -148,10 +145,7 @@ status arena::stream_release(std::uint64_t key) {
     return {errc::invalid_argument, "a stream that is capturing cannot be released; end the capture first"};
   }
   state_.caches.reclaim(*o);
-  {
-    const stream_order::later unlocked{state_.streams};
-    state_.streams.stream_gone(*o);
-  }
+  state_.streams.stream_gone(*o);
   fences_.record(lock);
   state_.calls.records.wait_for_none(lock);  // another thread may name the handle, which is destroyed next
   return {};
@@ -183,11 +177,7 @@ result<std::uint64_t> arena::capture_end(std::uint64_t key) {
 
 status arena::graph_release(std::uint64_t graph) {
   arena_lock lock{mutex_};
-  status gone;
-  {
-    const stream_order::later unlocked{state_.streams};
-    gone = state_.streams.graph_gone(graph);
-  }
+  status gone = state_.streams.graph_gone(graph);
   fences_.record(lock);
   return gone;
 }

@@ -5,7 +5,6 @@ namespace gpumem {
 void fence_calls::poll(arena_lock& lock) {
   {
     const device::calls_together row{in_.on};
-    const stream_order::later unlocked{in_.streams};
     in_.streams.poll();  // first: what is done on the owner's stream lets a fenced block go to everybody at once
     in_.uses.poll();
   }
@@ -61,10 +60,7 @@ void fence_calls::wait_for(arena_lock& lock, fence_index f) {
 
 void fence_calls::wait_for_owner(arena_lock& lock, owner_id o) {
   held_fences behind{in_.streams};
-  {
-    const stream_order::later unlocked{in_.streams};
-    behind.add_cover_of(o);
-  }
+  behind.add_cover_of(o);
   record(lock);
   for (const fence_index f : behind.all()) {
     const bool others_record = in_.streams.tracked(f).seen == tracked_fence::state::unrecorded;
@@ -78,13 +74,10 @@ bool fence_calls::wait_for_all(arena_lock& lock) {
   if (in_.streams.captures() > 0) return false;
   {
     held_fences held{in_.streams};
-    {
-      const stream_order::later unlocked{in_.streams};
-      for (owner_id o = 1; o < in_.streams.end(); ++o) {
-        if (in_.streams.serves_others(o) && !in_.blocks.owns_nothing(o)) held.add_cover_of(o);
-      }
-      in_.uses.hold_fences(&held);
+    for (owner_id o = 1; o < in_.streams.end(); ++o) {
+      if (in_.streams.serves_others(o) && !in_.blocks.owns_nothing(o)) held.add_cover_of(o);
     }
+    in_.uses.hold_fences(&held);
     record(lock);
     in_.calls.records.wait_for_none(lock);  // other threads'
     if (held.all().empty()) return false;

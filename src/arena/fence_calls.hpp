@@ -12,8 +12,8 @@ class fence_calls {
   /// Takes note of every fence that is done by now; while a capture is under way none is asked (`stream_order::ask`).
   /// Records what uses still lack, for which the lock is given up.
   void poll(arena_lock& lock) GPUMEM_UNDER_LOCK;
-  /// Records the fences that were made under `stream_order::later`: the driver blocks while the queue of a stream is
-  /// full, and that is no reason for other threads to wait. Those that a capture has overtaken are left for later.
+  /// Records the fences that have a number only (`stream_order::record`): the driver blocks while the queue of a stream
+  /// is full, and that is no reason for other threads to wait. Those that a capture has overtaken are left for later.
   void record(arena_lock& lock) GPUMEM_UNDER_LOCK;
   /// Makes the waits on the device that are missing, without the lock for the same reason; what was found under it is
   /// to be found again. Records the fences that they need first. None is made that a capture has overtaken.
@@ -23,7 +23,6 @@ class fence_calls {
   template <typename Take>
   block_index take_ordered(arena_lock& lock, owner_id waiter, const Take& take) GPUMEM_UNDER_LOCK {
     for (device_waits waits{in_.streams, waiter};; order(lock, waits)) {
-      const stream_order::later unlocked{in_.streams};
       const block_index i = take(waits);
       if (i != no_block || !waits.missing()) return i;
     }

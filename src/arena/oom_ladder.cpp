@@ -127,20 +127,11 @@ block_index oom_ladder::take_ordered(const pending_request& w, device_waits& wai
 // Nobody waits, but a poll can only see fences that exist. What is done by now is seen at once.
 block_index oom_ladder::reuse_what_is_done(arena_lock& lock, const pending_request& w) {
   bool any = false;
-  {
-    const stream_order::later unlocked{in_.streams};
-    const auto fence = [&](owner_id o) GPUMEM_UNDER_LOCK {
-      const result<fence_index> f = in_.streams.cover(o);
-      if (!f || *f == no_fence) return;
-      in_.streams.let_go(*f);
-      any = true;
-    };
-    for (owner_id o = 1; o < in_.streams.end(); ++o) {
-      const bool other = o != w.owner && in_.streams.serves_others(o);
-      if (other && in_.streams[o].dirty && !in_.blocks.owns_nothing(o)) fence(o);
-    }
-    for (const block_index i : in_.uses.waiting()) fence(in_.blocks.at(i).owner);
+  for (owner_id o = 1; o < in_.streams.end(); ++o) {
+    const bool other = o != w.owner && in_.streams.serves_others(o);
+    if (other && in_.streams[o].dirty && !in_.blocks.owns_nothing(o)) any = in_.streams.fence_behind(o) || any;
   }
+  for (const block_index i : in_.uses.waiting()) any = in_.streams.fence_behind(in_.blocks.at(i).owner) || any;
   if (!any) return no_block;
   fences_.record(lock);
   fences_.poll(lock);

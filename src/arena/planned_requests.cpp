@@ -41,12 +41,8 @@ block_index planned_requests::place(arena_lock& lock, pending_request& w) {
 void planned_requests::fence_promised(arena_lock& lock) {
   if (!promised_ || in_.config.reuse == stream_reuse::device || in_.streams.captures() > 0) return;
   promised_ = false;
-  {
-    const stream_order::later unlocked{in_.streams};
-    for (owner_id o = 1; o < in_.streams.end(); ++o) {
-      if (!std::exchange(in_.streams[o].promised, false)) continue;
-      if (const result<fence_index> f = in_.streams.cover(o); f && *f != no_fence) in_.streams.let_go(*f);
-    }
+  for (owner_id o = 1; o < in_.streams.end(); ++o) {
+    if (std::exchange(in_.streams[o].promised, false)) in_.streams.fence_behind(o);
   }
   fences_.record(lock);
 }

@@ -29,6 +29,7 @@ struct heap_totals {
   std::uint64_t unbacked_bytes = 0;
   std::uint64_t live_blocks = 0;
   std::uint64_t free_blocks = 0;
+  friend bool operator==(const heap_totals&, const heap_totals&) = default;
 };
 
 struct heap_segment {

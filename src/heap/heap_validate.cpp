@@ -91,12 +91,7 @@ status heap::validate() const {
   if (unbacked != seen.unbacked_bytes)
     return broken("unbacked blocks that are in no list, bytes", seen.unbacked_bytes - unbacked);
   if (listed != seen.free_blocks) return broken("free blocks that no index holds, count", seen.free_blocks - listed);
-  const auto same = [](const heap_totals& a, const heap_totals& b) {
-    return a.live_bytes == b.live_bytes && a.cached_bytes == b.cached_bytes && a.idle_bytes == b.idle_bytes &&
-           a.fenced_bytes == b.fenced_bytes && a.leaked_bytes == b.leaked_bytes && a.segment_bytes == b.segment_bytes &&
-           a.unbacked_bytes == b.unbacked_bytes && a.live_blocks == b.live_blocks && a.free_blocks == b.free_blocks;
-  };
-  if (!same(seen, totals_)) return broken("totals that differ from the blocks' sums, live bytes", totals_.live_bytes);
+  if (seen != totals_) return broken("totals that differ from the blocks' sums, live bytes", totals_.live_bytes);
   const std::uint64_t sum =
       seen.live_bytes + seen.cached_bytes + seen.idle_bytes + seen.fenced_bytes + seen.leaked_bytes;
   if (sum != seen.segment_bytes) return broken("bytes lost or made, segments", seen.segment_bytes);

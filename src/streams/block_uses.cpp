@@ -55,23 +55,21 @@ void block_uses::leak(block_index i) noexcept {
   });
 }
 
-// False where no stream but `o`, which the free is ordered behind, uses it. A fence that a capture or the driver
-// refuses for now is recorded later, by `ask_fences`.
-bool block_uses::record_fences(block_index i, owner_id o) noexcept {
-  bool any = false;
-  for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
-    if (uses_[n].user == o) continue;
-    any = true;
-    if (streams_.fences_may_spoil()) continue;  // nobody has asked for captures here
-    if (const result<fence_index> behind = streams_.record(uses_[n].user)) uses_[n].behind = *behind;
-  }
-  return any;
+// What a capture or the host refuses for now is asked for again later.
+void block_uses::fence_use(use& u) noexcept {
+  if (const result<fence_index> behind = streams_.record(u.user)) u.behind = *behind;
 }
 
 // The fences come first, and the block is published later: until each use has one that is done, nobody gets it.
 void block_uses::free(block_index i, owner_id o) noexcept {
   heap_.fence(i);
-  if (!record_fences(i, o)) {
+  bool others = false;
+  for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
+    if (uses_[n].user == o) continue;  // the free is ordered behind it
+    others = true;
+    if (!streams_.fences_may_spoil()) fence_use(uses_[n]);  // else nobody has asked for captures here
+  }
+  if (!others) {
     drop(i);
     return streams_.free_block(i, o);
   }
@@ -85,7 +83,7 @@ block_uses::wait block_uses::ask_fences(block_index i) noexcept {
   for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
     if (uses_[n].user == heap_.at(i).owner) continue;
     if (uses_[n].behind == no_fence) {
-      if (const result<fence_index> behind = streams_.record(uses_[n].user)) uses_[n].behind = *behind;
+      fence_use(uses_[n]);
       all = wait::pending;
       continue;
     }
@@ -167,9 +165,7 @@ void block_uses::hold_fences(held_fences* held) {
     held->add_cover_of(heap_.at(i).owner);
     for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
       if (uses_[n].user == heap_.at(i).owner) continue;
-      if (uses_[n].behind == no_fence) {
-        if (const result<fence_index> f = streams_.record(uses_[n].user)) uses_[n].behind = *f;
-      }
+      if (uses_[n].behind == no_fence) fence_use(uses_[n]);
       if (uses_[n].behind != no_fence) held->add(uses_[n].behind);
     }
   }

@@ -64,7 +64,7 @@ class block_uses {
   };
   enum class wait : std::uint8_t { done, pending, failed };
 
-  [[nodiscard]] bool record_fences(block_index i, owner_id o) noexcept;
+  void fence_use(use& u) noexcept;
   [[nodiscard]] wait ask_fences(block_index i) noexcept;
   [[nodiscard]] bool try_to_free(block_index i) noexcept;
   [[nodiscard]] bool is_behind_uses(device_waits& waits, block_index i) noexcept;

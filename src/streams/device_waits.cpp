@@ -14,18 +14,10 @@ device_waits::~device_waits() {
   }
 }
 
-bool device_waits::behind(owner_id o, std::uint32_t epoch) noexcept {
+bool device_waits::behind(owner_id o, std::uint32_t epoch) noexcept try {
   if (waited(o) >= epoch) return true;
   const auto noted = [&](const wait& w) { return w.of == o && w.epoch >= epoch; };
   if (rounds_ == most_rounds || std::ranges::any_of(waits_, noted)) return false;
-  try {
-    return behind_or_throw(o, epoch);
-  } catch (const std::bad_alloc&) {  // the memory is not served this way
-    return false;
-  }
-}
-
-bool device_waits::behind_or_throw(owner_id o, std::uint32_t epoch) {
   std::vector<std::uint32_t>& by_slot = in_[waiter_].waited;
   if (by_slot.size() < in_.end()) by_slot.resize(in_.end());
   make_room(waits_);
@@ -42,6 +34,8 @@ bool device_waits::behind_or_throw(owner_id o, std::uint32_t epoch) {
   if (*f != no_fence) in_.let_go(*f);
   if (seen == state::done) note(o, covered);
   return seen == state::done && covered >= epoch;
+} catch (const std::bad_alloc&) {  // the memory is not served this way
+  return false;
 }
 
 void device_waits::note(owner_id o, std::uint32_t epoch) noexcept {
@@ -54,7 +48,7 @@ void device_waits::tried(wait& w, bool made) noexcept {
   if (made && w.of != idle_owner) note(w.of, w.epoch);
 }
 
-bool device_waits::behind_fence(fence_index f) noexcept {
+bool device_waits::behind_fence(fence_index f) noexcept try {
   const tracked_fence::state seen = in_.tracked(f).seen;
   if (seen == tracked_fence::state::done) return true;
   if (seen == tracked_fence::state::failed) return false;
@@ -62,13 +56,10 @@ bool device_waits::behind_fence(fence_index f) noexcept {
     if (w.behind == f && w.is != wait::state::missing) return w.is == wait::state::made;
   }
   if (rounds_ == most_rounds) return false;
-  try {
-    make_room(waits_);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  in_.hold(f);
   waits_.push_back({.behind = f});
+  in_.hold(f);
+  return false;
+} catch (const std::bad_alloc&) {
   return false;
 }
 

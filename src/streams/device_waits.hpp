@@ -24,8 +24,7 @@ class device_waits {
   device_waits& operator=(const device_waits&) = delete;
 
   [[nodiscard]] owner_id waiter() const noexcept { return waiter_; }
-  /// True where the waiter is ordered behind all that was freed on that slot up to that epoch. Under
-  /// `stream_order::later`.
+  /// True where the waiter is ordered behind all that was freed on that slot up to that epoch.
   [[nodiscard]] bool behind(owner_id o, std::uint32_t epoch) noexcept;
   /// The same up to now.
   [[nodiscard]] bool behind(owner_id o) noexcept { return behind(o, in_[o].epoch - (in_[o].dirty ? 0U : 1U)); }
@@ -55,7 +54,6 @@ class device_waits {
   void tried(wait& w, bool made) noexcept;
 
  private:
-  [[nodiscard]] bool behind_or_throw(owner_id o, std::uint32_t epoch);
   void note(owner_id o, std::uint32_t epoch) noexcept;
 
   stream_order& in_;

@@ -91,21 +91,11 @@ result<fence_index> stream_order::record(owner_id o) noexcept try {
     return status{errc::unsupported, "no fence can be recorded while a capture is under way"};
   }
   const fence_index f = spare_fence();
-  make_room(unrecorded_);
-  const unrecorded_fence wanted{f, slot.stream, slot.foreign, on_stream};
-  if (records_later_) {
-    unrecorded_.push_back(wanted);
-  } else if (result<fence> made = record_on_device(wanted); made) {
-    ++recorded_;
-    fences_[f].device_fence = *made;
-  } else {
-    return made.why();
-  }
+  unrecorded_.push_back({f, slot.stream, slot.foreign, on_stream});
   spare_fences_.pop_back();
-  fences_[f].holders = records_later_ ? 2 : 1;  // of whom one is who records it
-  fences_[f].seen = records_later_ ? tracked_fence::state::unrecorded : tracked_fence::state::pending;
-  fences_[f].foreign = slot.foreign != 0;
-  fences_[f].not_made = false;
+  // One of the holders is who records it.
+  fences_[f] = {
+      .device_fence = {}, .holders = 2, .seen = tracked_fence::state::unrecorded, .foreign = slot.foreign != 0};
   return f;
 } catch (...) {
   return status::of_current_exception();
@@ -162,6 +152,13 @@ result<fence_index> stream_order::cover(owner_id o) noexcept try {
   return f;
 } catch (...) {
   return status::of_current_exception();
+}
+
+bool stream_order::fence_behind(owner_id o) noexcept {
+  const result<fence_index> f = cover(o);
+  if (!f || *f == no_fence) return false;
+  let_go(*f);
+  return true;
 }
 
 owner_id stream_order::begin_batch(stream_ref s, fence behind) {
@@ -237,7 +234,7 @@ void stream_order::stream_gone(owner_id o) noexcept {
     if (captures_nothing(slot.stream)) told_alive_ = o;
   }
   if (!fences_may_spoil() || told_alive_ == o) {
-    if (result<fence_index> covered = cover(o); covered && *covered != no_fence) let_go(*covered);
+    fence_behind(o);
   }
   told_alive_ = idle_owner;
   retire(o);
@@ -336,9 +333,7 @@ status stream_order::graph_gone(std::uint64_t graph) {
 void stream_order::gone_graph(owner_id g) {
   slots_[g].gone = true;
   slots_[g].dirty = true;  // its latest run may be in flight on any stream
-  if (!fences_may_spoil()) {
-    if (result<fence_index> covered = cover(g); covered && *covered != no_fence) let_go(*covered);
-  }
+  if (!fences_may_spoil()) fence_behind(g);
   retire(g);
 }
 

@@ -114,20 +114,12 @@ class stream_order {
   /// A fence behind everything freed on the slot so far; the caller holds it. `no_fence` when all of that is done.
   /// `unsupported` while a capture forbids it.
   result<fence_index> cover(owner_id o) noexcept;
-  /// A new fence behind everything the slot's stream was given so far, whether or not it freed anything.
+  /// A new fence behind everything the slot's stream was given so far, whether or not it freed anything. Here it gets
+  /// its number only, since a record may block. Whoever had one made takes it with `take_unrecorded` before the lock is
+  /// given up, calls `record_on_device` without the lock, and says what came of it in `recorded`.
   result<fence_index> record(owner_id o) noexcept;
-  /// While one lives, fences are numbered and not recorded. Whoever makes one takes them with `take_unrecorded` before
-  /// the lock is given up, calls `record_on_device` for each without the lock, and says what came of it in `recorded`.
-  class later {
-   public:
-    explicit later(stream_order& in) noexcept : in_{in} { in_.records_later_ = true; }
-    ~later() { in_.records_later_ = false; }
-    later(const later&) = delete;
-    later& operator=(const later&) = delete;
-
-   private:
-    stream_order& in_;
-  };
+  /// The fence of `cover`, held by nobody but those that need it; true where there is one.
+  bool fence_behind(owner_id o) noexcept;
   [[nodiscard]] std::vector<unrecorded_fence> take_unrecorded() noexcept { return std::exchange(unrecorded_, {}); }
   [[nodiscard]] result<fence> record_on_device(const unrecorded_fence& f) const noexcept;  ///< no lock needed
   void recorded(const unrecorded_fence& f, std::optional<fence> made) noexcept;  ///< nothing: it could not be made
@@ -192,7 +184,6 @@ class stream_order {
   unsigned foreign_captures_ = 0;
   unsigned seen_ = 0;
   bool keeps_idle_apart_ = false;
-  bool records_later_ = false;
 };
 
 }  // namespace gpumem

@@ -20,8 +20,8 @@ struct tracked_fence {
   bool not_made = false;  ///< failed before it was recorded: another one is tried
 };
 
-/// Where a fence is to be recorded. The driver blocks while the stream's queue is full (about 1,000 entries), so it can
-/// be asked without the pool's lock: see `stream_order::later`.
+/// Where a fence is to be recorded. The driver blocks while the stream's queue is full (about 1,000 entries), so it is
+/// asked without the pool's lock: see `stream_order::record`.
 struct unrecorded_fence {
   fence_index which = no_fence;
   stream_ref on;              ///< where `by_stream`

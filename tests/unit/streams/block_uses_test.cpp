@@ -51,6 +51,7 @@ TEST_F(BlockUses, AreNotedOnceForEachStreamAndHoldItsSlot) {
 TEST_F(BlockUses, KeepAFreedBlockBackUntilTheirFencesAreDone) {
   use(shared_, second_);
   uses_.free(shared_, mine_);
+  t_.record_fences();
   EXPECT_THAT(uses_.waiting(), ElementsAre(shared_));
   EXPECT_EQ(t_.blocks.totals().fenced_bytes, 512U);
   EXPECT_EQ(t_.streams.fences_recorded(), 1U) << "before the block is published";
@@ -88,6 +89,7 @@ TEST_F(BlockUses, ByTheStreamThatFreesItWaitForNothing) {
 TEST_F(BlockUses, LeakABlockWhoseFenceFailsAndSaySo) {
   use(shared_, second_);
   uses_.free(shared_, mine_);
+  t_.record_fences();
   t_.device.fail_nth(device_call::query, 1);
   uses_.poll();
   EXPECT_THAT(uses_.waiting(), IsEmpty());
@@ -102,9 +104,12 @@ TEST_F(BlockUses, AreFencedLaterWhereACaptureForbidsItOrARecordFails) {
     use(i, second_);
     t_.device.fail_nth(device_call::record, 1, why);
     uses_.free(i, mine_);
+    t_.record_fences();
     EXPECT_THAT(uses_.waiting(), ElementsAre(i));
     uses_.poll();
-    EXPECT_THAT(uses_.waiting(), ElementsAre(i)) << "the fence is recorded now";
+    uses_.poll();
+    t_.record_fences();
+    EXPECT_THAT(uses_.waiting(), ElementsAre(i)) << "another fence is recorded now";
     t_.device.advance_by(2'000'000);
     uses_.poll();
     EXPECT_THAT(uses_.waiting(), IsEmpty());
@@ -128,6 +133,8 @@ TEST_F(BlockUses, StayWhereAStreamCannotBeOrderedBehindThem) {
   use(shared_, second_);
   t_.device.fail_nth(device_call::record, 1, errc::unsupported);
   uses_.free(shared_, mine_);
+  t_.record_fences();
+  uses_.poll();
   EXPECT_FALSE(uses_.take_over(third, shared_)) << "a fence is missing";
   EXPECT_FALSE(third.missing()) << "and no wait is made without it";
   t_.streams[mine_].is_graph = true;
@@ -159,6 +166,8 @@ TEST_F(BlockUses, HoldEveryFenceThatIsStillNeeded) {
   use(shared_, second_);
   t_.device.fail_nth(device_call::record, 1, errc::unsupported);
   uses_.free(shared_, mine_);
+  t_.record_fences();
+  uses_.poll();
   held_fences held{t_.streams};
   uses_.hold_fences(&held);
   EXPECT_EQ(held.all().size(), 2U) << "the free's, and the use's, which was missing";

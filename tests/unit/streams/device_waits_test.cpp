@@ -46,6 +46,7 @@ TEST(device_waits, keep_fence_and_slot_until_their_end) {
   {
     device_waits waits{t.streams, t.to};
     EXPECT_FALSE(waits.behind(t.from, 1));
+    t.record_fences();
     EXPECT_EQ(t.streams[t.from].references, 1U) << "the lock is given up while they are made";
     EXPECT_EQ(t.streams.tracked(0).holders, 2U);
   }
@@ -58,6 +59,7 @@ TEST(device_waits, are_not_needed_behind_what_is_done) {
   t.free_on(t.first);
   const result<fence_index> f = t.streams.cover(t.from);
   ASSERT_TRUE(f.ok());
+  t.record_fences();
   EXPECT_FALSE(t.waits.behind_fence(*f));
   t.device.advance_by(2'000'000);
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
@@ -90,9 +92,12 @@ TEST(device_waits, order_nobody_behind_a_fence_that_failed_or_cannot_be_recorded
   t.free_on(t.first);
   t.device.fail_nth(device_call::record, 1);
   EXPECT_FALSE(t.behind());
+  EXPECT_EQ(t.make(t.waits), 0U);
   EXPECT_FALSE(t.waits.missing());
+  t.streams.poll();
   const result<fence_index> f = t.streams.cover(t.from);
   ASSERT_TRUE(f.ok());
+  t.record_fences();
   t.device.fail_nth(device_call::query, 1);
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::failed);
   EXPECT_FALSE(t.behind());

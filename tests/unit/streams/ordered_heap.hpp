@@ -38,19 +38,30 @@ struct ordered_heap {
     blocks.release(i, o, streams[o].epoch, false);
     streams[o].dirty = true;
   }
+  /// Records every fence that has a number only, as an arena does without its lock.
+  void record_fences() {
+    for (const unrecorded_fence& f : streams.take_unrecorded()) {
+      const result<fence> made = streams.record_on_device(f);
+      streams.recorded(f, made ? std::optional{*made} : std::nullopt);
+    }
+  }
   /// Makes the waits that are missing, as an arena does without its lock; how many were made.
   unsigned make(device_waits& waits) {
+    record_fences();
     unsigned made = 0;
     for (device_waits::wait& w : waits.begin_round()) {
       if (w.is != device_waits::wait::state::missing) continue;
-      const status done = device.wait_stream(streams[waits.waiter()].stream, streams.tracked(w.behind).device_fence);
-      waits.tried(w, done.ok());
+      const tracked_fence behind = streams.tracked(w.behind);
+      const bool done = behind.seen == tracked_fence::state::pending &&
+                        device.wait_stream(streams[waits.waiter()].stream, behind.device_fence).ok();
+      waits.tried(w, done);
       if (done) ++made;
     }
     return made;
   }
   /// All work so far is done, and its fences are seen to be.
   void let_time_pass() {
+    record_fences();
     device.advance_by(2'000'000);
     streams.poll();
   }

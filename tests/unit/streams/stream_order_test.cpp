@@ -39,6 +39,7 @@ TEST(streams, one_fence_covers_everything_freed_so_far) {
   const result<fence_index> first = t.streams.cover(t.slot(s));
   const result<fence_index> again = t.streams.cover(t.slot(s));
   ASSERT_TRUE(first.ok() && again.ok());
+  t.record_fences();
   EXPECT_EQ(*first, *again);
   EXPECT_EQ(t.streams.fences_recorded(), 1U);
   t.streams.poll();
@@ -57,6 +58,7 @@ TEST(streams, a_handle_that_may_be_dead_is_never_recorded_on) {
   q.free_on(s);
   ASSERT_TRUE(q.device.destroy_stream(s).ok());
   ASSERT_TRUE(q.streams.cover(1).ok());
+  q.record_fences();
   EXPECT_EQ(calls(q, device_call::record), 0U);
   EXPECT_EQ(calls(q, device_call::record_context), 1U);
 
@@ -64,6 +66,7 @@ TEST(streams, a_handle_that_may_be_dead_is_never_recorded_on) {
   const stream_ref r = n.device.create_stream();
   n.free_on(r);
   n.streams.stream_gone(n.slot(r));
+  n.record_fences();
   EXPECT_EQ(calls(n, device_call::record), 0U);
   EXPECT_EQ(calls(n, device_call::record_context), 1U);
 }
@@ -74,16 +77,15 @@ TEST(streams, a_stream_that_left_nothing_behind_is_forgotten) {
   t.free_on(s);
   t.streams.stream_gone(t.slot(s));
   EXPECT_EQ(t.streams.in_use(), 1U);
-  t.device.advance_by(2'000'000);
-  t.streams.poll();
+  t.let_time_pass();
   EXPECT_EQ(t.streams.in_use(), 0U);
   for (int i = 0; i < 1'000; ++i) {
     const stream_ref next = t.device.create_stream();
     t.free_on(next);
     t.streams.stream_gone(t.slot(next));
+    t.record_fences();
     ASSERT_TRUE(t.device.destroy_stream(next).ok());
-    t.device.advance_by(2'000'000);
-    t.streams.poll();
+    t.let_time_pass();
   }
   EXPECT_LE(t.streams.end(), 4U) << "slots are used again";
 }
@@ -97,6 +99,7 @@ TEST(streams, a_failed_fence_leaks_what_a_gone_stream_left_and_nothing_of_a_livi
   const result<fence_index> f = t.streams.cover(t.slot(living));
   ASSERT_TRUE(f.ok());
   t.streams.stream_gone(t.slot(ended));
+  t.record_fences();
   t.device.fail_nth(device_call::query, 1);
   t.device.fail_nth(device_call::query, 2);
   t.streams.poll();
@@ -120,6 +123,7 @@ TEST(streams, a_graph_keeps_its_blocks_until_it_is_released) {
   EXPECT_EQ(t.streams.graph_gone(*graph + 1).code(), errc::invalid_argument);
   ASSERT_TRUE(t.streams.graph_gone(*graph).ok());
   EXPECT_EQ(t.streams.graph_gone(*graph).code(), errc::invalid_argument);
+  t.record_fences();
   t.streams.poll();
   EXPECT_EQ(t.blocks.totals().cached_bytes, 0U);
 }
@@ -131,6 +135,7 @@ TEST(streams, no_fence_is_recorded_or_asked_while_a_stream_captures) {
   const owner_id o = t.slot(a);
   const result<fence_index> before = t.streams.cover(o);
   ASSERT_TRUE(before.ok());
+  t.record_fences();
   ASSERT_TRUE(t.streams.capture_begin(o).ok());
   EXPECT_EQ(t.streams.capture_begin(o).code(), errc::invalid_argument) << "it captures already";
   EXPECT_EQ(t.streams.captures(), 1U);
@@ -164,6 +169,7 @@ TEST(streams, a_query_that_the_host_had_no_memory_for_is_asked_again) {
   const owner_id a = t.slot(t.device.create_stream());
   const result<fence_index> f = t.streams.record(a);
   ASSERT_TRUE(f.ok());
+  t.record_fences();
   t.device.fail_nth(device_call::query, 1, errc::host_failure);
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::pending);
   EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
@@ -185,21 +191,17 @@ TEST(streams, what_a_slot_frees_is_its_own_at_once_and_the_reference_ends) {
 }
 
 // As a pool records them, without its lock.
-TEST(streams, a_fence_that_is_made_later_covers_what_was_freed_before_it_was_asked_for) {
+TEST(streams, a_fence_that_is_recorded_later_covers_what_was_freed_before_it_was_asked_for) {
   ordered_heap t;
   const stream_ref s = t.device.create_stream();
   t.free_on(s);
   const owner_id o = t.slot(s);
-  fence_index f = no_fence;
-  {
-    const stream_order::later unlocked{t.streams};
-    const result<fence_index> covered = t.streams.cover(o);
-    ASSERT_TRUE(covered.ok());
-    f = *covered;
-  }
+  const result<fence_index> f = t.streams.cover(o);
+  ASSERT_TRUE(f.ok());
   EXPECT_EQ(t.streams.fences_recorded(), 0U);
-  EXPECT_EQ(t.streams.ask(f), tracked_fence::state::unrecorded);
-  t.let_time_pass();
+  EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::unrecorded);
+  t.device.advance_by(2'000'000);
+  t.streams.poll();
   EXPECT_EQ(t.blocks.totals().idle_bytes + 512, mib) << "nobody knows yet";
   const std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
   ASSERT_EQ(all.size(), 1U);
@@ -208,8 +210,8 @@ TEST(streams, a_fence_that_is_made_later_covers_what_was_freed_before_it_was_ask
   EXPECT_EQ(t.streams.fences_recorded(), 1U);
   EXPECT_TRUE(t.streams[o].dirty);
   t.let_time_pass();
-  EXPECT_EQ(t.streams.ask(f), tracked_fence::state::done);
-  t.streams.let_go(f);
+  EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
+  t.streams.let_go(*f);
 }
 
 TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream) {
@@ -217,10 +219,7 @@ TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream
   const stream_ref s = t.device.create_stream();
   t.free_on(s);
   const owner_id o = t.slot(s);
-  {
-    const stream_order::later unlocked{t.streams};
-    t.streams.stream_gone(o);
-  }
+  t.streams.stream_gone(o);
   const std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
   ASSERT_EQ(all.size(), 1U);
   t.streams.recorded(all[0], std::nullopt);
