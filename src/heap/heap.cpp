@@ -189,10 +189,10 @@ block_index heap::best_fit(unsigned klass, owner_id o, bool idle_too, std::uint6
     const free_index& index = owners_[whose].by_class[klass];
     if (index.empty()) return no_block;
     block_index found = index.best_fit(blocks_, bytes);
-    if (alignment <= granularity || found == no_block) return found;
+    if (alignment <= 512 || found == no_block) return found;
     const block& b = blocks_[found];
     if (lead(b.begin, alignment) + bytes <= b.bytes) return found;
-    return index.best_fit(blocks_, bytes + alignment - granularity);
+    return index.best_fit(blocks_, bytes + alignment - 512);
   };
   const block_index own = search(o);
   if (!idle_too || o == idle_owner) return own;

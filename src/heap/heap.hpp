@@ -127,8 +127,6 @@ class heap {
   [[nodiscard]] status validate() const;
 
  private:
-  static constexpr std::uint64_t granularity = 512;
-
   struct owner {
     std::vector<free_index> by_class;
     block_index oldest = no_block;  // by epoch, which never decreases towards `newest`
