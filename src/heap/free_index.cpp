@@ -1,6 +1,20 @@
 #include "free_index.hpp"
 
 namespace gpumem {
+namespace {
+
+void lowest_in(const block_table& blocks, block_index root, std::uint64_t bytes, block_index* found) noexcept {
+  while (root != no_block) {
+    const block& b = blocks[root];
+    if (b.bytes >= bytes) {
+      if (*found == no_block || b.begin < blocks[*found].begin) *found = root;
+      lowest_in(blocks, b.in_index.left, bytes, found);
+    }
+    root = b.in_index.right;
+  }
+}
+
+}  // namespace
 
 unsigned free_index::next_bin(unsigned from) const noexcept {
   unsigned word = from / 64;
@@ -11,28 +25,6 @@ unsigned free_index::next_bin(unsigned from) const noexcept {
     bits = filled_[word];
   }
   return word * 64 + static_cast<unsigned>(std::countr_zero(bits));
-}
-
-void free_index::insert(block_table& blocks, block_index i) noexcept {
-  block& b = blocks[i];
-  const unsigned bin = bin_of(b.bytes);
-  ++count_;
-  if (roots_[bin] != no_block) return insert_into_tree(blocks, i, &roots_[bin]);
-  b.in_index.left = no_block;
-  b.in_index.right = no_block;
-  roots_[bin] = i;
-  filled_[bin / 64] |= std::uint64_t{1} << (bin % 64);
-}
-
-void free_index::erase(block_table& blocks, block_index i) noexcept {
-  const block& b = blocks[i];
-  const unsigned bin = bin_of(b.bytes);
-  --count_;
-  if (roots_[bin] != i || (b.in_index.left & b.in_index.right) != no_block) {
-    return erase_from_tree(blocks, i, &roots_[bin]);
-  }
-  roots_[bin] = no_block;
-  filled_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
 }
 
 block_index free_index::best_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {
@@ -54,24 +46,12 @@ block_index free_index::best_fit(const block_table& blocks, std::uint64_t bytes)
   while (blocks[found].in_index.left != no_block) found = blocks[found].in_index.left;
   return found;
 }
-namespace {
-
-void lowest_in(const block_table& blocks, block_index root, std::uint64_t bytes, block_index* found) noexcept {
-  while (root != no_block) {
-    const block& b = blocks[root];
-    if (b.bytes >= bytes) {
-      if (*found == no_block || b.begin < blocks[*found].begin) *found = root;
-      lowest_in(blocks, b.in_index.left, bytes, found);
-    }
-    root = b.in_index.right;
-  }
-}
-
-}  // namespace
-
-void free_index::insert_into_tree(block_table& blocks, block_index i, block_index* root) noexcept {
+void free_index::insert(block_table& blocks, block_index i) noexcept {
   block& b = blocks[i];
-  block_index* link = root;
+  const unsigned bin = bin_of(b.bytes);
+  ++count_;
+  filled_[bin / 64] |= std::uint64_t{1} << (bin % 64);
+  block_index* link = &roots_[bin];
   const std::uint32_t rank = priority(i);
   while (*link != no_block && priority(*link) >= rank) {
     block& at = blocks[*link];
@@ -98,10 +78,11 @@ void free_index::insert_into_tree(block_table& blocks, block_index i, block_inde
   *link = i;
 }
 
-// Requires another block in the tree.
-void free_index::erase_from_tree(block_table& blocks, block_index i, block_index* root) noexcept {
-  block& b = blocks[i];
-  block_index* link = root;
+void free_index::erase(block_table& blocks, block_index i) noexcept {
+  const block& b = blocks[i];
+  const unsigned bin = bin_of(b.bytes);
+  --count_;
+  block_index* link = &roots_[bin];
   while (*link != i) {
     block& at = blocks[*link];
     link = before(b, at) ? &at.in_index.left : &at.in_index.right;
@@ -121,6 +102,7 @@ void free_index::erase_from_tree(block_table& blocks, block_index i, block_index
     }
   }
   *link = left != no_block ? left : right;
+  if (roots_[bin] == no_block) filled_[bin / 64] &= ~(std::uint64_t{1} << (bin % 64));
 }
 
 block_index free_index::lowest_fit(const block_table& blocks, std::uint64_t bytes) const noexcept {

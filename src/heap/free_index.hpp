@@ -35,19 +35,16 @@ class free_index {
 
  private:
   static constexpr unsigned unit_shift = 9;  // 512 B
-  static constexpr unsigned exact_bins = 128;
+  static constexpr unsigned exact_power = 7;
+  static constexpr unsigned exact_bins = 1U << exact_power;
   static constexpr unsigned bins = exact_bins + 36 * 8;  // below 2^43 units, 2^52 B
   static constexpr unsigned words = (bins + 63) / 64;
 
-  // A floating-point number has its power of two and the next three bits side by side.
-  static constexpr unsigned parts_shift = 52 - 3;
-  static constexpr auto parts_of_exact =
-      static_cast<unsigned>(std::bit_cast<std::uint64_t>(double{exact_bins}) >> parts_shift);
-
   static unsigned bin_of(std::uint64_t bytes) noexcept {
-    const auto units = static_cast<std::int64_t>(bytes >> unit_shift);
-    const auto parts = static_cast<unsigned>(std::bit_cast<std::uint64_t>(static_cast<double>(units)) >> parts_shift);
-    return units < exact_bins ? static_cast<unsigned>(units) : parts - parts_of_exact + exact_bins;
+    const std::uint64_t units = bytes >> unit_shift;
+    if (units < exact_bins) return static_cast<unsigned>(units);
+    const auto power = static_cast<unsigned>(std::bit_width(units)) - 1;
+    return exact_bins + (power - exact_power) * 8 + static_cast<unsigned>(units >> (power - 3) & 7);
   }
   // A treap's priorities need to be unrelated to its keys; a record's index, mixed, is.
   static std::uint32_t priority(block_index i) noexcept {
@@ -59,8 +56,6 @@ class free_index {
   static bool before(const block& a, const block& b) noexcept {
     return a.bytes != b.bytes ? a.bytes < b.bytes : a.begin < b.begin;
   }
-  void insert_into_tree(block_table& blocks, block_index i, block_index* root) noexcept;
-  void erase_from_tree(block_table& blocks, block_index i, block_index* root) noexcept;
   [[nodiscard]] unsigned next_bin(unsigned from) const noexcept;  // `bins` where none holds anything
   static bool subtree_valid(const block_table& blocks, block_index root, const block* low, const block* high,
                             std::uint32_t* seen);
