@@ -159,7 +159,7 @@ bool heap::absorb_idle(owner_id o) noexcept {
 
 block_index heap::containing(std::uint64_t position) const noexcept {
   for (const heap_segment& s : segments_) {
-    if (s.bytes == 0 || position < s.begin || position >= s.begin + s.bytes) continue;
+    if (position < s.begin || position >= s.begin + s.bytes) continue;
     block_index i = s.first;
     while (position >= blocks_[i].begin + blocks_[i].bytes) i = blocks_[i].above;
     return i;

@@ -12,51 +12,46 @@ bool usable(const block& b, owner_id o) noexcept {
   return b.state == block_state::free && (b.owner == o || b.owner == idle_owner);
 }
 
-/// One span, block by block, with the unbacked bytes in front of each.
+/// Where one span's blocks begin, and its end, each with the unbacked bytes below it.
 class span_of_blocks {
  public:
+  struct edge {
+    std::uint64_t at;
+    std::uint64_t unbacked_below;
+    block_index above;  ///< the block that begins there
+  };
   span_of_blocks(const heap& in, block_index lowest, owner_id o) {
-    for (block_index i = lowest; i != no_block && usable(in.at(i), o); i = in.at(i).above) {
-      const block& b = in.at(i);
-      blocks_.push_back({b.begin, unbacked_, i, b.state == block_state::unbacked});
-      if (b.state == block_state::unbacked) unbacked_ += b.bytes;
-      end_ = b.begin + b.bytes;
+    edge next{in.at(lowest).begin, 0, lowest};
+    for (; next.above != no_block && usable(in.at(next.above), o); next.above = in.at(next.above).above) {
+      edges_.push_back(next);
+      const block& b = in.at(next.above);
+      if (b.state == block_state::unbacked) next.unbacked_below += b.bytes;
+      next.at += b.bytes;
     }
+    edges_.push_back(next);
   }
-  [[nodiscard]] std::uint64_t begin() const noexcept { return blocks_.front().begin; }
-  [[nodiscard]] std::uint64_t end() const noexcept { return end_; }
-  [[nodiscard]] std::size_t size() const noexcept { return blocks_.size(); }
-  [[nodiscard]] std::uint64_t begin_of(std::size_t k) const noexcept {
-    return k < blocks_.size() ? blocks_[k].begin : end_;
-  }
-  [[nodiscard]] block_index block_at(std::uint64_t position) const noexcept { return at(position).index; }
+  [[nodiscard]] const std::vector<edge>& edges() const noexcept { return edges_; }
+  [[nodiscard]] std::uint64_t begin() const noexcept { return edges_.front().at; }
+  [[nodiscard]] std::uint64_t end() const noexcept { return edges_.back().at; }
+  [[nodiscard]] block_index block_at(std::uint64_t position) const noexcept { return below(position)->above; }
 
   /// Unbacked bytes of every page that `[from, to)` touches.
   [[nodiscard]] std::uint64_t missing(std::uint64_t from, std::uint64_t to, std::uint64_t page) const noexcept {
-    return unbacked_below(std::min(round_up(to, page), end_)) -
+    return unbacked_below(std::min(round_up(to, page), end())) -
            unbacked_below(std::max(round_down(from, page), begin()));
   }
 
  private:
-  struct entry {
-    std::uint64_t begin;
-    std::uint64_t unbacked_below;
-    block_index index;
-    bool unbacked;
-  };
-  [[nodiscard]] const entry& at(std::uint64_t position) const noexcept {
-    return *std::prev(std::upper_bound(blocks_.begin(), blocks_.end(), position,
-                                       [](std::uint64_t p, const entry& e) { return p < e.begin; }));
+  [[nodiscard]] std::vector<edge>::const_iterator below(std::uint64_t position) const noexcept {
+    return std::prev(std::ranges::upper_bound(edges_, position, {}, &edge::at));
   }
   [[nodiscard]] std::uint64_t unbacked_below(std::uint64_t position) const noexcept {
-    if (position >= end_) return unbacked_;
-    const entry& e = at(position);
-    return e.unbacked_below + (e.unbacked ? position - e.begin : 0);
+    const auto e = below(position);
+    if (position == end()) return e->unbacked_below;
+    return e->unbacked_below + std::min(position - e->at, std::next(e)->unbacked_below - e->unbacked_below);
   }
 
-  std::vector<entry> blocks_;
-  std::uint64_t unbacked_ = 0;
-  std::uint64_t end_ = 0;
+  std::vector<edge> edges_;
 };
 
 /// The lowest block of the span around a unbacked one; none where another unbacked block lies lower in it.
@@ -86,10 +81,9 @@ std::optional<page_place> cheapest_place(const heap& in, unsigned klass, owner_i
       best = page_place{.begin = begin, .first = span.block_at(begin), .missing_bytes = missing};
     };
     // Where a window slides, what it misses is least with one of its ends at the end of a block.
-    for (std::size_t k = 0; k <= span.size(); ++k) {
-      const std::uint64_t edge = span.begin_of(k);
-      consider(round_up(edge, alignment));
-      if (edge >= bytes) consider(round_down(edge - bytes, alignment));
+    for (const span_of_blocks::edge& edge : span.edges()) {
+      consider(round_up(edge.at, alignment));
+      if (edge.at >= bytes) consider(round_down(edge.at - bytes, alignment));
     }
   }
   return best;
