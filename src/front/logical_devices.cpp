@@ -4,10 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <set>
 
 #include "bits.hpp"
-#include "checked_mutex.hpp"
 #include "gpumem/policy.hpp"
 #include "group_ledger.hpp"
 #include "log.hpp"
@@ -52,17 +50,6 @@ result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& 
                                format_bytes(memory.free_bytes), info.ordinal));
   }
   return memory.free_bytes - reserve;
-}
-
-/// Logs a line only the first time.
-void log_once(const std::string& line) {
-  static checked_mutex mutex;
-  static auto* const said = new std::set<std::string>;
-  {
-    const mutex_lock lock{mutex};
-    if (!said->insert(line).second) return;
-  }
-  log_line(line);
 }
 
 /// The group's budget on this device, shared by all its pools.
