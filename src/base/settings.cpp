@@ -212,15 +212,6 @@ bool means_a_guard(std::string_view variable, const row* close) {
          });
 }
 
-/// Whether `variables` ask for strict mode; `otherwise` if they do not, or have a bad value.
-bool asks_for_strict(const environment& variables, bool otherwise) {
-  bool strict = otherwise;
-  for (const auto& [name, value] : variables) {
-    if (name == "GPUMEM_STRICT") static_cast<void>(store(parse_flag(value, name), strict).ok());
-  }
-  return strict;
-}
-
 }  // namespace
 
 environment process_environment() {
@@ -297,7 +288,7 @@ status settings::apply(const environment& variables, std::vector<std::string>* p
     }
   }
   if (problems != nullptr) problems->insert(problems->end(), found.begin(), found.end());
-  if (!found.empty() && asks_for_strict(variables, strict)) refusal = found.front();
+  if (!found.empty() && next.strict) refusal = found.front();
   if (!refusal.empty()) return {errc::bad_setting, refusal};
   *this = std::move(next);
   return {};
