@@ -224,14 +224,10 @@ result<byte_limit> parse_share_or_bytes(std::string_view text, std::string_view 
 std::string format_bytes(std::uint64_t bytes) {
   if (bytes < kib) return fmt::format("{} B", bytes);
   constexpr std::array<std::string_view, 4> names{"KiB", "MiB", "GiB", "TiB"};
-  std::uint64_t unit = kib;
-  for (std::size_t i = 0;; ++i, unit *= 1024) {
-    std::uint64_t whole = bytes / unit;
-    std::uint64_t hundredths = (bytes % unit * 100 + unit / 2) / unit;
-    whole += hundredths / 100;
-    hundredths %= 100;
-    if (whole < 1024 || i + 1 == names.size()) return fmt::format("{}.{:02} {}", whole, hundredths, names[i]);
-  }
+  double value = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  for (; value >= 1023.995 && unit + 1 < names.size(); ++unit) value /= 1024;  // which would print as 1024.00
+  return fmt::format("{:.2f} {}", value, names.at(unit));
 }
 
 std::string exact_bytes(std::uint64_t bytes) {
