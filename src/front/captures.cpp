@@ -28,20 +28,14 @@ status at_each_that_knows(const std::vector<pool_slot>& pools, stream_ref s, con
                           const std::function<status(pool&, std::uint64_t key)>& call) {
   status unknown;
   bool known = false;
-  const device* on = nullptr;
-  result<std::uint64_t> key{std::uint64_t{0}};
   for (const pool_slot& p : pools) {
     if (only != nullptr && p.on != only) continue;
-    if (p.on != on) {  // a device's pools stand side by side
-      on = p.on;
-      if (status ok = usable(*on); ok) {
-        key = p.it->key_of(s);
-      } else {
-        key = std::move(ok);
-      }
-      if (!key) unknown = key.why();
+    const status ok = usable(*p.on);
+    const result<std::uint64_t> key = ok ? p.it->key_of(s) : ok;
+    if (!key) {
+      unknown = key.why();
+      continue;
     }
-    if (!key) continue;
     known = true;
     if (status one = call(*p.it, *key); !one) return one;
   }
