@@ -10,11 +10,7 @@ namespace {
 #if defined(__SANITIZE_THREAD__)
 constexpr bool followed = false;
 #elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-constexpr bool followed = false;
-#else
-constexpr bool followed = true;
-#endif
+constexpr bool followed = !__has_feature(thread_sanitizer);
 #else
 constexpr bool followed = true;
 #endif

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "gpumem/settings.hpp"
 #include "text.hpp"
@@ -14,16 +13,10 @@ constexpr std::string_view expected =
     "ordinals or UUIDs with ',' between them (0,2 or GPU-8932f937), auto, auto:N, all, or nothing for none";
 constexpr unsigned most_cards = 1024;
 
-bool all_digits(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
 /// An ordinal without leading zeros, or a UUID (at least one letter or digit after its prefix).
 bool names_a_card(std::string_view name) {
-  if (all_digits(name)) return name.size() <= 4 && (name == "0" || name.front() != '0');
-  const bool uuid = name.size() > 4 && (name.starts_with("GPU-") || name.starts_with("MIG-"));
-  constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-/";
-  return uuid && name.find_first_not_of(letters) == std::string_view::npos;
+  if (const auto ordinal = whole_number<unsigned>(name)) return *ordinal < 10'000 && std::to_string(*ordinal) == name;
+  return name.size() > 4 && (name.starts_with("GPU-") || name.starts_with("MIG-")) && is_alphanumeric(name, "-/");
 }
 
 }  // namespace
@@ -41,14 +34,9 @@ result<device_choice> parse_devices(std::string_view text, std::string_view what
   if (whole == "all") return out;
   if (whole == "auto" || whole.starts_with("auto:")) {
     out.how = device_choice::kind::automatic;
-    if (whole == "auto") return out;
-    const std::string_view number = whole.substr(5);
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), out.count);
-    const bool read = error == std::errc{} && end == number.data() + number.size() && all_digits(number);
-    if (!read || out.count == 0 || out.count > most_cards) {
-      return refused(fmt::format("auto:N with N from 1 to {}", most_cards));
-    }
-    return out;
+    if (whole != "auto") out.count = whole_number<unsigned>(whole.substr(5)).value_or(0);
+    if (out.count >= 1 && out.count <= most_cards) return out;
+    return refused(fmt::format("auto:N with N from 1 to {}", most_cards));
   }
   out.how = device_choice::kind::named;
   for (std::size_t at = 0; at <= whole.size();) {
@@ -65,17 +53,9 @@ result<device_choice> parse_devices(std::string_view text, std::string_view what
 }
 
 std::string device_choice::to_string() const {
-  switch (how) {
-    case kind::all:
-      return "";
-    case kind::none:
-      return "none";
-    case kind::automatic:
-      return count == 1 ? "auto" : fmt::format("auto:{}", count);
-    case kind::named:
-      return fmt::format("{}", fmt::join(names, ","));
-  }
-  return "";
+  if (how == kind::named) return fmt::format("{}", fmt::join(names, ","));
+  if (how == kind::automatic) return count == 1 ? "auto" : fmt::format("auto:{}", count);
+  return how == kind::none ? "none" : "";
 }
 
 }  // namespace gpumem

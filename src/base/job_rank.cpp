@@ -1,7 +1,8 @@
 #include "job_rank.hpp"
 
-#include <charconv>
 #include <cstdlib>
+
+#include "text.hpp"
 
 namespace gpumem {
 namespace {
@@ -19,22 +20,15 @@ constexpr launcher launchers[] = {
     {"SLURM_PROCID", "SLURM_LOCALID"},                       // Slurm
 };
 
-std::optional<unsigned> whole(const char* text) {
-  if (text == nullptr) return std::nullopt;
-  const std::string_view digits{text};
-  unsigned value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size()) return std::nullopt;
-  return value;
-}
-
 }  // namespace
 
 std::optional<job_rank> find_job_rank(const std::function<const char*(const char*)>& variable) {
   for (const launcher& each : launchers) {
-    const auto rank = whole(variable(each.rank));
-    const auto local = whole(variable(each.local_rank));
-    if (rank && local) return job_rank{*rank, *local};
+    const char* const texts[] = {variable(each.rank), variable(each.local_rank)};
+    if (texts[0] == nullptr || texts[1] == nullptr) continue;
+    const auto rank = whole_number<unsigned>(texts[0]);
+    const auto local_rank = whole_number<unsigned>(texts[1]);
+    if (rank && local_rank) return job_rank{*rank, *local_rank};
   }
   return std::nullopt;
 }

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <string>
+#include <set>
 #include <utility>
 
 #include "checked_mutex.hpp"
@@ -18,6 +18,7 @@ namespace {
 struct log_state {
   checked_mutex mutex;
   log_sink sink GPUMEM_GUARDED_BY(mutex);
+  std::set<std::string> logged_once GPUMEM_GUARDED_BY(mutex);
 };
 
 log_state& state() {
@@ -50,6 +51,14 @@ void log_line(std::string_view line) {
   text.reserve(rank.size() + line.size() + 9);
   text.append("gpumem: ").append(rank).append(line).push_back('\n');
   write_whole(text);
+}
+
+void log_once(const std::string& line) {
+  {
+    const mutex_lock lock{state().mutex};
+    if (!state().logged_once.insert(line).second) return;
+  }
+  log_line(line);
 }
 
 log_sink set_log_sink(log_sink sink) {

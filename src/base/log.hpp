@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 
 namespace gpumem {
@@ -14,6 +15,9 @@ using log_sink = std::function<void(std::string_view)>;
 /// Writes `gpumem: <line>`, in a job `gpumem: rank 3: <line>`, and a newline to stderr in one write, or hands `line` to
 /// the sink.
 void log_line(std::string_view line);
+
+/// Logs a line only the first time that the process logs it by this function.
+void log_once(const std::string& line);
 
 /// Logs the line that `make` returns. Logs nothing if the host has no memory for it or the sink throws.
 template <typename Make>

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "gpumem/settings.hpp"
 #include "job_rank.hpp"
 #include "text.hpp"
@@ -92,21 +94,10 @@ std::string explanation(const oom_report& r) {
 }  // namespace
 
 std::string_view to_string(oom_cause cause) noexcept {
-  switch (cause) {
-    case oom_cause::none:
-      return "none";
-    case oom_cause::limit:
-      return "limit";
-    case oom_cause::device_full:
-      return "device_full";
-    case oom_cause::fragmentation:
-      return "fragmentation";
-    case oom_cause::pending_work:
-      return "pending_work";
-    case oom_cause::driver_error:
-      return "driver_error";
-  }
-  return "unknown_cause";
+  constexpr std::array<std::string_view, 6> names{"none",          "limit",        "device_full",
+                                                  "fragmentation", "pending_work", "driver_error"};
+  const auto at = static_cast<std::size_t>(cause);
+  return at < names.size() ? names.at(at) : "unknown_cause";
 }
 
 std::string oom_report::headline() const {

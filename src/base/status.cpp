@@ -1,6 +1,7 @@
 /// Messages of failures, and the names of the error codes.
 #include "gpumem/status.hpp"
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 
@@ -51,35 +52,12 @@ void abort_without_value(const status& why) noexcept {
 }
 
 std::string_view to_string(errc code) noexcept {
-  switch (code) {
-    case errc::ok:
-      return "ok";
-    case errc::invalid_argument:
-      return "invalid_argument";
-    case errc::bad_setting:
-      return "bad_setting";
-    case errc::out_of_memory:
-      return "out_of_memory";
-    case errc::unknown_pointer:
-      return "unknown_pointer";
-    case errc::double_free:
-      return "double_free";
-    case errc::wrong_size:
-      return "wrong_size";
-    case errc::wrong_device:
-      return "wrong_device";
-    case errc::unsupported:
-      return "unsupported";
-    case errc::device_error:
-      return "device_error";
-    case errc::corrupt:
-      return "corrupt";
-    case errc::policy_failed:
-      return "policy_failed";
-    case errc::host_failure:
-      return "host_failure";
-  }
-  return "unknown_code";
+  constexpr std::array<std::string_view, 12> names{
+      "ok",         "invalid_argument", "bad_setting", "out_of_memory", "unknown_pointer", "double_free",
+      "wrong_size", "wrong_device",     "unsupported", "device_error",  "corrupt",         "policy_failed"};
+  if (code == errc::host_failure) return "host_failure";
+  const auto at = static_cast<std::size_t>(code);
+  return at < names.size() ? names.at(at) : "unknown_code";
 }
 
 }  // namespace gpumem

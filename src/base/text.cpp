@@ -47,6 +47,12 @@ std::string lowered(std::string_view text) {
   return small;
 }
 
+bool is_alphanumeric(std::string_view text, std::string_view others) noexcept {
+  return std::ranges::all_of(text, [others](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || others.find(c) != others.npos;
+  });
+}
+
 std::string printable(std::string_view text, std::size_t most) {
   std::string shown;
   for (const char c : text.substr(0, most)) {

@@ -1,6 +1,9 @@
 /// Text helpers for settings and messages. No state.
 #pragma once
 
+#include <charconv>
+#include <concepts>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +15,18 @@ namespace gpumem {
 
 /// `text` with ASCII letters in lower case.
 [[nodiscard]] std::string lowered(std::string_view text);
+
+/// Whether each character is an ASCII letter, a digit or one of `others`.
+[[nodiscard]] bool is_alphanumeric(std::string_view text, std::string_view others) noexcept;
+
+/// The number whose decimal digits are the whole text; empty for any other text, and for a number that is too large.
+template <std::integral Number>
+[[nodiscard]] std::optional<Number> whole_number(std::string_view text) noexcept {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc{} && end == text.data() + text.size() && text.front() != '-';
+  return whole ? std::optional{value} : std::nullopt;
+}
 
 /// `text` for one line of a message: bytes other than printable ASCII become `\xNN`, and after `most` bytes follows
 /// `...`.

@@ -3,9 +3,7 @@
 #include <sys/auxv.h>
 
 #include <cstdlib>
-#include <set>
 
-#include "checked_mutex.hpp"
 #include "log.hpp"
 
 namespace gpumem {
@@ -16,12 +14,7 @@ std::string trusted_path(const char* variable, bool secure) {
   const char* const value = std::getenv(variable);
   if (value == nullptr || *value == '\0') return {};
   if (!secure) return value;
-  static checked_mutex mutex;
-  static auto* const told = new std::set<std::string>;  // for the whole process
-  const mutex_lock lock{mutex};
-  if (told->emplace(variable).second) {
-    log_line(std::string{variable} + " is ignored: this program runs with more rights than its user has");
-  }
+  log_once(std::string{variable} + " is ignored: this program runs with more rights than its user has");
   return {};
 }
 

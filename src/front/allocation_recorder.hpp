@@ -5,8 +5,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "gpumem/device.hpp"
+#include "gpumem/policy.hpp"
+#include "gpumem/settings.hpp"
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
 
@@ -26,5 +30,11 @@ class allocation_recorder {
   /// Called when the program or the allocator ends; `at_end` returns the pool's figures.
   virtual status finish(const std::function<statistics()>& /*at_end*/) { return flush(); }
 };
+
+using recorder_list = std::vector<std::unique_ptr<allocation_recorder>>;
+
+/// Creates a pool's recorders: of its trace (GPUMEM_TRACE), and of its plan if its policy records one. Each has its own
+/// file, numbered by `logical`. `with` includes the device's overrides. `bad_setting` if a file cannot be written.
+result<recorder_list> open_recorders(const settings& with, const policy_entry& serves, int logical);
 
 }  // namespace gpumem

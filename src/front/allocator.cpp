@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
+#include <sstream>
 
 #include "behind_all_work.hpp"
 #include "bits.hpp"
@@ -19,7 +19,6 @@
 #include "logical_devices.hpp"
 #include "pointers.hpp"
 #include "pool.hpp"
-#include "recorders.hpp"
 #include "without_exceptions.hpp"
 
 namespace gpumem {
@@ -27,6 +26,8 @@ namespace {
 
 /// Arithmetic on larger sizes could overflow, so larger requests are checked first.
 constexpr std::size_t most_hit_bytes = std::size_t{1} << 40;
+/// The largest size that stays below 2^63 when rounded up.
+constexpr std::size_t most_bytes = (std::size_t{1} << 63) - block_granularity;
 
 }  // namespace
 
@@ -50,7 +51,7 @@ class pooled_allocator final : public allocator {
       result<std::vector<pool_config>> configs = logical_devices(*d, own, static_cast<int>(pools_.size()));
       if (!configs) return configs.why();
       for (pool_config& config : *configs) {
-        if (status ok = add_pool(*d, std::move(config), with); !ok) return ok;
+        if (status ok = add_pool(*d, std::move(config), own); !ok) return ok;
       }
     }
     if (!with.stats_path.empty() && with.stats_path != "exit") {
@@ -60,34 +61,30 @@ class pooled_allocator final : public allocator {
     stats_path_ = with.stats_path;
     log_settings_without_effect(devices, with);
     if (with.verbose) describe_start(with);
-    const bool recorded = std::any_of(recorders_.begin(), recorders_.end(), [](const auto& of) { return !of.empty(); });
+    const bool recorded = std::ranges::any_of(pools_, [](const pool_slot& p) { return !p.recorders.empty(); });
     if (!stats_path_.empty() || recorded) remember_at_exit(this, [this] { report(); });
     return {};
   }
 
   result<void*> do_allocate(const request& r, oom_slot* refusal) override try {
-    const bool ordinary = r.alignment == block_granularity && r.bytes - 1 < most_hit_bytes;
-    if (!ordinary) {
-      if (status ok = sound(r); !ok) return ok;
-    }
     if (!exists(r.device)) return no_such_device(r.device);
-    pool& p = *pools_[static_cast<std::size_t>(r.device)].it;
-    device& on = *pools_[static_cast<std::size_t>(r.device)].on;
-    if (on.condition() != device_condition::usable) return usable(on);
-    if (!ordinary) {
-      if (status ok = fits_device(r, p.config().total_bytes); !ok) return ok;
+    const pool_slot& slot = pools_[static_cast<std::size_t>(r.device)];
+    pool& p = *slot.it;
+    if (r.alignment != block_granularity || r.bytes - 1 >= most_hit_bytes) {
+      if (status ok = sound(r, p.config().total_bytes); !ok) return ok;
     }
+    if (slot.on->condition() != device_condition::usable) return usable(*slot.on);
     if (r.alignment == block_granularity && r.region == 0) {  // of another pool or stream than the last one
       if (const address at = p.try_cache(r.stream, r.bytes); at != 0) return to_pointer(at);
     }
-    const bool asks = asks_for_captures(p.config(), on);
+    const bool asks = asks_for_captures(slot);
     if (asks || captures_.busy()) {
-      if (status ok = captures_.follow(on, r.stream, asks); !ok) return ok;
+      if (status ok = captures_.follow(*slot.on, r.stream, asks); !ok) return ok;
     }
     address at = 0;
     if (status done = p.allocate(r, round_up(r.bytes, block_granularity), &at, refusal); !done) return done;
     if (untouched_.load(std::memory_order_relaxed)) preallocate(r.device);
-    for (const auto& each : recorders_[static_cast<std::size_t>(r.device)]) each->allocated(at, r.bytes, r.stream);
+    for (const auto& each : slot.recorders) each->allocated(at, r.bytes, r.stream);
     return to_pointer(at);
   } catch (...) {
     return status::of_current_exception();
@@ -97,60 +94,34 @@ class pooled_allocator final : public allocator {
     if (p == nullptr) return {};
     const address at = to_address(p);
     if (stated.device) {
-      const int d = *stated.device;
-      if (!exists(d)) {
-        ++foreign_misuses_;
-        return no_such_device(d);
-      }
-      for (const pool_slot& other : pools_) {
-        if (other.it->config().ordinal == d || !other.it->describe(at)) continue;
-        other.it->count_misuse();
-        return {errc::wrong_device,
-                fmt::format("{:#x} belongs to pool {} and is freed on device {}", at, other.it->config().name, d)};
-      }
+      if (status ok = not_of_others(at, *stated.device); !ok) return ok;
     }
     if (pools_.size() > 1) {
       for (const pool_slot& candidate : pools_) {
         if (candidate.it->free_to_cache(at, stated)) return {};
       }
     }
-    status unknown;
-    for (const pool_slot& candidate : pools_) {
-      if (candidate.on->condition() != device_condition::usable) [[unlikely]] {
-        unknown = usable(*candidate.on);
-        continue;
-      }
-      status freed = candidate.it->release_block(at, stated);
-      if (freed.ok() || freed.code() != errc::unknown_pointer) return freed;
-      if (unknown.ok() || candidate.it->contains(at)) unknown = std::move(freed);
-    }
-    ++foreign_misuses_;
-    return unknown;
+    bool owned = false;
+    status freed = ask_pools(at, [&](pool& candidate) {
+      status done = candidate.release_block(at, stated);
+      owned = done.code() != errc::unknown_pointer;
+      return done;
+    });
+    if (!owned) ++foreign_misuses_;
+    return freed;
   } catch (...) {
     return status::of_current_exception();
   }
 
-  status record_use(void* p, stream_ref s) override try {
-    status unknown;
-    for (std::size_t i = 0; i < pools_.size(); ++i) {
-      if (status ok = usable(*pools_[i].on); !ok) {
-        unknown = std::move(ok);
-        continue;
-      }
-      status noted = pools_[i].it->record_use(to_address(p), s);
-      if (noted.ok() || noted.code() != errc::unknown_pointer) return noted;
-      unknown = std::move(noted);
-    }
-    return unknown;
-  } catch (...) {
-    return status::of_current_exception();
+  status record_use(void* p, stream_ref s) override {
+    return without_exceptions(
+        [&] { return ask_pools(to_address(p), [&](pool& each) { return each.record_use(to_address(p), s); }); });
   }
-
-  status stream_release(stream_ref s) override try {
-    return at_each_that_knows(pools_, s, nullptr,
-                              [](pool& p, std::uint64_t key) { return p.below().stream_release(key); });
-  } catch (...) {
-    return status::of_current_exception();
+  status stream_release(stream_ref s) override {
+    return without_exceptions([&] {
+      return at_each_that_knows(pools_, s, nullptr,
+                                [](pool& p, std::uint64_t key) { return p.below().stream_release(key); });
+    });
   }
   status capture_begin(stream_ref s) override {
     return without_exceptions([&] { return captures_.begin(s); });
@@ -160,18 +131,15 @@ class pooled_allocator final : public allocator {
   }
   status captures_ended(int physical_device) override {
     return without_exceptions([&]() -> status {
-      bool known = false;
-      for (const pool_slot& p : pools_) {
-        device& on = *p.on;
-        if (on.info().ordinal != physical_device) continue;
-        known = true;
-        if (!asks_for_captures(p.it->config(), on)) continue;
-        if (status ok = usable(on); !ok) return ok;
-        captures_.ended_on(on);
-        break;
+      const auto slot =
+          std::ranges::find(pools_, physical_device, [](const pool_slot& p) { return p.on->info().ordinal; });
+      if (slot == pools_.end()) {
+        return {errc::wrong_device, fmt::format("no pool of this allocator is on device {}", physical_device)};
       }
-      if (known) return {};
-      return {errc::wrong_device, fmt::format("no pool of this allocator is on device {}", physical_device)};
+      if (!asks_for_captures(*slot)) return {};
+      if (status ok = usable(*slot->on); !ok) return ok;
+      captures_.ended_on(*slot->on);
+      return {};
     });
   }
   status graph_release(graph_ref g) override {
@@ -231,25 +199,22 @@ class pooled_allocator final : public allocator {
       return s;
     });
   }
-  result<block_info> describe(const void* p) const override try {
-    status unknown;
-    for (const pool_slot& candidate : pools_) {
-      if (forked(candidate.it->config().ordinal)) return usable(*pools_.front().on);
-      result<block_info> found = candidate.it->describe(to_address(p));
-      if (found) return found;
-      unknown = found.why();
-    }
-    return unknown;
-  } catch (...) {
-    return status::of_current_exception();
+  result<block_info> describe(const void* p) const override {
+    return without_exceptions([&]() -> result<block_info> {
+      result<block_info> found = status{errc::unknown_pointer, "no pool"};
+      for (const pool_slot& candidate : pools_) {
+        if (candidate.on->condition() == device_condition::forked) return usable(*candidate.on);
+        found = candidate.it->describe(to_address(p));
+        if (found) break;
+      }
+      return found;
+    });
   }
   status check(int device) const override {
     return of_pool<status>(device, [](const pool_slot& p) { return p.it->check(); });
   }
-  status flush_trace() override try {
-    return each_recorder([](allocation_recorder& r, std::size_t) { return r.flush(); });
-  } catch (...) {
-    return status::of_current_exception();
+  status flush_trace() override {
+    return without_exceptions([&] { return each_recorder([](auto& r, const pool&) { return r.flush(); }); });
   }
   status stand_for_all_work(stream_ref all) {
     for (const pool_slot& p : pools_) {
@@ -263,11 +228,11 @@ class pooled_allocator final : public allocator {
   /// Runs once: each pool that takes everything does so, except that of `used`, whose own request opens it.
   void preallocate(int used) {
     if (!untouched_.exchange(false, std::memory_order_acq_rel)) return;
-    for (const std::size_t i : taking_everything_) {
-      const pool_config& of = pools_[i].it->config();
-      if (of.ordinal == used) continue;
-      status taken = usable(*pools_[i].on);
-      if (taken.ok()) taken = without_exceptions([&] { return pools_[i].it->open_ahead(); });
+    for (const pool_slot& p : pools_) {
+      const pool_config& of = p.it->config();
+      if (!p.takes_everything || of.ordinal == used) continue;
+      status taken = usable(*p.on);
+      if (taken.ok()) taken = without_exceptions([&] { return p.it->open_ahead(); });
       if (!taken) {
         log_if_possible(
             [&] { return fmt::format("pool {} ({}) is not taken yet: {}", of.name, of.policy_name, taken.message()); });
@@ -276,34 +241,60 @@ class pooled_allocator final : public allocator {
   }
 
  private:
-  [[nodiscard]] bool forked(int logical) const {
-    return pools_[static_cast<std::size_t>(logical)].on->condition() == device_condition::forked;
-  }
-
-  /// Refuses requests that no device can serve.
-  static status sound(const request& r) {
-    if (r.bytes == 0) return {errc::invalid_argument, "0 bytes asked; expected at least 1"};
-    if (is_power_of_two(r.alignment)) return {};
-    return {errc::invalid_argument, fmt::format("alignment {}: expected a power of two", r.alignment)};
-  }
-  static status fits_device(const request& r, std::uint64_t total_bytes) {
-    if (r.alignment > total_bytes) {
-      return {errc::invalid_argument,
-              fmt::format("alignment {}: larger than the device's {}", r.alignment, format_bytes(total_bytes))};
+  /// What `call` says of the pool that knows the address; else the refusal of the pool that has it in a segment, or of
+  /// any.
+  template <typename Call>
+  status ask_pools(address at, const Call& call) const {
+    status refusal;
+    for (const pool_slot& p : pools_) {
+      status answer = usable(*p.on);
+      const bool asked = answer.ok();
+      if (asked) answer = call(*p.it);
+      if (asked && answer.code() != errc::unknown_pointer) return answer;
+      if (!asked || refusal.ok() || p.it->contains(at)) refusal = std::move(answer);
     }
-    const std::optional<std::uint64_t> rounded = checked_round_up(r.bytes, block_granularity);
-    if (rounded && *rounded <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return {};
-    return {errc::invalid_argument, fmt::format("{} bytes asked; expected less than 2^63", r.bytes)};
+    return refusal;
   }
 
-  static bool asks_for_captures(const pool_config& config, const device& on) {
-    return config.stream_ids == stream_id_mode::query && on.info().reports_captures;
+  /// Refuses a block of another device than the one that a free states.
+  status not_of_others(address at, int stated) {
+    if (!exists(stated)) {
+      ++foreign_misuses_;
+      return no_such_device(stated);
+    }
+    for (const pool_slot& other : pools_) {
+      const pool_config& of = other.it->config();
+      if (of.ordinal == stated || !other.it->describe(at)) continue;
+      other.it->count_misuse();
+      return {errc::wrong_device,
+              fmt::format("{:#x} belongs to pool {} and is freed on device {}", at, of.name, stated)};
+    }
+    return {};
   }
 
-  status add_pool(device& on, pool_config config, const settings& with) {
+  /// Refuses requests that a device of this size can never serve.
+  static status sound(const request& r, std::uint64_t total_bytes) {
+    std::string wrong;
+    if (r.bytes == 0) {
+      wrong = "0 bytes asked; expected at least 1";
+    } else if (!is_power_of_two(r.alignment)) {
+      wrong = fmt::format("alignment {}: expected a power of two", r.alignment);
+    } else if (r.alignment > total_bytes) {
+      wrong = fmt::format("alignment {}: larger than the device's {}", r.alignment, format_bytes(total_bytes));
+    } else if (r.bytes > most_bytes) {
+      wrong = fmt::format("{} bytes asked; expected less than 2^63", r.bytes);
+    }
+    return wrong.empty() ? status{} : status{errc::invalid_argument, std::move(wrong)};
+  }
+
+  static bool asks_for_captures(const pool_slot& p) {
+    return p.it->config().stream_ids == stream_id_mode::query && p.on->info().reports_captures;
+  }
+
+  /// `own` are the settings with the device's overrides.
+  status add_pool(device& on, pool_config config, const settings& own) {
     config.allocator_number = number_;
-    config.verbose = with.verbose;
-    const settings own = with.for_device(on.info().ordinal);
+    config.verbose = own.verbose;
     const result<policy_entry> entry = find_policy(config.policy_name);
     if (!entry) return entry.why();
     result<recorder_list> recorders = open_recorders(own, *entry, config.ordinal);
@@ -314,7 +305,6 @@ class pooled_allocator final : public allocator {
         for (std::size_t i = 0; i < count; ++i) first[i]->freed(at, bytes, s);
       };
     }
-    recorders_.push_back(*std::move(recorders));  // the pool keeps a view of the recorders, whose address is stable
     policy_parameters parameters = parameters_from_settings(*entry, own, config.policy_name);
     if (const std::string& instead = entry->needs.without_pages; !instead.empty() && on.info().page_bytes == 0) {
       log_line(fmt::format("pool {}: device {} ({}) cannot map pages, which policy {} needs; {} serves instead",
@@ -345,21 +335,17 @@ class pooled_allocator final : public allocator {
                         .compute_major = on.info().compute_major,
                         .compute_minor = on.info().compute_minor,
                         .simulated = on.info().simulated});
-    if (entry->needs.everything) {
-      taking_everything_.push_back(pools_.size());
-      untouched_ = true;
-    }
-    pools_.push_back({std::make_unique<pool>(on, std::move(config), *std::move(decides)), &on});
+    pools_.push_back({.recorders = *std::move(recorders),  // keeps their addresses, which the pool has
+                      .it = std::make_unique<pool>(on, std::move(config), *std::move(decides)),
+                      .on = &on,
+                      .takes_everything = entry->needs.everything});
+    if (entry->needs.everything) untouched_ = true;
     return {};
   }
 
   void describe_start(const settings& with) const {
-    const std::string text = with.describe();
-    for (std::size_t at = 0; at < text.size();) {
-      const std::size_t end = std::min(text.find('\n', at), text.size());
-      if (end > at) log_line(std::string_view{text}.substr(at, end - at));
-      at = end + 1;
-    }
+    std::istringstream lines{with.describe()};
+    for (std::string line; std::getline(lines, line);) log_line(line);
     for (const logical_device& d : devices_) {
       log_line(fmt::format("pool {} is logical device {} on device {}: {}, at most {}", d.name, d.ordinal,
                            d.physical_ordinal, d.policy, format_bytes(d.limit_bytes)));
@@ -371,8 +357,8 @@ class pooled_allocator final : public allocator {
   Result of_pool(int device, const Call& call) const {
     return without_exceptions([&]() -> Result {
       if (!exists(device)) return no_such_device(device);
-      if (forked(device)) return usable(*pools_[static_cast<std::size_t>(device)].on);
-      return call(pools_[static_cast<std::size_t>(device)]);
+      const pool_slot& p = pools_[static_cast<std::size_t>(device)];
+      return p.on->condition() == device_condition::forked ? Result{usable(*p.on)} : Result{call(p)};
     });
   }
   /// And if the device is usable.
@@ -399,39 +385,34 @@ class pooled_allocator final : public allocator {
   }
 
   void report() noexcept try {
-    if (!pools_.empty() && forked(0)) return;  // the parent writes the reports
+    if (!pools_.empty() && pools_.front().on->condition() == device_condition::forked) return;  // the parent reports
     if (!stats_path_.empty()) {
       if (const status ok = write_stats(stats_path_); !ok) log_line(ok.message());
     }
-    const status done = each_recorder([this](allocation_recorder& r, std::size_t of) {
-      // A device whose pool did not open has no recorders.
-      return r.finish([&] { return of < pools_.size() ? pools_[of].it->stats() : statistics{}; });
-    });
+    const status done = each_recorder([](auto& r, pool& of) { return r.finish([&of] { return of.stats(); }); });
     if (!done) log_line(done.message());
   } catch (...) {
     log_if_possible([] { return "at exit: " + status::of_current_exception().message(); });
   }
 
-  /// Calls `does` for each recorder with the index of its pool; returns the first error.
+  /// Calls `does` for each recorder with its pool; returns the first error.
   template <typename action>
   status each_recorder(action does) const {
     status first;
-    for (std::size_t i = 0; i < recorders_.size(); ++i) {
-      for (const auto& r : recorders_[i]) {
-        if (status ok = does(*r, i); !ok && first.ok()) first = std::move(ok);
+    for (const pool_slot& p : pools_) {
+      for (const auto& r : p.recorders) {
+        if (status ok = does(*r, *p.it); !ok && first.ok()) first = std::move(ok);
       }
     }
     return first;
   }
 
-  std::vector<recorder_list> recorders_;  // by pool; must outlive the pools
-  std::vector<pool_slot> pools_;          // by logical ordinal
+  std::vector<pool_slot> pools_;  // by logical ordinal
   std::vector<logical_device> devices_;
   captures captures_{pools_};
   std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of pointers that no pool knows
   std::string stats_path_;
-  std::vector<std::size_t> taking_everything_;  // indexes into pools_
-  std::atomic<bool> untouched_{false};          // true until the first allocation, if taking_everything_ is not empty
+  std::atomic<bool> untouched_{false};  // true until the first allocation, if a pool takes everything
 };
 
 // Defaults for allocators that are not gpumem's.

@@ -1,24 +1,33 @@
-// Captures over every pool of a device, announced by the program or noticed by asking the device.
+// Captures over every pool of a device, and the graphs that they left.
 //
-// Under `query`, gpumem asks a device that reports captures at each allocation, so that the program need not announce
-// them. It watches the graph from the first allocation inside the capture on; the graph's blocks come back when it is
-// destroyed.
+// The program may announce captures (`begin`, `end`, `release`). Under `query`, gpumem also asks a device that reports
+// captures at each allocation, so that the program need not. In both cases gpumem watches the graph from the first
+// allocation inside the capture on, so that its blocks come back when it is destroyed. The driver reports that on its
+// own thread, which must not call anything: the callback leaves the capture's number, and the next allocation reads it.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "capture_log.hpp"
+#include "allocation_recorder.hpp"
 #include "checked_mutex.hpp"
 #include "gpumem/allocator.hpp"
 #include "pool.hpp"
 
 namespace gpumem {
 
-/// A logical device: its pool, and the device of the pool.
+/// A logical device.
 struct pool_slot {
+  recorder_list recorders;  // the pool has their addresses
   std::unique_ptr<pool> it;
   device* on;
+  bool takes_everything;
 };
 
 /// Whether the device is usable. Call it before any lock: in a forked child a lock may stay locked for ever.
@@ -38,8 +47,9 @@ class captures {
   result<graph_ref> end(stream_ref s);
   status release(graph_ref g);
 
-  /// True if `follow` has work to do even without asking the device.
-  [[nodiscard]] bool busy() const noexcept { return log_.busy(); }
+  /// True while any stream is known to capture, or a graph is known to be gone: `follow` then has work to do even
+  /// without asking the device.
+  [[nodiscard]] bool busy() const noexcept { return any_open() || gone_->any(); }
   /// Called before an allocation for `s`. With `asks`, asks the device and notes captures that began or ended since the
   /// last allocation. Watches the graph of a capture under way and releases destroyed graphs.
   status follow(device& on, stream_ref s, bool asks);
@@ -48,31 +58,52 @@ class captures {
   void ended_on(device& on);
 
  private:
-  /// A capture's parts: one graph in every pool of the stream's device.
-  struct graph_part {
-    pool* in;
-    std::uint64_t number;
+  using in_pools = std::vector<std::pair<pool*, std::uint64_t>>;  // with the pool's number of a stream or a graph
+
+  struct open_capture {
+    std::uint64_t number;      // of its graph, too
+    const device* noticed_on;  // null if the program announced it, which names no device
+    std::uint64_t device_id;   // 0 if the program announced it
+    stream_ref stream;
+    bool blocking;  // noticed on a blocking stream of the device's own context
+    bool watched;
+    in_pools keys;  // its end must not use the stream's handle, which may be dead or reused by then
   };
 
-  using begun_in = std::vector<std::pair<pool*, std::uint64_t>>;
-  result<begun_in> begin_on(stream_ref s, const device* on);
-  static void undo(const begun_in& begun);
-  void forbid_foreign_fences(const begun_in& capturing, bool yes);
-  status begin_and_note(stream_ref s, device* on, std::uint64_t capture);
-  status notice(device& on, stream_ref s, std::uint64_t now);
-  void end_blocking_ones_over(device& on);
-  void end_those(const std::vector<capture_log::entry>& over);
-  graph_ref take_number();
-  result<graph_ref> end_of(const capture_log::entry& open);
-  status release_parts(graph_ref g);
-  void let_go_of_gone();
+  /// The numbers of the captures whose graphs are destroyed, until they have been handled.
+  class gone_graphs {
+   public:
+    /// `number` is a list of one, because this must not fail.
+    void put(std::list<std::uint64_t>& number) noexcept;
+    [[nodiscard]] std::vector<std::uint64_t> all() const;
+    void forget(std::uint64_t number) noexcept;
+    [[nodiscard]] bool any() const noexcept { return any_.load(std::memory_order_acquire); }
+
+   private:
+    mutable checked_mutex mutex_;
+    std::list<std::uint64_t> numbers_ GPUMEM_GUARDED_BY(mutex_);
+    std::atomic<bool> any_{false};
+  };
+
+  [[nodiscard]] bool any_open() const noexcept { return open_count_.load(std::memory_order_relaxed) != 0; }
+  open_capture* find(stream_ref s) GPUMEM_REQUIRES(mutex_);
+  status begin_in_pools(stream_ref s, device* on, std::uint64_t device_id) GPUMEM_REQUIRES(mutex_);
+  result<graph_ref> end_in_pools(const open_capture& open) GPUMEM_REQUIRES(mutex_);
+  void forbid_foreign_fences(const in_pools& capturing, bool yes);
+  status notice(device& on, stream_ref s, std::uint64_t now) GPUMEM_REQUIRES(mutex_);
+  template <typename condition>
+  void end_noticed_on(const device& on, const condition& over) GPUMEM_REQUIRES(mutex_);
+  void release_gone();
 
   const std::vector<pool_slot>& pools_;
-  capture_log log_;
-  checked_mutex turns_;  // serialises begin and end of noticed captures; taken before the pools' locks
-  checked_mutex graphs_mutex_;
-  std::vector<std::vector<graph_part>> graphs_
-      GPUMEM_GUARDED_BY(graphs_mutex_);  // by graph_ref::id - 1; empty once released
+  checked_mutex mutex_;                                       // taken before the pools' locks
+  std::vector<open_capture> open_ GPUMEM_GUARDED_BY(mutex_);  // rarely more than one
+  std::map<std::uint64_t, in_pools> graphs_
+      GPUMEM_GUARDED_BY(mutex_);  // by graph_ref::id; one that failed to end is empty
+  std::uint64_t next_number_ GPUMEM_GUARDED_BY(mutex_) = 1;
+  std::atomic<std::size_t> open_count_{0};
+  // Shared, because the driver may write after the allocator is gone.
+  std::shared_ptr<gone_graphs> gone_ = std::make_shared<gone_graphs>();
 };
 
 }  // namespace gpumem

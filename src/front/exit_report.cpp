@@ -39,49 +39,16 @@ exit_list& at_exit_list() {
   return *list;
 }
 
-nlohmann::json to_json(const logical_device& d, const statistics& s) {
-  return {{"ordinal", d.ordinal},
-          {"physical_ordinal", d.physical_ordinal},
-          {"name", d.name},
-          {"policy", d.policy},
-          {"limit_bytes", s.limit_bytes},
-          {"reserved_bytes", s.reserved_bytes},
-          {"peak_reserved_bytes", s.peak_reserved_bytes},
-          {"live_bytes", s.live_bytes},
-          {"peak_live_bytes", s.peak_live_bytes},
-          {"requested_bytes", s.requested_bytes},
-          {"thread_cached_bytes", s.thread_cached_bytes},
-          {"cached_bytes", s.cached_bytes},
-          {"fenced_bytes", s.fenced_bytes},
-          {"idle_bytes", s.idle_bytes},
-          {"leaked_bytes", s.leaked_bytes},
-          {"largest_free_bytes", s.largest_free_bytes},
-          {"asked_at_start_bytes", s.asked_at_start_bytes},
-          {"got_at_start_bytes", s.got_at_start_bytes},
-          {"metadata_bytes", s.metadata_bytes},
-          {"live_blocks", s.live_blocks},
-          {"free_blocks", s.free_blocks},
-          {"peak_blocks", s.peak_blocks},
-          {"segments", s.segments},
-          {"streams", s.streams},
-          {"allocations", s.allocations},
-          {"frees", s.frees},
-          {"misuses", s.misuses},
-          {"out_of_memory", s.out_of_memory},
-          {"grown_segments", s.grown_segments},
-          {"returned_segments", s.returned_segments},
-          {"taken_bytes", s.taken_bytes},
-          {"mapped_pages", s.mapped_pages},
-          {"remapped_pages", s.remapped_pages},
-          {"returned_pages", s.returned_pages},
-          {"plan_placements", s.plan_placements},
-          {"plan_departures", s.plan_departures},
-          {"fences", s.fences},
-          {"host_waits", s.host_waits},
-          {"device_waits", s.device_waits}};
-}
-
 }  // namespace
+
+// The JSON of a pool has each figure under its name.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(statistics, limit_bytes, reserved_bytes, peak_reserved_bytes, live_bytes,
+                                   peak_live_bytes, requested_bytes, thread_cached_bytes, cached_bytes, fenced_bytes,
+                                   idle_bytes, leaked_bytes, largest_free_bytes, asked_at_start_bytes,
+                                   got_at_start_bytes, metadata_bytes, live_blocks, free_blocks, peak_blocks, segments,
+                                   streams, allocations, frees, misuses, out_of_memory, grown_segments,
+                                   returned_segments, taken_bytes, mapped_pages, remapped_pages, returned_pages,
+                                   plan_placements, plan_departures, fences, host_waits, device_waits)
 
 void remember_at_exit(const void* who, std::function<void()> report) {
   exit_list& list = at_exit_list();
@@ -114,7 +81,14 @@ status write_statistics(const std::string& target, std::span<const logical_devic
     all["rank"] = rank->rank;
     all["local_rank"] = rank->local_rank;
   }
-  for (std::size_t i = 0; i < devices.size(); ++i) all["devices"].push_back(to_json(devices[i], figures[i]));
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    nlohmann::json pool = figures[i];
+    pool["ordinal"] = devices[i].ordinal;
+    pool["physical_ordinal"] = devices[i].physical_ordinal;
+    pool["name"] = devices[i].name;
+    pool["policy"] = devices[i].policy;
+    all["devices"].push_back(std::move(pool));
+  }
   std::ofstream file{target};
   file << all.dump(2) << '\n';
   file.flush();

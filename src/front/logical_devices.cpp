@@ -4,10 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <set>
 
 #include "bits.hpp"
-#include "checked_mutex.hpp"
 #include "gpumem/policy.hpp"
 #include "group_ledger.hpp"
 #include "log.hpp"
@@ -52,17 +50,6 @@ result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& 
                                format_bytes(memory.free_bytes), info.ordinal));
   }
   return memory.free_bytes - reserve;
-}
-
-/// Logs a line only the first time.
-void log_once(const std::string& line) {
-  static checked_mutex mutex;
-  static auto* const said = new std::set<std::string>;
-  {
-    const mutex_lock lock{mutex};
-    if (!said->insert(line).second) return;
-  }
-  log_line(line);
 }
 
 /// The group's budget on this device, shared by all its pools.
@@ -110,41 +97,29 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
   }
 
   std::vector<pool_config> pools;
-  if (with.pools.empty()) {
-    common.ordinal = first_ordinal;
-    common.name = fmt::format("{}", first_ordinal);
-    common.policy_name = with.policy;
-    common.limit_bytes = *limit;
-    pools.push_back(common);
-    return pools;
-  }
   std::uint64_t sum = 0;
   std::string figures;
-  std::string value;
-  for (const pool_spec& spec : with.pools) {
-    pool_config p = common;
-    p.ordinal = first_ordinal + static_cast<int>(pools.size());
+  device_info shared = info;
+  shared.total_bytes = *limit;
+  for (const pool_spec& spec : with.pools.empty() ? std::vector<pool_spec>(1) : with.pools) {
+    pool_config& p = pools.emplace_back(common);
+    p.ordinal = first_ordinal + static_cast<int>(pools.size()) - 1;
     p.name = spec.name.empty() ? fmt::format("{}", p.ordinal) : spec.name;
     p.policy_name = spec.policy.empty() ? with.policy : spec.policy;
     if (const result<policy_entry> known = find_policy(p.policy_name); !known) {
       return refused("GPUMEM_POOLS", pools_text(with.pools), known.why().message());
     }
-    device_info shared = info;
-    shared.total_bytes = *limit;
-    const result<std::uint64_t> bytes = resolved(spec.limit, "GPUMEM_POOLS", *limit, memory->free_bytes, shared);
+    const result<std::uint64_t> bytes =
+        with.pools.empty() ? limit : resolved(spec.limit, "GPUMEM_POOLS", *limit, memory->free_bytes, shared);
     if (!bytes) return bytes.why();
     p.limit_bytes = *bytes;
     sum += *bytes;
     figures += fmt::format("{}{}", figures.empty() ? "" : " + ", format_bytes(*bytes));
-    value += fmt::format("{}{}", value.empty() ? "" : ",", spec.limit.to_string());
-    pools.push_back(p);
   }
-  if (sum > *limit) {
-    return refused("GPUMEM_POOLS", value,
-                   fmt::format("{} = {} do not fit; expected at most {} ({})", figures, format_bytes(sum),
-                               format_bytes(*limit), with.limit ? "GPUMEM_LIMIT" : device_text(info)));
-  }
-  return pools;
+  if (sum <= *limit) return pools;
+  return refused("GPUMEM_POOLS", pools_text(with.pools),
+                 fmt::format("{} = {} do not fit; expected at most {} ({})", figures, format_bytes(sum),
+                             format_bytes(*limit), with.limit ? "GPUMEM_LIMIT" : device_text(info)));
 }
 
 policy_parameters parameters_from_settings(const policy_entry& of, const settings& with, std::string_view text) {

@@ -1,5 +1,4 @@
-#include "recorders.hpp"
-
+#include "allocation_recorder.hpp"
 #include "logical_devices.hpp"
 #include "plan_recorder.hpp"
 #include "trace_recorder.hpp"

@@ -12,6 +12,7 @@
 
 #include "log.hpp"
 #include "text.hpp"
+#include "without_exceptions.hpp"
 
 namespace gpumem {
 namespace {
@@ -54,20 +55,7 @@ trace_recorder::~trace_recorder() {
   const mutex_lock lock{mutex_};
   errno = 0;
   const int code = gzclose(file_);
-  if (code != Z_OK && failed_.ok()) {
-    try {
-      fail(code == Z_ERRNO ? std::strerror(errno) : zError(code));
-    } catch (const std::exception&) {  // no memory to say it
-    }
-  }
-}
-
-void trace_recorder::allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept {
-  write_row("allocate", at, requested_bytes, s);
-}
-
-void trace_recorder::freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept {
-  write_row("free", at, requested_bytes, s);
+  if (code != Z_OK && failed_.ok()) fail(code == Z_ERRNO ? std::strerror(errno) : zError(code));
 }
 
 void trace_recorder::write_row(std::string_view action, address at, std::uint64_t requested_bytes,
@@ -85,12 +73,7 @@ void trace_recorder::write_row(std::string_view action, address at, std::uint64_
                                       requested_bytes, stream_number(s));
     write({text.data(), end.size});
   } catch (const std::exception& e) {
-    try {
-      fail(e.what());
-    } catch (
-        const std::exception&) {  // no memory for the message. Stops, because the rest would be wrong without this row
-      failed_ = status::of_current_exception();
-    }
+    fail(e.what());
   }
 }
 
@@ -102,27 +85,29 @@ std::uint32_t trace_recorder::stream_number(stream_ref s) {
 
 void trace_recorder::write(std::string_view text) {
   errno = 0;
-  if (gzwrite(file_, text.data(), static_cast<unsigned>(text.size())) == static_cast<int>(text.size())) return;
+  if (gzwrite(file_, text.data(), static_cast<unsigned>(text.size())) != static_cast<int>(text.size())) fail_as_told();
+}
+
+void trace_recorder::fail_as_told() {
   int code = Z_OK;
   const char* const reason = gzerror(file_, &code);
   fail(code == Z_ERRNO ? std::strerror(errno) : reason);
 }
 
-void trace_recorder::fail(std::string_view reason) {
-  failed_ = {errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be written: {}; recording has stopped",
-                                            printable(path_, longest_path), reason)};
-  log_line(failed_.message());
+void trace_recorder::fail(std::string_view reason) noexcept {
+  failed_ = without_exceptions([&]() -> status {
+    return {errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be written: {}; recording has stopped",
+                                           printable(path_, longest_path), reason)};
+  });
+  const status why = failed_;
+  log_if_possible([&why] { return why.message(); });
 }
 
 /// Ends the gzip member; later rows begin another one, and readers read them as one stream.
 status trace_recorder::flush() {
   const mutex_lock lock{mutex_};
   errno = 0;
-  if (failed_.ok() && gzflush(file_, Z_FINISH) != Z_OK) {
-    int code = Z_OK;
-    const char* const reason = gzerror(file_, &code);
-    fail(code == Z_ERRNO ? std::strerror(errno) : reason);
-  }
+  if (failed_.ok() && gzflush(file_, Z_FINISH) != Z_OK) fail_as_told();
   return failed_;
 }
 

@@ -26,8 +26,12 @@ class trace_recorder final : public allocation_recorder {
   static result<std::unique_ptr<trace_recorder>> open(const std::string& path);
   ~trace_recorder() override;
 
-  void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
-  void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override;
+  void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override {
+    write_row("allocate", at, requested_bytes, s);
+  }
+  void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override {
+    write_row("free", at, requested_bytes, s);
+  }
   /// Completes the file with every row so far, compressed or not.
   status flush() override;
 
@@ -36,7 +40,9 @@ class trace_recorder final : public allocation_recorder {
   void write_row(std::string_view action, address at, std::uint64_t requested_bytes, stream_ref s) noexcept;
   std::uint32_t stream_number(stream_ref s) GPUMEM_REQUIRES(mutex_);
   void write(std::string_view text) GPUMEM_REQUIRES(mutex_);
-  void fail(std::string_view reason) GPUMEM_REQUIRES(mutex_);
+  /// Ends the recording, with zlib's reason or this one.
+  void fail_as_told() GPUMEM_REQUIRES(mutex_);
+  void fail(std::string_view reason) noexcept GPUMEM_REQUIRES(mutex_);
 
   const std::string path_;
   const std::chrono::steady_clock::time_point opened_;

@@ -1,4 +1,7 @@
 // A1, A2, A3: captures that nobody tells of.
+#include <barrier>
+#include <thread>
+
 #include "world.hpp"
 
 namespace gpumem::reality {
@@ -65,6 +68,36 @@ TEST_F(Captures, A1TheBlocksComeBackAfterTheCapture) {
   void* const again = take(200 * mib, s);
   EXPECT_NE(again, nullptr);
   if (again != nullptr) give(again);
+}
+
+// Each of them may be the one that learns of the graphs first, or handle the same ones as another does.
+TEST_F(Captures, AnyNumberOfThreadsLearnOfGoneGraphsAtOnce) {
+  open();
+  constexpr std::size_t threads = 4;
+  CUstream const s = stream();
+  std::vector<CUstream> others;
+  for (std::size_t i = 0; i < threads; ++i) others.push_back(stream());
+  for (int round = 0; round < 200; ++round) {
+    for (int i = 0; i < 3; ++i) {
+      begin(s);
+      give(take(mib, s));
+      ASSERT_EQ(cuGraphDestroy(end(s)), CUDA_SUCCESS);
+    }
+    simcuda::finish_destructors();
+    std::barrier together{static_cast<std::ptrdiff_t>(threads)};
+    std::vector<std::thread> all;
+    for (std::size_t i = 0; i < threads; ++i) {
+      all.emplace_back([&, i] {
+        ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
+        together.arrive_and_wait();
+        const auto got = allocator_->try_allocate({.bytes = mib, .stream = {others[i]}});
+        ASSERT_TRUE(got.ok()) << got.why().message();
+        EXPECT_TRUE(allocator_->try_deallocate(*got).ok());
+      });
+    }
+    for (std::thread& each : all) each.join();
+    ASSERT_FALSE(testing::Test::HasFailure()) << "round " << round;
+  }
 }
 
 // What a server does: it captures once, replays for ever, and works on other streams meanwhile. The capturing stream

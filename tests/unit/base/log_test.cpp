@@ -28,6 +28,14 @@ TEST_F(LogTest, WritesWholePrefixedLinesToStderr) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "gpumem: limit reached\ngpumem: \n");
 }
 
+TEST_F(LogTest, OnceLogsALineTheFirstTimeOnly) {
+  std::vector<std::string> lines;
+  set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+  for (const char* line : {"once: a", "once: b", "once: a"}) log_once(line);
+  log_line("once: a");
+  EXPECT_EQ(lines, (std::vector<std::string>{"once: a", "once: b", "once: a"}));
+}
+
 TEST_F(LogTest, SinkGetsTheBareLineInsteadOfStderr) {
   std::vector<std::string> lines;
   set_log_sink([&](std::string_view line) { lines.emplace_back(line); });

@@ -38,6 +38,9 @@ TEST(OomReport, EveryCauseHasANameOfItsOwn) {
   std::set<std::string_view> names;
   for (const oom_cause cause : causes) EXPECT_TRUE(names.insert(to_string(cause)).second) << to_string(cause);
   EXPECT_EQ(names.count("unknown_cause"), 0U);
+  EXPECT_EQ(to_string(oom_cause::none), "none");
+  EXPECT_EQ(to_string(oom_cause::fragmentation), "fragmentation");
+  EXPECT_EQ(to_string(oom_cause::driver_error), "driver_error");
   EXPECT_EQ(to_string(static_cast<oom_cause>(77)), "unknown_cause");
 }
 
