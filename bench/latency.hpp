@@ -109,6 +109,8 @@ struct latency_ratio {
   std::string of;                    ///< the row's allocator
   std::string from;                  ///< the medians it is computed from
   std::optional<double> of_least{};  ///< the same of the least times, which load on the machine affects less
+  /// To CUB: of the allocators' own code, which is the times without the simulated device's part. Without a bound.
+  std::optional<double> own_code{};
 };
 
 /// Every trace is a case. `unsupported` if this build has no Google Benchmark.

@@ -11,10 +11,6 @@
 namespace gpumem::bench {
 namespace {
 
-/// The allocator's own part of a row's time.
-double own_ns(const latency_row& row) { return row.median_ns - row.double_share_ns.value_or(0); }
-double own_ns(const round_time& round) { return round.ns - round.double_share_ns; }
-
 round_time medians_of(const latency_row& row) { return {row.median_ns, row.double_share_ns.value_or(0)}; }
 
 /// The median of a figure over the rounds that measured all rows; without such a round, the figure of their medians.
@@ -30,9 +26,13 @@ double over_rounds(Figure figure, const Row&... rows) {
   return *middle;
 }
 
-std::string own_text(const latency_row& row) {
-  return row.double_share_ns ? fmt::format("({:.1f} - {:.1f})", row.median_ns, *row.double_share_ns)
-                             : fmt::format("{:.1f}", row.median_ns);
+double whole_times(const round_time& a, const round_time& b) { return a.ns / b.ns; }
+
+/// Of the allocators' own code. The double's share, measured at another moment of the round, may exceed the time: then
+/// infinite, not negative.
+double own_code(const round_time& a, const round_time& b) {
+  const double of_b = b.ns - b.double_share_ns;
+  return of_b > 0 ? (a.ns - a.double_share_ns) / of_b : std::numeric_limits<double>::infinity();
 }
 
 class ratio_list {
@@ -64,7 +64,7 @@ class ratio_list {
     const latency_row* best = nullptr;
     for (const char* kind : {"cub", "cub_default"}) {
       const latency_row* const row = find(kind, name);
-      if (row != nullptr && (best == nullptr || own_ns(*row) < own_ns(*best))) best = row;
+      if (row != nullptr && (best == nullptr || row->median_ns < best->median_ns)) best = row;
     }
     return best;
   }
@@ -79,15 +79,13 @@ class ratio_list {
     const latency_row* const ours = find(gpumem, name);
     const latency_row* const theirs = best_cub(name);
     if (ours == nullptr || theirs == nullptr) return;
-    const double value = over_rounds(
-        [](const auto& cub, const auto& own) {
-          // The double's share, measured at another moment of the round, may exceed the time: then infinite, not
-          // negative.
-          return own_ns(own) > 0 ? own_ns(cub) / own_ns(own) : std::numeric_limits<double>::infinity();
-        },
-        *theirs, *ours);
-    add({name + " cub/gpumem", value, bound, gpumem,
-         fmt::format("{} {} / {} ns", theirs->allocator, own_text(*theirs), own_text(*ours))});
+    const double own = over_rounds(own_code, *theirs, *ours);
+    add({.name = name + " cub/gpumem",
+         .value = over_rounds(whole_times, *theirs, *ours),
+         .bound = bound,
+         .of = gpumem,
+         .from = fmt::format("{} {:.1f} / {:.1f} ns", theirs->allocator, theirs->median_ns, ours->median_ns),
+         .own_code = std::isfinite(own) ? std::optional{own} : std::nullopt});
   }
   void add_scaling(const std::string& gpumem) {
     const latency_row* const one = find(gpumem, "pair_4KiB");
@@ -106,8 +104,8 @@ class ratio_list {
     const latency_row* const handed = find(gpumem, "handoff");
     const latency_row* const pair = find(gpumem, "pair_4KiB");
     if (handed == nullptr || pair == nullptr) return;
-    add({"handoff / pair_4KiB", over_rounds([](const auto& a, const auto& b) { return a.ns / b.ns; }, *handed, *pair),
-         "", gpumem, fmt::format("{:.1f} / {:.1f} ns", handed->median_ns, pair->median_ns)});
+    add({"handoff / pair_4KiB", over_rounds(whole_times, *handed, *pair), "", gpumem,
+         fmt::format("{:.1f} / {:.1f} ns", handed->median_ns, pair->median_ns)});
   }
   const std::vector<latency_row>& rows_;
   std::vector<latency_ratio> out_;

@@ -41,11 +41,12 @@ std::string tails_table(const std::vector<latency_row>& rows, std::size_t width)
 
 std::string ratios_table(const std::vector<latency_ratio>& ratios, std::size_t width) {
   if (ratios.empty()) return "";
-  std::string out = fmt::format("\n{:<{}}{:<42}{:>10}{:>10}  {:<9}{}\n", "ratios of", width, "", "measured", "of least",
-                                "bound", "from");
+  std::string out = fmt::format("\n{:<{}}{:<42}{:>10}{:>10}{:>10}  {:<9}{}\n", "ratios of", width, "", "measured",
+                                "of least", "own code", "bound", "from");
+  const auto shown = [](std::optional<double> ratio) { return ratio ? fmt::format("{:.2f}", *ratio) : "-"; };
   for (const latency_ratio& r : ratios) {
-    out += fmt::format("{:<{}}{:<42}{:>10.2f}{:>10}  {:<9}{}\n", r.of, width, r.name, r.value,
-                       r.of_least ? fmt::format("{:.2f}", *r.of_least) : "-", r.bound.empty() ? "-" : r.bound, r.from);
+    out += fmt::format("{:<{}}{:<42}{:>10.2f}{:>10}{:>10}  {:<9}{}\n", r.of, width, r.name, r.value, shown(r.of_least),
+                       shown(r.own_code), r.bound.empty() ? "-" : r.bound, r.from);
   }
   return out;
 }
@@ -87,9 +88,9 @@ std::string latency_table(const std::vector<latency_row>& rows, const replay_set
   const bool real = setup.cuda && !setup.cuda->info.simulated;
   return times_table(rows, width) + tails_table(rows, width) + ratios_table(latency_ratios(rows), width) +
          fmt::format(
-             "\nMedians of {} rounds ({} of the longer cases); a ratio is the median of the ratios in each round. "
-             "Times are ns of "
-             "wall-clock time a pair, of all threads together; a replay's are an operation, as the mean over the "
+             "\nMedians of {} rounds ({} of the longer cases); a ratio is the median of the ratios in each round, "
+             "of whole times; 'own code' is without the device's part. Times are ns of wall-clock time a pair, of all "
+             "threads together; a replay's are an operation, as the mean over the "
              "trace{}.\n",
              latency_repetitions, latency_long_repetitions,
              real ? ", on " + setup.device.name
@@ -112,7 +113,8 @@ std::string latency_json(const std::vector<latency_row>& rows, const replay_setu
                              {"bound", r.bound.empty() ? nlohmann::json{} : nlohmann::json(r.bound)},
                              {"of", r.of},
                              {"from", r.from},
-                             {"of_least", r.of_least ? json(*r.of_least) : json(nullptr)}});
+                             {"of_least", r.of_least ? json(*r.of_least) : json(nullptr)},
+                             {"own_code", r.own_code ? json(*r.own_code) : json(nullptr)}});
   }
   return all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }

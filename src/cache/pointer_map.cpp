@@ -6,7 +6,7 @@
 namespace gpumem {
 
 pointer_map::pointer_map(std::uint32_t places)
-    : mask_{(places - 1) * 2},
+    : mask_{places - 1},
       spread_{spread_over(places)},
       pointers_{std::make_unique<pointer_slot[]>(places)},
       blocks_{std::make_unique<block_index[]>(places)} {}
@@ -15,34 +15,28 @@ pointer_map::pointer_map(std::uint32_t places)
 slot_index pointer_map::insert(address at, block_index block, owner_word w) noexcept {
   assert(has_room());
   slot_index i = home_of(at);
-  pointer_map& slots = *this;
-  address begin = slots[i].begin.load(std::memory_order_relaxed);
-  while (begin > taken_out) {
-    i = next(i);
-    begin = slots[i].begin.load(std::memory_order_relaxed);
-  }
-  used_ += begin == 0 ? 1U : 0U;
-  blocks_[i / 2] = block;
-  slots[i].begin.store(at, std::memory_order_relaxed);
-  slots[i].write(w);
+  while (pointers_[i].begin.load(std::memory_order_relaxed) > taken_out) i = next(i);
+  used_ += pointers_[i].begin.load(std::memory_order_relaxed) == 0 ? 1U : 0U;
+  blocks_[i] = block;
+  pointers_[i].begin.store(at, std::memory_order_relaxed);
+  pointers_[i].write(w);
   ++count_;
   return i;
 }
 
 // A search goes on behind it, but at the end of a run, where nothing is behind it.
 void pointer_map::erase(slot_index i) noexcept {
-  pointer_map& slots = *this;
-  slots[i].write(owner_word{});
+  pointers_[i].write(owner_word{});
   --count_;
-  if (slots[next(i)].begin.load(std::memory_order_relaxed) != 0) {
-    slots[i].begin.store(taken_out, std::memory_order_relaxed);
+  if (pointers_[next(i)].begin.load(std::memory_order_relaxed) != 0) {
+    pointers_[i].begin.store(taken_out, std::memory_order_relaxed);
     return;
   }
   do {
-    slots[i].begin.store(0, std::memory_order_relaxed);
+    pointers_[i].begin.store(0, std::memory_order_relaxed);
     --used_;
-    i = (i - 2) & mask_;
-  } while (slots[i].begin.load(std::memory_order_relaxed) == taken_out);
+    i = (i - 1) & mask_;
+  } while (pointers_[i].begin.load(std::memory_order_relaxed) == taken_out);
 }
 
 void pointer_map::grow() {

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -79,8 +78,7 @@ class owner_word {
   std::uint64_t bits_ = 0;
 };
 
-/// The place of a slot, until the table grows. Counted in halves of a slot (8 B), so that an address is one addition
-/// for the processor, which scales by eight at most.
+/// The place of a slot, until the table grows.
 using slot_index = std::uint32_t;
 
 struct pointer_slot {
@@ -109,24 +107,20 @@ class pointer_map {
 
   pointer_map() : pointer_map{first_places} {}
 
-  [[nodiscard]] pointer_slot& operator[](slot_index i) const noexcept { return at_place(pointers_.get(), i); }
+  [[nodiscard]] pointer_slot& operator[](slot_index i) const noexcept { return pointers_[i]; }
   /// The slot of the block that begins there. A thread inside its cache, or under the lock.
   [[nodiscard]] lookup find(address at) const noexcept {
-    pointer_slot* const table = pointers_.get();
-    const slot_index mask = mask_;
-    slot_index i = home_of(at);
-    for (;;) {
+    for (slot_index i = home_of(at);; i = next(i)) {
       // The word first: where it is a later block's, then so is the address that is read after it.
-      pointer_slot& c = at_place(table, i);
+      pointer_slot& c = pointers_[i];
       const owner_word word = c.read();
       const address begin = c.begin.load(std::memory_order_relaxed);
       if (begin == at) [[likely]]
         return {&c, i, word.bits()};
       if (begin == 0) return {};
-      i = (i + 2) & mask;
     }
   }
-  [[nodiscard]] block_index block_of(slot_index i) const noexcept { return blocks_[i / 2]; }
+  [[nodiscard]] block_index block_of(slot_index i) const noexcept { return blocks_[i]; }
 
   /// Enters a block that left the heap. Requires that there is room, and no slot at that address.
   slot_index insert(address at, block_index i, owner_word w) noexcept;
@@ -150,24 +144,20 @@ class pointer_map {
 
   explicit pointer_map(std::uint32_t places);
 
-  [[nodiscard]] std::uint32_t places() const noexcept { return mask_ / 2 + 1; }
-  [[nodiscard]] static pointer_slot& at_place(pointer_slot* table, slot_index i) noexcept {
-    return *reinterpret_cast<pointer_slot*>(reinterpret_cast<std::byte*>(table) +
-                                            std::size_t{i} * (sizeof(pointer_slot) / 2));
-  }
+  [[nodiscard]] std::uint32_t places() const noexcept { return mask_ + 1; }
   // Blocks 4 KiB apart have their homes a line of memory apart, a little more: threads that hand a run of blocks to
   // each other have it fetched ahead by the processor. Blocks 512 B apart lie three eighths of the table from each
   // other, so that two threads' small neighbours share no line.
   [[nodiscard]] slot_index home_of(address at) const noexcept {
-    return static_cast<slot_index>((at * spread_) >> 31) & mask_;
+    return static_cast<slot_index>((at * spread_) >> 32) & mask_;
   }
-  // How far apart homes are for each 512 B, in halves of a slot times 2^22: an eighth of a line, once more an eighth
-  // of the square root of 3 less 1 (of which multiples are spread evenly, so that large blocks are, too), and 3/8 of
-  // the table, which eight times come to nothing.
+  // How far apart homes are for each 512 B, in slots times 2^23: half a slot, a 16th of the square root of 3 less 1 (of
+  // which multiples are spread evenly, so that large blocks are, too), and 3/8 of the table, which eight times come to
+  // nothing.
   [[nodiscard]] static constexpr std::uint64_t spread_over(std::uint32_t places) noexcept {
     return 4'578'109 + (std::uint64_t{3} * places << 20);
   }
-  [[nodiscard]] slot_index next(slot_index i) const noexcept { return (i + 2) & mask_; }
+  [[nodiscard]] slot_index next(slot_index i) const noexcept { return (i + 1) & mask_; }
 
   slot_index mask_;       // of a place
   std::uint64_t spread_;  // see home_of
