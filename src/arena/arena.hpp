@@ -95,7 +95,6 @@ class arena {
   /// The counters, and bytes and blocks by state; what is out counts as live.
   [[nodiscard]] statistics figures() const GPUMEM_UNDER_LOCK;
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return state_.paged(); }
-  [[nodiscard]] bool one_class() const noexcept GPUMEM_UNDER_LOCK { return state_.decides.segment_classes() == 1; }
   /// True where the block's segment is of pages.
   [[nodiscard]] bool mapped(block_index i) const GPUMEM_UNDER_LOCK;
   /// Every block, with what is out as live.

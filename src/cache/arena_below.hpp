@@ -11,11 +11,9 @@ namespace gpumem {
 
 /// The memory of one segment class. Caches may keep a share of what is free.
 struct class_room {
-  std::uint64_t bytes = 0;          ///< of the segments of that class
-  std::uint64_t free_bytes = 0;     ///< of these, held neither by the program nor by a cache
-  std::uint64_t segment_bytes = 0;  ///< of all segments
-  bool only_class = true;           ///< all segments are of that class
-  bool paged = false;               ///< memory comes page by page, and idle pages move
+  std::uint64_t bytes = 0;       ///< of the segments of that class
+  std::uint64_t free_bytes = 0;  ///< of these, held neither by the program nor by a cache
+  bool paged = false;            ///< memory comes page by page, and idle pages move
 };
 
 /// Called under the lock that guards the cache.

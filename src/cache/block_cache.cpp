@@ -11,16 +11,6 @@
 #include <utility>
 
 namespace gpumem {
-namespace {
-
-constexpr std::uint8_t first_room = 8;  // of a bin; it doubles each time that this is too little
-constexpr unsigned misses_a_look = 4;   // at bins that may hold what is not used any more
-
-constexpr std::uint64_t batch_bytes(std::uint32_t units) {
-  return std::uint64_t{stream_cache::batch} * units * block_granularity;
-}
-
-}  // namespace
 
 block_cache::block_cache(const device& on, arena_below& below, const options& how,
                          std::function<void(thread_cache&)> thread_ends)
@@ -67,7 +57,6 @@ address block_cache::refill(thread_cache& mine, cached_stream of, std::uint64_t 
   stream_cache::bin* bin = s != nullptr ? s->find(units) : nullptr;
   // Where it holds some, another thread had stopped the cache when the hit was tried.
   if (bin == nullptr || bin->count == 0) {
-    returning_.asked(units);
     if (!depot_.holds(of.owner, units)) return 0;
     s = cache_for(mine, of);  // which takes host memory: the batch is the depot's until it is there
     if (s == nullptr) return 0;
@@ -82,14 +71,20 @@ address block_cache::refill(thread_cache& mine, cached_stream of, std::uint64_t 
   return at;
 }
 
+// Gives back what a thread keeps of that stream, of every one for `idle_owner`, and ends it.
+void block_cache::forget(thread_cache& c, owner_id only) noexcept {
+  for (owner_id o = 0; o < c.owners(); ++o) {
+    stream_cache* const s = c.of_owner(o);
+    if (s == nullptr || (only != idle_owner && o != only)) continue;
+    s->for_each_in_use([&](stream_cache::bin& bin) { close(c, *s, bin); });
+    c.forget(o);
+  }
+}
+
 // Null where the host has no memory for a new one: then the arena serves, and takes back.
 stream_cache* block_cache::cache_for(thread_cache& mine, cached_stream of) noexcept {
   if (stream_cache* const have = mine.of_owner(of.owner); have != nullptr) return have;
-  if (mine.full()) {
-    const owner_id going = mine.next_to_go();
-    empty(mine, going);
-    mine.forget(going);
-  }
+  if (mine.full()) forget(mine, idle_owner);
   try {
     return &mine.add(of.owner, of.key);
   } catch (const std::bad_alloc&) {
@@ -99,10 +94,9 @@ stream_cache* block_cache::cache_for(thread_cache& mine, cached_stream of) noexc
 
 // The bin of that size, in use, emptied of another size if need be.
 stream_cache::bin& block_cache::bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) noexcept {
-  stream_cache::bin* const have = s.find(units);
-  stream_cache::bin& bin = have != nullptr ? *have : s.bin_to_change(units);
-  if (have == nullptr) empty(mine, s, bin);
-  if (have == nullptr || bin.most == 0) s.open(bin, units, first_room);
+  stream_cache::bin& bin = s.bin_of(units);
+  if (bin.units != units) empty(mine, s, bin);
+  if (bin.units != units || bin.most == 0) s.open(bin, units);
   return bin;
 }
 
@@ -119,20 +113,17 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, cached_stream of, st
   cache_figures& f = mine.figures;
   const class_room room = below_.room_of(klass);
   const bool repeats = pairs_.freed(pointers_[slot].begin.load(std::memory_order_relaxed));
-  const std::uint64_t most = retention_.may_keep(bytes, room, in_caches_bytes_ + depot_.bytes(), peak_live_bytes_);
-  // Any other of these would hold a page, or, with several segment classes, most of a segment: the next request would
-  // take another one.
-  const bool of_pair = room.paged ? units > retention::most_units_of_paged
-                                  : !room.only_class && bin_places::is_limited(units) && bytes > most;
+  const std::uint64_t most = retention_.may_keep(bytes, room);
+  const bool is_limited = bin_places::is_limited(units);
+  // Any other of these would hold a page, or more than the thread's share: the next request would take another one.
+  const bool of_pair = is_limited && (bytes > most || room.paged);
+  if (is_limited) f.most_limited_bytes = most;
   if (of_pair) {
     if (!repeats) return false;
-  } else if (!bin_places::is_limited(units)) {
+  } else if (!is_limited) {
     if (f.unlimited_bytes() + bytes > most) return false;
-  } else {
-    f.most_limited_bytes = most;
-    if (!retention_.calm() || !returning_.freed(units)) return false;
-    if (bytes > most && f.limited_bytes != 0) return false;  // one block of any size, more within the limit
-    if (f.limited_bytes != 0 && f.limited_bytes + bytes > most) shed(mine, (most - bytes) / 4 * 3);
+  } else if (f.limited_bytes + bytes > most) {
+    shed(mine, (most - bytes) / 4 * 3);
   }
   stream_cache* const s = cache_for(mine, of);
   if (s == nullptr) return false;
@@ -140,30 +131,19 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, cached_stream of, st
   if (of_pair) {
     bin.most = stream_cache::alone;
     pairs_.kept = {.in = &mine, .owner = of.owner, .units = units};
+  } else if (bin.count == bin.most && !hand_over(mine, *s, bin, most)) {
+    empty(mine, *s, bin, bin.count / 2U);
   }
-  hold(mine, *s, bin, slot, most);
+  bin.push(slot);
+  count(mine, units, 1);
+  ++f.filled;
   pointers_[slot].write(owner_word::plain(bytes, bytes, of.owner).cached());
   return true;
 }
 
-// Into that bin. A bin that is full becomes larger, hands a batch over, or gives half of what it has back. The depot is
-// to hold `most` bytes.
-void block_cache::hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, slot_index i, std::uint64_t most) {
-  if (bin.count == bin.most) {
-    if (bin.most < stream_cache::room) {
-      bin.most = static_cast<std::uint8_t>(std::min<unsigned>(bin.most * 2U, stream_cache::room));
-    } else if (!hand_over(mine, s, bin, most)) {
-      empty(mine, s, bin, bin.count / 2U);
-    }
-  }
-  bin.push(i);
-  count(mine, bin.units, 1);
-  ++mine.figures.filled;
-}
-
-// Gives the oldest batch of a full bin to the depot.
+// Gives the oldest batch of a full bin to the depot, which is to hold `most` bytes.
 bool block_cache::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most) {
-  if (depot_.bytes() + batch_bytes(bin.units) > most) return false;
+  if (depot_.bytes() + depot::bytes_of(bin.units) > most) return false;
   depot::batch oldest;
   std::copy_n(bin.held.begin(), oldest.size(), oldest.begin());
   try {
@@ -180,52 +160,22 @@ bool block_cache::hand_over(thread_cache& mine, stream_cache& s, stream_cache::b
 void block_cache::return_pair(const thread_cache* mine) noexcept {
   if (pairs_.kept.in == nullptr) return;
   const pair_watch::place kept = std::exchange(pairs_.kept, {});
-  const auto close = [&] {
+  const auto give_back = [&] {
     stream_cache* const s = kept.in->of_owner(kept.owner);
     stream_cache::bin* const bin = s != nullptr ? s->find(kept.units) : nullptr;
-    if (bin == nullptr) return;  // another size or stream has taken its place, and given the block back
-    empty(*kept.in, *s, *bin);
-    s->close(*bin);
+    if (bin != nullptr) close(*kept.in, *s, *bin);  // else another size or stream has its place, and gave it back
   };
-  if (kept.in == mine) return close();
+  if (kept.in == mine) return give_back();
   const auto stopped = stop();
   fold(*kept.in);
-  close();
-}
-
-// What lay in the bin unused since it was looked at last goes back, after the low-water marks of tcmalloc's and
-// jemalloc's thread caches.
-void block_cache::age(thread_cache* mine) {
-  return_pair(mine);
-  if (mine == nullptr || mine->figures.limited_bytes == 0 || ++mine->misses % misses_a_look != 0) return;
-  std::uint32_t place = 0;
-  stream_cache* const s = mine->next_limited_bin(&place);
-  if (s == nullptr) return;
-  stream_cache::bin& bin = s->at(place);
-  if (bin.unused != 0) {
-    empty(*mine, *s, bin, static_cast<std::uint32_t>(bin.count - bin.unused));
-    if (bin.count == 0) {
-      s->close(bin);
-      returning_.unused(bin.units);
-    }
-  }
-  bin.unused = bin.count;
+  give_back();
 }
 
 // Gives all but small blocks back, bin by bin, until so much is left.
 void block_cache::shed(thread_cache& mine, std::uint64_t left) noexcept {
-  for (unsigned rings = 0; mine.figures.limited_bytes > left && rings < 2;) {
-    std::uint32_t place = 0;
-    stream_cache* const s = mine.next_limited_bin(&place);
-    if (s == nullptr) {
-      ++rings;
-      continue;
-    }
-    stream_cache::bin& bin = s->at(place);
-    empty(mine, *s, bin);
-    s->close(bin);
-    returning_.unused(bin.units);
-  }
+  mine.for_each_bin([&](stream_cache& s, stream_cache::bin& bin) {
+    if (mine.figures.limited_bytes > left && bin_places::is_limited(bin.units)) close(mine, s, bin);
+  });
 }
 
 // Gives a bin's blocks back, the oldest first, but for the latest few.
@@ -238,17 +188,20 @@ void block_cache::empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin
   c.figures.emptied += going;
 }
 
-void block_cache::empty(thread_cache& c, owner_id o) noexcept {
-  stream_cache* const s = c.of_owner(o);
-  if (s == nullptr) return;
-  for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
-    empty(c, *s, s->at(at));
-    s->close(s->at(at));  // what is short is not hoarded: the bin starts anew, and small
-  }
+// Gives all of a bin back. It starts anew when a block of its size is freed.
+void block_cache::close(thread_cache& c, stream_cache& s, stream_cache::bin& bin) noexcept {
+  empty(c, s, bin);
+  s.close(bin);
+}
+
+// Gives back all that a thread has, with what it freed aside.
+void block_cache::empty(thread_cache& c) noexcept {
+  c.for_each_bin([&](stream_cache& s, stream_cache::bin& bin) { close(c, s, bin); });
+  bring_aside(c, true);
 }
 
 void block_cache::empty_depot(owner_id only) noexcept {
-  depot_.take_all(only, [this](owner_id o, std::uint32_t /*units*/, const depot::batch& b) {
+  depot_.take_all(only, [this](owner_id o, const depot::batch& b) {
     for (const slot_index i : b) return_block(i, o);
   });
 }
@@ -286,8 +239,7 @@ bool block_cache::reclaim_all() {
 void block_cache::empty_stopped() noexcept {
   for (const auto& c : caches_.all()) {
     fold(*c);
-    for (owner_id o = 0; o < c->owners(); ++o) empty(*c, o);
-    bring_aside(*c, true);
+    empty(*c);
   }
   empty_depot(idle_owner);
 }
@@ -296,11 +248,7 @@ void block_cache::reclaim(owner_id only) {
   const auto stopped = stop();
   for (const auto& c : caches_.all()) {
     fold(*c);
-    for (owner_id o = 0; o < c->owners(); ++o) {
-      if ((only != idle_owner && o != only) || c->of_owner(o) == nullptr) continue;
-      empty(*c, o);
-      c->forget(o);
-    }
+    forget(*c, only);
   }
   empty_depot(only);
 }
@@ -308,8 +256,7 @@ void block_cache::reclaim(owner_id only) {
 void block_cache::end(thread_cache& of, std::uint64_t* allocations, std::uint64_t* frees,
                       std::uint64_t* requested_bytes) {
   fold(of);
-  for (owner_id o = 0; o < of.owners(); ++o) empty(of, o);
-  bring_aside(of, true);
+  empty(of);
   if (pairs_.kept.in == &of) pairs_.kept = {};
   *allocations += of.allocations();
   *frees += of.figures.frees;
@@ -352,14 +299,9 @@ block_cache::sums block_cache::add_up() const {
 
 void block_cache::for_each_held(const std::function<void(slot_index, std::uint32_t, owner_id)>& each) const {
   for (const auto& c : caches_.all()) {
-    for (owner_id o = 0; o < c->owners(); ++o) {
-      const stream_cache* const s = c->of_owner(o);
-      if (s == nullptr) continue;
-      for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
-        const stream_cache::bin& bin = s->at(at);
-        for (std::uint32_t k = 0; k < bin.count; ++k) each(bin.held[k], bin.units, o);
-      }
-    }
+    c->for_each_bin([&each](const stream_cache& s, const stream_cache::bin& bin) {
+      for (std::uint32_t k = 0; k < bin.count; ++k) each(bin.held[k], bin.units, s.owner());
+    });
     for (const frees_aside::batch& b : c->aside.batches()) {
       for (const slot_index i : b.slots()) {
         const owner_word w = pointers_[i].read();

@@ -17,7 +17,6 @@
 #include "pair_watch.hpp"
 #include "pointer_map.hpp"
 #include "retention.hpp"
-#include "returning_sizes.hpp"
 #include "thread_caches.hpp"
 
 namespace gpumem {
@@ -78,8 +77,8 @@ class block_cache {
   /// keep it: the caller returns it to the arena.
   bool keep(thread_cache& mine, slot_index slot, cached_stream of, std::uint64_t bytes, unsigned klass);
   /// Called before the arena serves anybody or takes a block back: returns what any thread keeps of a pair that
-  /// repeats, and, at each fourth call of a thread, what one of its bins held unused.
-  void age(thread_cache* mine);
+  /// repeats.
+  void return_pair(const thread_cache* mine) noexcept;
   /// Brings the batches of what the thread freed aside to the arena: the complete ones, or `all`.
   void bring_aside(thread_cache& c, bool all = false) noexcept;
   /// Removes a block from the map and frees it in the arena.
@@ -134,12 +133,12 @@ class block_cache {
   void count(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
   [[nodiscard]] stream_cache* cache_for(thread_cache& mine, cached_stream of) noexcept;
   stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) noexcept;
-  void hold(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, slot_index i, std::uint64_t most);
-  void return_pair(const thread_cache* mine) noexcept;
   bool hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most);
   void shed(thread_cache& mine, std::uint64_t left) noexcept;
   void empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0) noexcept;
-  void empty(thread_cache& c, owner_id o) noexcept;
+  void close(thread_cache& c, stream_cache& s, stream_cache::bin& bin) noexcept;
+  void empty(thread_cache& c) noexcept;
+  void forget(thread_cache& c, owner_id o) noexcept;
   void empty_depot(owner_id only) noexcept;  // of every owner, where it is `idle_owner`
   void empty_stopped() noexcept;
 
@@ -151,7 +150,6 @@ class block_cache {
   const bool on_;
   const bool without_lock_;
   depot depot_;
-  returning_sizes returning_;
   retention retention_;
   pair_watch pairs_;
   std::uint64_t in_caches_bytes_ = 0;  // as counted when each thread was here last

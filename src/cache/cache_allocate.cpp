@@ -4,14 +4,12 @@
 // and gets its answer there. The free is in cache_free.cpp. Memory orders of both:
 //
 // - `inside_` of the cache, then `gate_`: a store, a fence for the compiler, a load. Whoever stops caches sets `gate_`
-// and
-//   has the kernel run a fence on every processor before it looks at `inside_`, so one of the two sees the other.
+//   and has the kernel run a fence on every processor before it looks at `inside_`, so one of the two sees the other.
 // - `inside_` on leaving: release. Whoever stopped the cache then reads what was done inside.
 // - Owner word, read by `find`: acquire. A later block's word comes with that block's address.
 // - Owner word, from the program's to a cache's: compare-and-swap, acquire-release. One of several frees succeeds.
 // - Owner word, from a cache's to the program's: release store. Nobody else may change a cached block's, and a free on
-// any
-//   thread reads the size with it.
+//   any thread reads the size with it.
 // - Address of a slot: relaxed. It is read behind the word, or while the block is the reader's.
 #include <algorithm>
 

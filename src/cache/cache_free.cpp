@@ -38,8 +38,7 @@ inline bool block_cache::free_to_stream(thread_cache& mine, address at, const fr
   if (stated != nullptr && stated->bytes && *stated->bytes != w.requested_bytes()) return false;
   cache_figures& f = mine.figures;
   const std::uint64_t limited = f.limited_bytes + bin_places::limited_bytes(w.units());
-  if (limited > f.most_limited_bytes && bin_places::is_limited(w.units()) && f.limited_bytes != 0 &&
-      bin->most != stream_cache::alone) {
+  if (limited > f.most_limited_bytes && bin_places::is_limited(w.units()) && bin->most != stream_cache::alone) {
     return false;
   }
   if (!take_from_program(seen, w, at)) return false;

@@ -6,9 +6,7 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "stream_cache.hpp"
@@ -20,67 +18,54 @@ class depot {
   /// The slots of its blocks, in the order in which they were freed.
   using batch = std::array<slot_index, stream_cache::batch>;
 
-  /// False where it holds as many batches of that size as it may. Throws std::bad_alloc, and is as it was then.
+  /// False where it holds as many batches as it may. Throws std::bad_alloc, and is as it was then.
   bool put(owner_id o, std::uint32_t units, const batch& given) {
-    std::deque<batch>& of_size = held_[{o, units}];
-    if (of_size.size() == most_batches) return false;
-    of_size.push_back(given);
-    ++batches_;
-    units_ += units;
+    if (held_.size() == most_batches) return false;
+    held_.insert({{o, units}, given});
+    bytes_ += bytes_of(units);
     return true;
   }
   /// Whether `take` finds one.
-  [[nodiscard]] bool holds(owner_id o, std::uint32_t units) const noexcept {
-    const auto at = held_.find({o, units});
-    return at != held_.end() && !at->second.empty();
-  }
+  [[nodiscard]] bool holds(owner_id o, std::uint32_t units) const noexcept { return held_.contains({o, units}); }
   /// The oldest batch of that size. Requires that it holds one.
   batch take(owner_id o, std::uint32_t units) noexcept {
-    const auto at = held_.find({o, units});
-    const batch oldest = at->second.front();
-    at->second.pop_front();
-    if (at->second.empty()) held_.erase(at);
-    --batches_;
-    units_ -= units;
-    return oldest;
+    const auto oldest = held_.lower_bound({o, units});
+    const batch taken = oldest->second;
+    held_.erase(oldest);
+    bytes_ -= bytes_of(units);
+    return taken;
   }
-  /// Calls `each(owner, units, batch)` for every batch of that owner, of any where it is `idle_owner`, and forgets
-  /// them.
+  /// Calls `each(owner, batch)` for every batch of that owner, of any where it is `idle_owner`, and forgets them.
   template <typename Each>
   void take_all(owner_id only, Each each) noexcept {
-    for (auto at = held_.begin(); at != held_.end();) {
-      const auto [o, units] = at->first;
-      if (only != idle_owner && o != only) {
-        ++at;
-        continue;
-      }
-      for (const batch& b : at->second) each(o, units, b);
-      batches_ -= at->second.size();
-      units_ -= at->second.size() * units;
-      at = held_.erase(at);
-    }
+    std::erase_if(held_, [&](const auto& held) {
+      const auto [o, units] = held.first;
+      if (only != idle_owner && o != only) return false;
+      each(o, held.second);
+      bytes_ -= bytes_of(units);
+      return true;
+    });
   }
   /// Calls `each(owner, units, batch)` for every batch.
   template <typename Each>
   void for_each(Each each) const {
-    for (const auto& [of, batches] : held_) {
-      for (const batch& b : batches) each(of.first, of.second, b);
-    }
+    for (const auto& [of, held] : held_) each(of.first, of.second, held);
   }
 
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return units_ * stream_cache::batch * block_granularity; }
-  [[nodiscard]] std::uint64_t held_blocks() const noexcept { return batches_ * stream_cache::batch; }
-  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
-    return batches_ * sizeof(batch) + held_.size() * bytes_a_size;
+  [[nodiscard]] static constexpr std::uint64_t bytes_of(std::uint32_t units) noexcept {
+    return std::uint64_t{stream_cache::batch} * units * block_granularity;
   }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::uint64_t held_blocks() const noexcept { return held_.size() * stream_cache::batch; }
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept { return held_.size() * bytes_a_batch; }
 
  private:
-  static constexpr std::size_t most_batches = 64;     // of one size
-  static constexpr std::uint64_t bytes_a_size = 704;  // about: a node and an empty deque
+  static constexpr std::size_t most_batches = 128;
+  using key = std::pair<owner_id, std::uint32_t>;                     // owner and units
+  static constexpr std::uint64_t bytes_a_batch = sizeof(batch) + 40;  // about: a node
 
-  std::map<std::pair<owner_id, std::uint32_t>, std::deque<batch>> held_;  // by owner and units
-  std::uint64_t batches_ = 0;
-  std::uint64_t units_ = 0;  // of one block of each batch
+  std::multimap<key, batch> held_;  // of one key, the oldest first
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace gpumem

@@ -5,7 +5,6 @@
 // slots (pointer_map.hpp) say `cache`. What it keeps of each stream is in stream_cache.hpp.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -100,35 +99,17 @@ class alignas(64) thread_cache {
     by_owner_[o] = nullptr;
   }
   [[nodiscard]] bool full() const noexcept { return streams_ == most_streams; }
-  /// Whose has to go for another one: each in turn. Requires that there is one.
-  [[nodiscard]] owner_id next_to_go() noexcept {
-    do {
-      going_ = going_ + 1 < by_owner_.size() ? going_ + 1 : 0;
-    } while (!by_owner_[going_]);
-    return going_;
-  }
-  /// The next bin in use behind the hand, over all streams in a ring, of blocks that count against the limit; null
-  /// where the ring is through.
-  [[nodiscard]] stream_cache* next_limited_bin(std::uint32_t* place) noexcept {
-    for (owner_id o = hand_ / bin_places::all; o < owners(); o = hand_ / bin_places::all) {
-      stream_cache* const s = of_owner(o);
-      const std::uint32_t from = std::max(hand_ % bin_places::all, bin_places::small_bins);
-      *place = s != nullptr ? s->next_in_use(from) : stream_cache::no_bin;
-      hand_ = o * bin_places::all + std::min(*place + 1, bin_places::all);
-      if (*place != stream_cache::no_bin) return s;
-    }
-    hand_ = 0;
-    return nullptr;
-  }
   [[nodiscard]] owner_id owners() const noexcept { return static_cast<owner_id>(by_owner_.size()); }
+  /// Calls `each(stream_cache, bin)` for every bin in use, which may close it.
+  template <typename Each>
+  void for_each_bin(Each each) const {
+    for (const auto& s : by_owner_) {
+      if (s) s->for_each_in_use([&](stream_cache::bin& b) { each(*s, b); });
+    }
+  }
   [[nodiscard]] std::uint64_t blocks() const noexcept {
     std::uint64_t sum = 0;
-    for (const auto& s : by_owner_) {
-      if (!s) continue;
-      for (std::uint32_t at = s->next_in_use(0); at != stream_cache::no_bin; at = s->next_in_use(at + 1)) {
-        sum += s->at(at).count;
-      }
-    }
+    for_each_bin([&sum](const stream_cache&, const stream_cache::bin& b) { sum += b.count; });
     for (const frees_aside::batch& b : aside.batches()) sum += b.count;
     return sum;
   }
@@ -156,13 +137,10 @@ class alignas(64) thread_cache {
  public:
   cache_figures figures;
   frees_aside aside;
-  std::uint32_t misses = 0;  ///< while large blocks were held
 
  private:
   std::vector<std::unique_ptr<stream_cache>> by_owner_;
   std::uint32_t streams_ = 0;
-  std::uint32_t hand_ = 0;  // the bin behind the one looked at last
-  owner_id going_ = 0;
 };
 
 }  // namespace gpumem

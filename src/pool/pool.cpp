@@ -53,11 +53,7 @@ void pool::fence_all_work(arena_lock& lock, std::uint64_t bytes) {
 
 class_room pool::room_of(unsigned klass) const noexcept {
   const heap& blocks = arena_.blocks();
-  return {.bytes = blocks.segment_bytes(klass),
-          .free_bytes = blocks.free_bytes(klass),
-          .segment_bytes = blocks.totals().segment_bytes,
-          .only_class = arena_.one_class(),
-          .paged = arena_.paged()};
+  return {.bytes = blocks.segment_bytes(klass), .free_bytes = blocks.free_bytes(klass), .paged = arena_.paged()};
 }
 
 void pool::thread_ends(thread_cache& c) {
@@ -109,7 +105,7 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
       if (*at != 0) return {};
     }
   }
-  cache_.age(mine);
+  cache_.return_pair(mine);
   cache_.served_below(rounded);
   const result<block_index> i = arena_.allocate(lock, *w);
   if (!i) return i.why();
@@ -214,7 +210,7 @@ status pool::release_block(address at, const free_args& stated) {
             fmt::format("{:#x} was allocated with {} bytes and is freed with {}", at, requested, *stated.bytes)};
   }
   thread_cache* const mine = cache_.mine();  // not before: a refused free changes nothing
-  cache_.age(mine);
+  cache_.return_pair(mine);
   // A stream that is seen for the first time takes host memory: where there is none, the block is still live.
   const owner_id o = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
   if (!seen.of->change(held, held.cached())) {  // another thread frees it at this moment

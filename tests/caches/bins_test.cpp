@@ -10,39 +10,13 @@ class CachedBins : public cached_program {
   /// Sizes above 64 KiB whose first bin is the same.
   static std::vector<std::size_t> sizes_of_one_bin(std::size_t sizes) {
     std::vector<std::size_t> found{1000 * 512};
-    const std::uint32_t bin = bin_places::of_bytes(found.front());
+    const std::uint32_t bin = bin_places::of(found.front() / 512);
     for (std::size_t bytes = found.front() + 512; found.size() < sizes; bytes += 512) {
-      if (bin_places::of_bytes(bytes) == bin) found.push_back(bytes);
+      if (bin_places::of(bytes / 512) == bin) found.push_back(bytes);
     }
     return found;
   }
 };
-
-TEST_F(CachedBins, TwoSizesThatShareABinTakeNoLock) {
-  const std::vector<std::size_t> sizes = sizes_of_one_bin(2);
-  const auto some_of = [&](std::size_t bytes) {
-    std::vector<void*> blocks;
-    for (int k = 0; k < 6; ++k) blocks.push_back(take(bytes));
-    return blocks;
-  };
-  const auto give_all = [&](const std::vector<void*>& blocks) {
-    for (void* const p : blocks) give(p);
-  };
-  for (int turn = 0; turn < 4; ++turn) {
-    for (const std::size_t bytes : sizes) give_all(some_of(bytes));
-  }
-  for (const std::size_t bytes : sizes) {
-    const std::vector<void*> cached = some_of(bytes);
-    const std::vector<void*> from_heap = some_of(bytes);
-    const std::uint64_t first = stats().locks;
-    const std::uint64_t asking = stats().locks - first;
-    give_all(from_heap);
-    const std::vector<void*> again = some_of(bytes);
-    EXPECT_EQ(stats().locks, first + 2 * asking) << bytes;
-    give_all(cached);
-    give_all(again);
-  }
-}
 
 TEST_F(CachedBins, ManySizesThatShareABinAreServedAllTheSame) {
   const std::vector<std::size_t> sizes = sizes_of_one_bin(5);

@@ -101,11 +101,10 @@ TEST(block_cache, serves_under_the_lock_alone_where_somebody_is_told_of_every_fr
 
 TEST(block_cache, keeps_nothing_while_the_program_grows) {
   fake_arena a;
-  EXPECT_FALSE(a.release(a.allocate(1024)));
   EXPECT_FALSE(a.release(a.allocate(mib)));
+  EXPECT_FALSE(a.release(a.allocate(1024)));
   a.calm();
   EXPECT_TRUE(a.release(a.allocate(1024)));
-  EXPECT_FALSE(a.release(a.allocate(2 * mib))) << "a large size has to come back first";
   EXPECT_TRUE(a.release(a.allocate(2 * mib)));
   {
     const std::lock_guard held{a.lock};
@@ -115,52 +114,36 @@ TEST(block_cache, keeps_nothing_while_the_program_grows) {
   EXPECT_FALSE(a.release(a.allocate(4 * mib)));
 }
 
-TEST(block_cache, keeps_one_block_of_any_size_and_more_within_its_share) {
+TEST(block_cache, keeps_more_than_its_share_only_of_a_pair_that_repeats) {
   fake_arena a;
-  a.room = {.bytes = 64 * mib, .segment_bytes = 64 * mib};
+  a.room = {.bytes = 64 * mib};
   a.calm();
-  EXPECT_FALSE(a.release(a.allocate(40 * mib)));
-  EXPECT_TRUE(a.release(a.allocate(40 * mib))) << "over its share, and the only one";
-  EXPECT_FALSE(a.release(a.allocate(8 * mib)));
-  EXPECT_FALSE(a.release(a.allocate(8 * mib))) << "beside that one";
-  fake_arena b;
-  b.room = {.bytes = 64 * mib, .segment_bytes = 64 * mib, .only_class = false};
-  b.calm();
-  EXPECT_FALSE(b.release(b.allocate(40 * mib)));
-  EXPECT_FALSE(b.release(b.allocate(40 * mib))) << "a block that is most of its segment";
+  const auto pair_of = [&a](address at) {
+    const address again = at != 0 ? a.again(at) : a.allocate(40 * mib);
+    return std::pair{again, a.release(again)};
+  };
+  const auto [at, first_kept] = pair_of(0);
+  EXPECT_FALSE(first_kept);
+  EXPECT_TRUE(pair_of(at).second) << "the second in a row";
+  EXPECT_EQ(a.cache.allocate_by_key(100, 40 * mib), at);
+  EXPECT_TRUE(a.cache.free_by_key(at, 100, {}));
+  const address other = a.allocate(8 * mib);
+  EXPECT_EQ(a.sums().held_bytes, 0U) << "it goes back before the arena serves anybody";
+  EXPECT_FALSE(a.release(other));
 }
 
 TEST(block_cache, keeps_nothing_large_of_a_paged_arena) {
   fake_arena a;
   a.room.paged = true;
   a.calm();
-  static_cast<void>(a.release(a.allocate(32 * kib)));
-  EXPECT_TRUE(a.release(a.allocate(32 * kib)));
-  static_cast<void>(a.release(a.allocate(64 * kib)));
+  EXPECT_TRUE(a.release(a.allocate(4 * kib)));
   EXPECT_FALSE(a.release(a.allocate(64 * kib)));
 }
 
-TEST(block_cache, large_blocks_that_nobody_asks_for_go_back) {
+TEST(block_cache, makes_room_within_its_share_by_giving_others_back) {
   fake_arena a;
   a.calm();
-  for (const std::uint64_t bytes : {mib, 2 * mib, 3 * mib}) {
-    static_cast<void>(a.release(a.allocate(bytes)));
-    EXPECT_TRUE(a.release(a.allocate(bytes)));
-  }
-  const std::uint64_t before = a.sums().held_bytes;
-  EXPECT_EQ(before, 6 * mib);
-  for (int k = 0; k < 40; ++k) static_cast<void>(a.release(a.allocate(512)));  // each fourth miss looks at a bin
-  for (int k = 0; k < 60; ++k) static_cast<void>(a.allocate(768 * 512 + static_cast<std::uint64_t>(k) * 512));
-  EXPECT_LT(a.sums().held_bytes, before);
-}
-
-TEST(block_cache, makes_room_within_its_share_by_giving_the_older_ones_back) {
-  fake_arena a;
-  a.calm();
-  for (std::uint64_t bytes = 20 * mib; bytes <= 60 * mib; bytes += mib) {
-    static_cast<void>(a.release(a.allocate(bytes)));
-    EXPECT_TRUE(a.release(a.allocate(bytes)));
-  }
+  for (std::uint64_t bytes = 20 * mib; bytes <= 60 * mib; bytes += mib) EXPECT_TRUE(a.release(a.allocate(bytes)));
   EXPECT_GT(a.sums().held_bytes, 60 * mib);
   EXPECT_LT(a.sums().held_bytes, 512 * mib) << "of 1,640 MiB; half of what is free, and less the fuller it is";
 }
@@ -187,7 +170,7 @@ TEST(block_cache, full_bins_go_to_the_depot_and_serve_another_thread) {
 
 TEST(block_cache, a_depot_that_is_full_gives_half_a_bin_back) {
   fake_arena a;
-  a.room = {.bytes = 4 * mib, .segment_bytes = 4 * mib};
+  a.room = {.bytes = 4 * mib};
   a.calm();
   static_cast<void>(fill(a, 4096, 900));
   EXPECT_GT(a.came_back, 0U);
@@ -287,14 +270,14 @@ TEST(block_cache, counts_what_is_live_and_the_most_that_was) {
   EXPECT_EQ(held, a.sums().held_blocks);
 }
 
-TEST(block_cache, serves_so_many_streams_and_then_takes_turns) {
+TEST(block_cache, serves_so_many_streams_and_then_begins_anew) {
   fake_arena a;
   a.calm();
   for (owner_id o = 1; o <= thread_cache::most_streams + 5; ++o) {
     static_cast<void>(fill(a, 512, 2, {o, 1000U + o}));
   }
-  EXPECT_EQ(a.sums().held_blocks, 2U * thread_cache::most_streams);
-  EXPECT_EQ(a.came_back, 10U);
+  EXPECT_EQ(a.sums().held_blocks, 2U * 5);
+  EXPECT_EQ(a.came_back, 2U * thread_cache::most_streams);
 }
 
 TEST(block_cache, the_table_doubles_with_every_cache_emptied) {

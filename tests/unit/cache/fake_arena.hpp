@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -53,7 +54,7 @@ class fake_arena final : public arena_below {
     if (mine != nullptr) {
       if (const address at = cache.refill(*mine, of, bytes, requested); at != 0) return at;
     }
-    cache.age(mine);
+    cache.return_pair(mine);
     cache.served_below(bytes);
     const auto i = static_cast<block_index>(blocks.size());
     blocks.push_back({.begin = next, .bytes = bytes, .owner = of.owner, .out = true});
@@ -63,11 +64,23 @@ class fake_arena final : public arena_below {
     cache.note_live();
     return blocks[i].begin;
   }
+  /// The same block once more, where the arena has it: as best fit would serve its size.
+  address again(address at, cached_stream of = {1, 100}) {
+    const std::lock_guard held{lock};
+    cache.return_pair(cache.mine());
+    const auto same = std::find_if(blocks.begin(), blocks.end(), [at](const fake_block& b) { return b.begin == at; });
+    EXPECT_FALSE(same->out);
+    same->out = true;
+    out += same->bytes;
+    cache.insert(at, static_cast<block_index>(same - blocks.begin()),
+                 owner_word::plain(same->bytes, same->bytes, of.owner));
+    return at;
+  }
   /// True where the thread's cache has it.
   bool release(address at, cached_stream of = {1, 100}) {
     const std::lock_guard held{lock};
     thread_cache* const mine = cache.mine();
-    cache.age(mine);
+    cache.return_pair(mine);
     const pointer_map::lookup seen = cache.pointers().find(at);
     EXPECT_EQ(seen.word().held_by(), holder::program);
     const std::uint64_t bytes = blocks[cache.pointers().block_of(seen.at)].bytes;
@@ -100,7 +113,7 @@ class fake_arena final : public arena_below {
   caches::forwarding_device device{simulated};
   std::mutex lock;
   std::vector<fake_block> blocks;
-  class_room room{.bytes = gib, .segment_bytes = gib};
+  class_room room{.bytes = gib};
   std::uint64_t out = 0;
   std::uint64_t came_back = 0;
   std::uint64_t fenced = 0;  // of these, by batches that had a fence

@@ -39,8 +39,8 @@ TEST(thread_cache, counts_what_it_holds_and_what_it_served) {
   const std::uint64_t empty = c.metadata_bytes();
   stream_cache& s = c.add(1, 0);
   EXPECT_GE(c.metadata_bytes(), empty + sizeof(stream_cache));
-  s.open(s.bin_to_change(1), 1, 8);
-  s.open(s.bin_to_change(700), 700, 8);
+  s.open(s.bin_of(1), 1);
+  s.open(s.bin_of(700), 700);
   for (slot_index i = 0; i < 5; ++i) s.find(1)->push(i);
   for (slot_index i = 5; i < 7; ++i) s.find(700)->push(i);
   c.figures.filled = 7;
