@@ -376,7 +376,11 @@ TEST_F(Simulate, SaysThatAProgramHasNoCuda) {
 TEST_F(Simulate, SaysThatNvidiasOwnRuntimeDoesNotRunOnIt) {
   const outcome got = simulate("-- " GPUMEM_TEST_STATIC_PROGRAM " take=10");
   EXPECT_EQ(got.exit_status, 9);
-  EXPECT_THAT(got.err, HasSubstr("static_program: contains NVIDIA's own CUDA runtime"));
+  const std::string words = "contains NVIDIA's own CUDA runtime";
+  EXPECT_THAT(got.err, HasSubstr("static_program: " + words));
+  std::ifstream script{GPUMEM_SOURCES "/scripts/other_frameworks"};
+  EXPECT_THAT((std::string{std::istreambuf_iterator<char>{script}, {}}), HasSubstr(words))
+      << "it looks for these words";
   EXPECT_THAT(got.err, HasSubstr("nvcc -cudart shared"));
 }
 #endif
