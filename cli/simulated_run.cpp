@@ -230,6 +230,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
     ::_exit(errno == ENOENT ? not_found : not_executable);
   }
   simulated_outcome out;
+  out.runtimes = libraries_in(*doubles + "/cuda12").empty() ? "13" : "12 or 13";
   wait_for(child, records.path(), setup.settle_s, out);
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   out.processes = read_records(records.path());

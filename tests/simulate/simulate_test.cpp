@@ -370,6 +370,16 @@ TEST_F(Simulate, SaysThatAProgramHasNoCuda) {
   EXPECT_EQ(got.exit_status, 3);
   ASSERT_EQ(got.figures["warnings"].size(), 1U);
   EXPECT_THAT(got.err, HasSubstr("never initialised CUDA: nothing was simulated"));
+  const bool both = fs::exists(fs::path{GPUMEM_PROGRAM}.parent_path() / "../simcuda/cuda12/libcudart.so.12");
+  EXPECT_THAT(got.err,
+              HasSubstr(both ? "a version other than 12 or 13," : "a version other than 13 (12 needs a build with"));
+}
+
+TEST_F(Simulate, SaysOnlyThatACommandIsMissing) {
+  const outcome got = simulate("-- no-such-program");
+  EXPECT_EQ(got.exit_status, 127);
+  EXPECT_TRUE(got.figures["warnings"].empty()) << got.figures["warnings"];
+  EXPECT_THAT(got.err, StartsWith("gpumem: no-such-program: no such command"));
 }
 
 #ifdef GPUMEM_TEST_STATIC_PROGRAM
