@@ -336,6 +336,11 @@ print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), wor
   // Input, filter and output of 16-bit values: 2 * (2 * 16 * 400 + 32 * 16 * 9 + 2 * 32 * 400).
   EXPECT_EQ(simulate("--cudnn-workspace converted -- python3 conv.py").out, "86016 86016 0 0 0\n");
   EXPECT_EQ(simulate("-- python3 conv.py").out, "0 0 0 0 0\n");
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --cudnn-workspace ";
+  std::system((predict + "converted -- python3 conv.py > out 2> err").c_str());
+  EXPECT_THAT(content("err"), HasSubstr("86016 86016 0 0 0\n"));
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "much -- true > out 2> err").c_str())), 2);
+  EXPECT_THAT(content("err"), HasSubstr("--cudnn-workspace much: expected 0 or converted"));
 }
 
 /// What data-parallel training agrees on before its first step: each rank has what this one has.
@@ -422,6 +427,7 @@ TEST_F(Simulate, PredictsWhichCardsHoldTheProgram) {
   const std::string of = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --context 0 --capacity 64MiB ";
   const std::string run = "-- " GPUMEM_TEST_PROGRAM " take=100 take=200 free take=50 > out 2> err";
   EXPECT_EQ(WEXITSTATUS(std::system((of + run).c_str())), 3) << content("err");
+  EXPECT_THAT(content("out"), HasSubstr("300.00 MiB live at the peak on h100 (--card); context 0 B"));
   EXPECT_THAT(content("out"), HasSubstr("64MiB  every one  no"));
   EXPECT_EQ(WEXITSTATUS(std::system((of + "--capacity 1GiB --json " + run).c_str())), 0) << content("err");
   const auto figures = nlohmann::json::parse(content("out"));
