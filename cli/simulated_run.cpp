@@ -191,8 +191,9 @@ result<std::string> find_doubles() {
     looked += (looked.empty() ? "" : ", ") + at.string();
   }
   return status{errc::unsupported,
-                fmt::format("no simulated CUDA (libcudart.so.13) in {}: it is built with the headers of CUDA 13, and "
-                            "installed with cmake --install BUILD --component simcuda",
+                fmt::format("no simulated CUDA (libcudart.so.13) in {}: it is built with the headers of CUDA 13 "
+                            "(without a Toolkit: scripts/cuda_headers), and installed with cmake --install BUILD "
+                            "--component simcuda",
                             looked)};
 }
 
