@@ -109,6 +109,7 @@ result<recording> record_run(const predict_options& with, std::uint64_t context_
   const temporary_file trace;
   simulated_setup setup;
   if (status ok = choose_card(with.card, setup.card, setup.card_bytes); !ok) return ok;
+  setup.variables["SIMCUDA_CUDNN_WORKSPACE"] = with.cudnn_workspace;
   setup.card_bytes = room_for_everything;
   setup.context_bytes = context_bytes;
   setup.output_to_stderr = true;
@@ -184,8 +185,9 @@ status predict_all(const recording& of, const std::vector<capacity>& capacities,
 std::string as_text(const json& all) {
   const auto bytes = [](const json& value) { return format_bytes(value.get<std::uint64_t>()); };
   std::string out =
-      fmt::format("{} operations, {} live at the peak; context {} (assumed, --context). Simulated.\n\n",
-                  all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]), bytes(all["context_bytes"]));
+      fmt::format("{} operations, {} live at the peak on {} (--card); context {} (assumed, --context). Simulated.\n\n",
+                  all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]), all["card"].get<std::string>(),
+                  bytes(all["context_bytes"]));
   std::vector<std::vector<std::string>> lines{{"<card", "<policy", "<fits", "peak reserved", "room", "<set"}};
   const std::uint64_t context = all["context_bytes"];
   const json& rows = all["results"];
@@ -225,6 +227,7 @@ CLI::App* add_predict_command(CLI::App& to, predict_options& into) {
       ->type_name("NAME");
   predict->add_option("--context", into.context, "memory of a context on each card (default 450MiB)")
       ->type_name("SIZE");
+  add_cudnn_workspace_option(*predict, into.cudnn_workspace);
   predict->add_flag("--json", into.json, "as JSON; the program's own output goes to standard error either way");
   return predict;
 }
@@ -235,6 +238,7 @@ int predict(const predict_options& with) {
   }
   const auto capacities = capacities_of(with);
   if (!capacities) return fail(bad_input, capacities.why().message());
+  if (status ok = check_cudnn_workspace(with.cudnn_workspace); !ok) return fail(bad_input, ok.message());
   std::uint64_t context_bytes = 0;
   if (with.context != "0") {
     const result<std::uint64_t> bytes = parse_bytes(with.context, "--context");
@@ -248,6 +252,7 @@ int predict(const predict_options& with) {
   if (status done = predict_all(*ran, *capacities, context_bytes, rows); !done) return fail(failed, done.message());
   const bool any = std::any_of(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });
   json all{{"schema", 1},
+           {"card", with.card},
            {"simulated", true},
            {"ops", ran->trace.ops.size()},
            {"peak_live_bytes", ran->trace.peak_live_bytes},

@@ -14,6 +14,7 @@ struct predict_options {
   std::vector<std::string> capacities;  ///< memory, or names of cards; empty: the memory of `card`
   std::string card = "h100";            ///< the card the program sees, with ample memory
   std::string context = "450MiB";
+  std::string cudnn_workspace = "0";
   bool json = false;
   std::vector<std::string> command;
 };

@@ -73,10 +73,7 @@ result<simulated_setup> setup_of(const simulate_options& with) {
   if (status ok = read_bytes(with.context, "--context", out.context_bytes); !ok) return ok;
   if (status ok = read_bytes(with.modules, "--modules", out.module_bytes); !ok) return ok;
   if (status ok = read_bytes(with.libraries, "--libraries", out.library_bytes); !ok) return ok;
-  if (with.cudnn_workspace != "0" && with.cudnn_workspace != "converted") {
-    return status{errc::bad_setting,
-                  fmt::format("--cudnn-workspace {}: expected 0 or converted", printable(with.cudnn_workspace))};
-  }
+  if (status ok = check_cudnn_workspace(with.cudnn_workspace); !ok) return ok;
   out.variables["SIMCUDA_CUDNN_WORKSPACE"] = with.cudnn_workspace;
   if (status ok = read_time(with.settle, "--settle", out.settle_s); !ok) return ok;
   if (status ok = serve_by_policy(with, out); !ok) return ok;
@@ -94,6 +91,17 @@ status write_file(const std::string& path, const std::string& text) {
 }
 
 }  // namespace
+
+status check_cudnn_workspace(const std::string& how) {
+  if (how == "0" || how == "converted") return {};
+  return {errc::bad_setting, fmt::format("--cudnn-workspace {}: expected 0 or converted", printable(how))};
+}
+
+void add_cudnn_workspace_option(CLI::App& to, std::string& into) {
+  to.add_option("--cudnn-workspace", into,
+                "converted: 16-bit forward convolutions with channels first keep copies in theirs (default 0)")
+      ->type_name("0|converted");
+}
 
 status choose_card(const std::string& card, std::string& key, std::uint64_t& bytes) {
   if (const simcuda::card_profile* const known = simcuda::find_card(card); known != nullptr) {
@@ -131,10 +139,7 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
   simulate->add_option("--modules", into.modules, "memory of each loaded module (default 0)")->type_name("SIZE");
   simulate->add_option("--libraries", into.libraries, "memory of each handle of cuBLAS, cuDNN, NCCL (default 0)")
       ->type_name("SIZE");
-  simulate
-      ->add_option("--cudnn-workspace", into.cudnn_workspace,
-                   "converted: 16-bit forward convolutions with channels first keep copies in theirs (default 0)")
-      ->type_name("0|converted");
+  add_cudnn_workspace_option(*simulate, into.cudnn_workspace);
   simulate->add_option("--trace", into.trace, "record every allocation in this file, for advise and gpumem_bench")
       ->type_name("F");
   simulate->add_option("--report", into.report, "a page with memory over time")->type_name("F.html");

@@ -191,8 +191,9 @@ result<std::string> find_doubles() {
     looked += (looked.empty() ? "" : ", ") + at.string();
   }
   return status{errc::unsupported,
-                fmt::format("no simulated CUDA (libcudart.so.13) in {}: it is built with the headers of CUDA 13, and "
-                            "installed with cmake --install BUILD --component simcuda",
+                fmt::format("no simulated CUDA (libcudart.so.13) in {}: it is built with the headers of CUDA 13 "
+                            "(without a Toolkit: scripts/cuda_headers), and installed with cmake --install BUILD "
+                            "--component simcuda",
                             looked)};
 }
 
@@ -230,6 +231,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
     ::_exit(errno == ENOENT ? not_found : not_executable);
   }
   simulated_outcome out;
+  out.runtimes = libraries_in(*doubles + "/cuda12").empty() ? "13" : "12 or 13";
   wait_for(child, records.path(), setup.settle_s, out);
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   out.processes = read_records(records.path());

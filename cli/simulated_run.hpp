@@ -39,6 +39,7 @@ struct simulated_process {
 struct simulated_outcome {
   int exit_status = 0;
   double seconds = 0;
+  std::string runtimes;             ///< versions of CUDA whose runtimes have a double here; empty: nothing was started
   std::uint64_t settled_reads = 0;  ///< values read meanwhile, where the command was ended because its figures settled
   std::vector<simulated_process> processes;  ///< processes that initialised the driver, or tried to
 };

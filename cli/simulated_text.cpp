@@ -112,19 +112,16 @@ void explain(const simulated_outcome& of, json& warnings) {
   for (const simulated_process& each : of.processes) {
     if (each.record.foreign_runtime == 0) continue;
     warnings.push_back(fmt::format(
-        "{}: contains NVIDIA's own CUDA runtime (linked statically, or of a CUDA version without a double), "
-        "which does not run on the simulated card: link it with `nvcc -cudart shared`, or with "
-        "simcuda/libcudart_static.a first "
-        "(-L), or use a build for CUDA 13",
-        each.runtime.empty() ? "the program" : each.runtime));
+        "{}: contains NVIDIA's own CUDA runtime (linked statically, or of a CUDA version without a double), which does "
+        "not run on the simulated card: link it with `nvcc -cudart shared`, or with simcuda/libcudart_static.a first "
+        "(-L), or use a build for CUDA {}",
+        each.runtime.empty() ? "the program" : each.runtime, of.runtimes));
   }
-  const bool any = std::any_of(of.processes.begin(), of.processes.end(),
-                               [](const simulated_process& p) { return p.record.foreign_runtime == 0; });
-  if (of.processes.empty() && !any) {
-    warnings.push_back(
-        "the program never initialised CUDA: nothing was simulated (it does not use CUDA, has a runtime of a version "
-        "other "
-        "than 13, or ended before)");
+  if (of.processes.empty() && !of.runtimes.empty()) {
+    warnings.push_back(fmt::format(
+        "the program never initialised CUDA: nothing was simulated (it does not use CUDA, needs the libraries of a "
+        "version other than {}{}, or ended before)",
+        of.runtimes, of.runtimes == "13" ? " (12 needs a build with -D GPUMEM_CUDA12=FOLDER)" : ""));
   }
 }
 

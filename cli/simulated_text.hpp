@@ -12,6 +12,10 @@ namespace gpumem::cli {
 /// A profile's key, and bytes other than 0 if the option names an amount of memory.
 status choose_card(const std::string& card, std::string& key, std::uint64_t& bytes);
 
+/// `--cudnn-workspace` of simulate and predict.
+status check_cudnn_workspace(const std::string& how);
+void add_cudnn_workspace_option(CLI::App& to, std::string& into);
+
 /// The table that `--card list` prints.
 std::string card_table();
 

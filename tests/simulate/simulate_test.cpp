@@ -336,6 +336,11 @@ print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), wor
   // Input, filter and output of 16-bit values: 2 * (2 * 16 * 400 + 32 * 16 * 9 + 2 * 32 * 400).
   EXPECT_EQ(simulate("--cudnn-workspace converted -- python3 conv.py").out, "86016 86016 0 0 0\n");
   EXPECT_EQ(simulate("-- python3 conv.py").out, "0 0 0 0 0\n");
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --cudnn-workspace ";
+  std::system((predict + "converted -- python3 conv.py > out 2> err").c_str());
+  EXPECT_THAT(content("err"), HasSubstr("86016 86016 0 0 0\n"));
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "much -- true > out 2> err").c_str())), 2);
+  EXPECT_THAT(content("err"), HasSubstr("--cudnn-workspace much: expected 0 or converted"));
 }
 
 /// What data-parallel training agrees on before its first step: each rank has what this one has.
@@ -370,13 +375,27 @@ TEST_F(Simulate, SaysThatAProgramHasNoCuda) {
   EXPECT_EQ(got.exit_status, 3);
   ASSERT_EQ(got.figures["warnings"].size(), 1U);
   EXPECT_THAT(got.err, HasSubstr("never initialised CUDA: nothing was simulated"));
+  const bool both = fs::exists(fs::path{GPUMEM_PROGRAM}.parent_path() / "../simcuda/cuda12/libcudart.so.12");
+  EXPECT_THAT(got.err,
+              HasSubstr(both ? "a version other than 12 or 13," : "a version other than 13 (12 needs a build with"));
+}
+
+TEST_F(Simulate, SaysOnlyThatACommandIsMissing) {
+  const outcome got = simulate("-- no-such-program");
+  EXPECT_EQ(got.exit_status, 127);
+  EXPECT_TRUE(got.figures["warnings"].empty()) << got.figures["warnings"];
+  EXPECT_THAT(got.err, StartsWith("gpumem: no-such-program: no such command"));
 }
 
 #ifdef GPUMEM_TEST_STATIC_PROGRAM
 TEST_F(Simulate, SaysThatNvidiasOwnRuntimeDoesNotRunOnIt) {
   const outcome got = simulate("-- " GPUMEM_TEST_STATIC_PROGRAM " take=10");
   EXPECT_EQ(got.exit_status, 9);
-  EXPECT_THAT(got.err, HasSubstr("static_program: contains NVIDIA's own CUDA runtime"));
+  const std::string words = "contains NVIDIA's own CUDA runtime";
+  EXPECT_THAT(got.err, HasSubstr("static_program: " + words));
+  std::ifstream script{GPUMEM_SOURCES "/scripts/other_frameworks"};
+  EXPECT_THAT((std::string{std::istreambuf_iterator<char>{script}, {}}), HasSubstr(words))
+      << "it looks for these words";
   EXPECT_THAT(got.err, HasSubstr("nvcc -cudart shared"));
 }
 #endif
@@ -408,6 +427,7 @@ TEST_F(Simulate, PredictsWhichCardsHoldTheProgram) {
   const std::string of = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --context 0 --capacity 64MiB ";
   const std::string run = "-- " GPUMEM_TEST_PROGRAM " take=100 take=200 free take=50 > out 2> err";
   EXPECT_EQ(WEXITSTATUS(std::system((of + run).c_str())), 3) << content("err");
+  EXPECT_THAT(content("out"), HasSubstr("300.00 MiB live at the peak on h100 (--card); context 0 B"));
   EXPECT_THAT(content("out"), HasSubstr("64MiB  every one  no"));
   EXPECT_EQ(WEXITSTATUS(std::system((of + "--capacity 1GiB --json " + run).c_str())), 0) << content("err");
   const auto figures = nlohmann::json::parse(content("out"));
