@@ -854,35 +854,73 @@ def enabling_refused():
     import subprocess
     import tempfile
 
-    native = "torch.empty(1, device='cuda'); print(torch.cuda.memory.get_allocator_backend())"
-    enable = "import gpumem.torch; "
-    try_it = ("import torch; exec('try: gpumem.torch.enable({})\\nexcept RuntimeError as e: print(e)'); " + native)
+    begin = """
+import os, torch, gpumem.torch
+def tried(**settings):
+    try:
+        gpumem.torch.enable(**settings)
+    except RuntimeError as refused:
+        print(refused, flush=True)
+        assert gpumem.torch.how() is None and "GPUMEM_POLICY" not in os.environ
+"""
+    end = """
+torch.empty(1, device="cuda")
+print(torch.cuda.memory.get_allocator_backend(), flush=True)
+"""
+    in_use = "before the first use of a GPU"
+    no_compiler = {"CXX": "/none/such"}
     with tempfile.TemporaryDirectory() as folder:
         closed = os.path.join(folder, "file")
         open(closed, "w").close()
         cases = {
-            "after the first tensor": ("import torch; torch.empty(1, device='cuda'); " + enable + try_it.format(""),
-                                       {}, "before the first tensor on a GPU", "native"),
-            "a bad policy": (enable + try_it.format('policy=\"none_such\"'), {}, "GPUMEM_POLICY=none_such", "native"),
-            "no compiler, no fallback": (enable + try_it.format("fallback=False"),
-                                         {"CXX": "/none/such", "XDG_CACHE_HOME": folder}, "CXX=/none/such", "native"),
-            "no compiler": (enable + try_it.format(""), {"CXX": "/none/such", "XDG_CACHE_HOME": folder},
-                            "without memory statistics", "pluggable"),
-            "another torch, no cache": (enable + "import torch; torch.__version__ = type(torch.__version__)('9.9.0'); " +
-                                        try_it.format(""), {"XDG_CACHE_HOME": closed, "HOME": closed},
-                                        "torch 9.9.0 is not one of those tested", "gpumem"),
-            "GPUMEM_TORCH=yes": ("import torch", {"GPUMEM_TORCH": "yes"}, "GPUMEM_TORCH=yes: expected 0 or 1", None),
+            # The graph is whole afterwards. The child knows of no GPU in use, but its allocator is the parent's.
+            "a captured graph, and a child": ("""
+x, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    y = x + 1
+tried(policy="caching")
+graph.replay()
+torch.cuda.synchronize()
+child = os.fork()
+if child == 0:
+    tried(policy="caching")
+    os._exit(gpumem.torch.how() is not None)
+assert os.waitpid(child, 0)[1] == 0
+""", {}, [in_use, in_use], "native"),
+            "pinned memory, which torch.cuda knows nothing of": ("""
+torch.empty(1).pin_memory()
+tried(policy="caching")
+os.environ.update(CXX="/none/such", XDG_CACHE_HOME="/none/such")
+tried(policy="caching")
+""", {}, [in_use, in_use], "native"),
+            "another allocator": ("""
+theirs = torch.cuda.memory.CUDAPluggableAllocator(str(gpumem.library()), "gpumem_torch_alloc", "gpumem_torch_free")
+torch.cuda.memory.change_current_allocator(theirs)
+tried(policy="caching")
+""", {}, ["in place of change_current_allocator()"], "pluggable"),
+            "a bad policy": ("tried(policy='none_such')", {}, ["GPUMEM_POLICY=none_such"], "native"),
+            "no compiler": ("""
+tried(policy="caching", fallback=False)
+assert torch.cuda.memory.get_allocator_backend() == "native"
+tried()
+""", {**no_compiler, "XDG_CACHE_HOME": folder}, ["CXX=/none/such", "CXX=/none/such", "without memory statistics"], "pluggable"),
+            "another torch, no cache": ("""
+torch.__version__ = type(torch.__version__)("9.9.0")
+tried()
+""", {"XDG_CACHE_HOME": closed, "HOME": closed}, ["torch 9.9.0 is not one of those tested"], "gpumem"),
+            "GPUMEM_TORCH=yes": ("", {"GPUMEM_TORCH": "yes"}, ["GPUMEM_TORCH=yes: expected 0 or 1"], None),
         }
         running = {}
         for name, (code, variables, _, _) in cases.items():
             environment = {**os.environ, "GPUMEM_TORCH": "0", "PYTHONWARNINGS": "always", **variables}
-            running[name] = subprocess.Popen([sys.executable, "-c", code], env=environment, text=True,
+            running[name] = subprocess.Popen([sys.executable, "-c", begin + code + end], env=environment, text=True,
                                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for name, (_, _, words, backend) in cases.items():
             out, errors = running[name].communicate()
-            assert words in out + errors, f"{name}: {(out + errors)[-300:]}"
+            for each in set(words):
+                expect(f"{name}: how often it says {each!r}, {(out + errors)[-300:]}", (out + errors).count(each), words.count(each))
             if backend is not None:
-                expect(f"{name}: the allocator", out.split()[-1:], [backend])
+                expect(f"{name}: the allocator, {(out + errors)[-300:]}", out.split()[-1:], [backend])
         from gpumem.torch import _build
 
         before = os.environ.get("XDG_CACHE_HOME")
@@ -900,7 +938,7 @@ def enabling_refused():
         assert "nvidia-cuda-runtime" in str(wrong), wrong
     finally:
         os.path.isfile = is_file
-    return ", ".join(cases) + ", no headers"
+    return "; ".join(cases) + "; no headers"
 
 
 @step

@@ -20,6 +20,10 @@ TESTED = ("2.15",)
 LOST = ("memory statistics, snapshots, memory pools, checkpoints of graph trees, and torch.OutOfMemoryError (out of "
         "memory is a RuntimeError)")
 
+IN_USE = ("a GPU is in use already, and PyTorch's own allocator has the memory of what was made there (tensors, CUDA "
+          "graphs, pinned memory): in a new process call gpumem.torch.enable() before the first use of a GPU, or set "
+          "GPUMEM_TORCH=1 in the environment")
+
 _how = None
 _kept = []  # libraries and functions that PyTorch calls from here on
 
@@ -47,9 +51,12 @@ def enable(*, fallback=True, **settings):
         return _how
     if not torch.backends.cuda.is_built() or torch.version.hip is not None:
         raise RuntimeError(f"torch {torch.__version__} was built without CUDA: gpumem serves CUDA's GPUs only")
+    backend = torch.cuda.memory.get_allocator_backend()
+    if backend not in ("native", "cudaMallocAsync"):
+        raise RuntimeError(f"PyTorch has another allocator already ({backend}), which cannot be taken away from it: in a "
+                           "new process call gpumem.torch.enable() in place of change_current_allocator()")
     if torch.cuda.is_initialized():
-        raise RuntimeError("a GPU is in use already, with PyTorch's own allocator: call gpumem.torch.enable() before the "
-                           "first tensor on a GPU, or set GPUMEM_TORCH=1 in the environment")
+        raise RuntimeError(IN_USE)
     before = dict(os.environ)
     for name, value in settings.items():
         os.environ.setdefault("GPUMEM_" + name.upper(), str(value))
@@ -76,6 +83,9 @@ def _enable(torch, fallback):
         warnings.warn(f"gpumem.torch: torch {torch.__version__} is not one of those tested ({', '.join(TESTED)}); the "
                       "allocator compiled against it", stacklevel=3)
     loaded = ctypes.CDLL(str(extension))
+    loaded.gpumem_torch_in_use.restype = ctypes.c_bool
+    if loaded.gpumem_torch_in_use():
+        raise RuntimeError(IN_USE)
     loaded.gpumem_torch_install.restype = ctypes.c_char_p
     wrong = loaded.gpumem_torch_install()
     if wrong is not None:
@@ -97,7 +107,10 @@ def _hooks(torch):
                              ("set_end_allocate_to_pool_fn", "end_allocate_to_pool")):
         address = ctypes.cast(getattr(loaded, "gpumem_torch_" + function), ctypes.c_void_p).value
         getattr(it, setter)(address)
-    torch.cuda.memory.change_current_allocator(pluggable)
+    try:
+        torch.cuda.memory.change_current_allocator(pluggable)
+    except RuntimeError as wrong:  # for this reason only
+        raise RuntimeError(IN_USE) from wrong
     _kept.extend([loaded, pluggable])
 
 
