@@ -16,11 +16,12 @@ import traceback
 import torch
 from torch import nn
 
+import torch_ladder_enabling
 import torch_ladder_throwing
 import torch_ladder_users
 
 MIB = 1 << 20
-STEPS = {**torch_ladder_users.STEPS, **torch_ladder_throwing.STEPS}
+STEPS = {**torch_ladder_users.STEPS, **torch_ladder_throwing.STEPS, **torch_ladder_enabling.STEPS}
 
 
 def step(function):
@@ -489,7 +490,7 @@ def fsdp_as_one_rank():
     shards = sum(p.to_local().numel() for p in model.parameters()) * 4
     optimizer = torch.optim.AdamW(model.parameters())
     train(model, optimizer, 2)
-    left = torch.cuda.memory_allocated()
+    left = nothing_left(workspaces=False)
     assert left < whole, f"{left} bytes stay, the whole model has {whole}"
     dist.destroy_process_group()
     assert shards <= whole / ranks * 1.05, f"{shards} bytes of shards of {whole}"
@@ -504,13 +505,14 @@ def ddp_as_one_rank():
 
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=8, device_id=torch.device("cuda:0"))
     model = gpt(width=256, layers=4).cuda()
-    base = nothing_left()
+    base = nothing_left(workspaces=False)
     before = requested()
     parallel = nn.parallel.DistributedDataParallel(model, device_ids=[0], init_sync=False, gradient_as_bucket_view=True)
     train(parallel, torch.optim.SGD(model.parameters(), lr=0.1), 2)
     whole = sum(p.numel() for p in model.parameters()) * 4
-    left = requested() - before
     peak = torch.cuda.max_memory_allocated() - base
+    nothing_left(workspaces=False)
+    left = requested() - before
     dist.destroy_process_group()
     assert whole <= left <= whole * 1.05, f"{left} bytes stay; expected the gradients' {whole} in buckets"
     return f"{left} bytes of buckets for {whole} of gradients, peak {peak / MIB:.2f} MiB above the model"
@@ -818,151 +820,9 @@ def compiled_with_graphs():
             fast(kept)  # a second graph behind the first
     torch.cuda.synchronize()
     trees = torch._inductor.cudagraph_trees
-    manager = trees.get_container(0).get_tree_manager(0)
-    made = manager.new_graph_id().id
+    made = trees.get_container(0).tree_manager.new_graph_id().id
     assert made > 3, f"{made} graphs were recorded"
     return f"{made} graphs in one tree's pool, forward, backward and two in a row"
-
-
-@step
-def eight_ranks_compile_once():
-    """The allocator is compiled by one of eight processes that start at once with an empty cache."""
-    import shutil
-    import tempfile
-
-    from gpumem.torch import _build
-
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"], calls = folder, os.path.join(folder, "calls")
-        os.environ["CXX"] = os.path.join(folder, "compiler")
-        with open(os.environ["CXX"], "w") as out:
-            out.write(f'#!/bin/sh\necho "$*" >>{calls}\nexec {shutil.which("g++") or "c++"} "$@"\n')
-        os.chmod(os.environ["CXX"], 0o755)
-        ranks = []
-        for _ in range(8):
-            rank = os.fork()
-            if rank == 0:
-                os._exit(0 if _build.build(torch).is_file() else 1)
-            ranks.append(rank)
-        ended = [os.waitpid(rank, 0)[1] for rank in ranks]
-        expect("how they ended", ended, [0] * 8)
-        with open(calls) as of:
-            expect("compilations", sum("-shared" in line for line in of), 1)
-        del os.environ["XDG_CACHE_HOME"], os.environ["CXX"]
-    return "one compilation for eight processes"
-
-
-@step
-def enabling_refused():
-    """What cannot be enabled says why, and leaves PyTorch's own allocator whole; each in a process of its own."""
-    import subprocess
-    import tempfile
-
-    begin = """
-import os, torch, gpumem.torch
-def tried(**settings):
-    try:
-        gpumem.torch.enable(**settings)
-    except RuntimeError as refused:
-        print(refused, flush=True)
-        assert gpumem.torch.how() is None and "GPUMEM_POLICY" not in os.environ
-"""
-    end = """
-torch.empty(1, device="cuda")
-print(torch.cuda.memory.get_allocator_backend(), flush=True)
-"""
-    in_use = "before the first use of a GPU"
-    no_compiler = {"CXX": "/none/such"}
-    with tempfile.TemporaryDirectory() as folder:
-        closed = os.path.join(folder, "file")
-        open(closed, "w").close()
-        cases = {
-            # The graph is whole afterwards. The child knows of no GPU in use, but its allocator is the parent's.
-            "a captured graph, and a child": ("""
-x, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    y = x + 1
-tried(policy="caching")
-graph.replay()
-torch.cuda.synchronize()
-child = os.fork()
-if child == 0:
-    tried(policy="caching")
-    os._exit(gpumem.torch.how() is not None)
-assert os.waitpid(child, 0)[1] == 0
-""", {}, [in_use, in_use], "native"),
-            "pinned memory, which torch.cuda knows nothing of": ("""
-torch.empty(1).pin_memory()
-tried(policy="caching")
-os.environ.update(CXX="/none/such", XDG_CACHE_HOME="/none/such")
-tried(policy="caching")
-""", {}, [in_use, in_use], "native"),
-            "another allocator": ("""
-theirs = torch.cuda.memory.CUDAPluggableAllocator(str(gpumem.library()), "gpumem_torch_alloc", "gpumem_torch_free")
-torch.cuda.memory.change_current_allocator(theirs)
-tried(policy="caching")
-""", {}, ["in place of change_current_allocator()"], "pluggable"),
-            "a bad policy": ("tried(policy='none_such')", {}, ["GPUMEM_POLICY=none_such"], "native"),
-            "no compiler": ("""
-tried(policy="caching", fallback=False)
-assert torch.cuda.memory.get_allocator_backend() == "native"
-tried()
-""", {**no_compiler, "XDG_CACHE_HOME": folder}, ["CXX=/none/such", "CXX=/none/such", "without memory statistics"], "pluggable"),
-            "another torch, no cache": ("""
-torch.__version__ = type(torch.__version__)("9.9.0")
-tried()
-""", {"XDG_CACHE_HOME": closed, "HOME": closed}, ["torch 9.9.0 is not one of those tested"], "gpumem"),
-            "GPUMEM_TORCH=yes": ("", {"GPUMEM_TORCH": "yes"}, ["GPUMEM_TORCH=yes: expected 0 or 1"], None),
-        }
-        running = {}
-        for name, (code, variables, _, _) in cases.items():
-            environment = {**os.environ, "GPUMEM_TORCH": "0", "PYTHONWARNINGS": "always", **variables}
-            running[name] = subprocess.Popen([sys.executable, "-c", begin + code + end], env=environment, text=True,
-                                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for name, (_, _, words, backend) in cases.items():
-            out, errors = running[name].communicate()
-            for each in set(words):
-                expect(f"{name}: how often it says {each!r}, {(out + errors)[-300:]}", (out + errors).count(each), words.count(each))
-            if backend is not None:
-                expect(f"{name}: the allocator, {(out + errors)[-300:]}", out.split()[-1:], [backend])
-        from gpumem.torch import _build
-
-        before = os.environ.get("XDG_CACHE_HOME")
-        os.environ["XDG_CACHE_HOME"] = folder
-        assert _build.cache_folder() is not None
-        os.chmod(os.path.join(folder, "gpumem", "torch"), 0o777)
-        expect("the cache that others may write", _build.cache_folder(), None)
-        os.environ.pop("XDG_CACHE_HOME") if before is None else os.environ.update(XDG_CACHE_HOME=before)
-    is_file = os.path.isfile
-    try:
-        os.path.isfile = lambda path: False
-        _build.cuda_headers()
-        raise AssertionError("CUDA's headers were found where there are none")
-    except _build.BuildError as wrong:
-        assert "nvidia-cuda-runtime" in str(wrong), wrong
-    finally:
-        os.path.isfile = is_file
-    return "; ".join(cases) + "; no headers"
-
-
-@step
-def compiled_with_tritons_headers():
-    """Without a Toolkit and NVIDIA's wheels."""
-    import tempfile
-
-    from gpumem.torch import _build
-
-    is_file = os.path.isfile
-    os.path.isfile = lambda path: "triton" in str(path) and is_file(path)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ["XDG_CACHE_HOME"] = folder
-            headers, made = _build.cuda_headers(), _build.build(torch)
-            expect("where it lies", str(made).startswith(folder), True)
-    finally:
-        os.path.isfile = is_file
-        del os.environ["XDG_CACHE_HOME"]
-    return "headers of " + os.sep.join(headers.split(os.sep)[-4:])
 
 
 @step
@@ -990,8 +850,8 @@ def gpumem_in_front():
 OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "fsdp_as_one_rank", "ddp_as_one_rank",
                       "compiled", "gpumem_by_hooks", "gpumem_in_front", "gpumem_enabled", "gpumem_statistics",
                       "gpumem_snapshot", "gpumem_out_of_memory", "record_stream_and_referee", "referee_of_a_training",
-                      "pools_of_their_own", "compiled_with_graphs", "eight_ranks_compile_once", "enabling_refused", "compiled_with_tritons_headers",
-                      *torch_ladder_users.STEPS, *torch_ladder_throwing.STEPS)
+                      "pools_of_their_own", "compiled_with_graphs",
+                      *torch_ladder_users.STEPS, *torch_ladder_throwing.STEPS, *torch_ladder_enabling.STEPS)
 
 
 def main():

@@ -27,7 +27,9 @@ static void* take(std::size_t bytes, std::size_t alignment) {
   return at;
 }
 void* operator new(std::size_t bytes) { return take(bytes, alignof(std::max_align_t)); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return take(bytes, static_cast<std::size_t>(alignment)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return take(bytes, static_cast<std::size_t>(alignment));
+}
 extern "C" void fail_nth(long n) { left = n; }
 """
 
