@@ -15,7 +15,7 @@ from . import _build
 __all__ = ["enable", "how", "TESTED"]
 
 #: torch's versions that gpumem's tests run.
-TESTED = ("2.15",)
+TESTED = ("2.11", "2.15")
 
 LOST = ("memory statistics, snapshots, memory pools, checkpoints of graph trees, and torch.OutOfMemoryError (out of "
         "memory is a RuntimeError)")
@@ -37,10 +37,10 @@ def enable(*, fallback=True, **settings):
     """Makes gpumem PyTorch's allocator. Call it before the first use of a GPU.
 
     `settings` are gpumem's options in small letters: policy, limit, pools, trace and so on; where GPUMEM_* of the
-    environment names one, the environment wins. The allocator is compiled at its first use (a few seconds, then
-    cached). Where that is not possible, PyTorch's pluggable allocator serves instead, with a warning that says what is
-    lost; with `fallback=False` it is an error. RuntimeError says what is wrong and what to do; PyTorch keeps its own
-    allocator then. Returns what `how()` does.
+    environment names one, the environment wins. Where the package brings no allocator for the installed torch, it is
+    compiled at its first use (a few seconds, then cached). Where that is not possible, PyTorch's pluggable allocator
+    serves instead, with a warning that says what is lost; with `fallback=False` it is an error. RuntimeError says what
+    is wrong and what to do; PyTorch keeps its own allocator then. Returns what `how()` does.
     """
     global _how
     import torch
@@ -70,9 +70,22 @@ def enable(*, fallback=True, **settings):
     return _how
 
 
+def _load(torch):
+    ready, why = _build.prebuilt(torch), ""
+    if ready is not None:
+        try:
+            return ctypes.CDLL(str(ready), mode=os.RTLD_NOW)
+        except OSError as wrong:  # an older system, or a torch that only bears this version's name: compile it
+            why = f"; the one that the package brings does not load: {wrong}"
+    try:
+        return ctypes.CDLL(str(_build.build(torch)))
+    except _build.BuildError as wrong:
+        raise _build.BuildError(f"{wrong}{why}") from None
+
+
 def _enable(torch, fallback):
     try:
-        extension = _build.build(torch)
+        loaded = _load(torch)
     except _build.BuildError as wrong:
         if not fallback:
             raise RuntimeError(f"gpumem.torch: {wrong}") from None
@@ -82,7 +95,6 @@ def _enable(torch, fallback):
     if ".".join(torch.__version__.split(".")[:2]) not in TESTED:
         warnings.warn(f"gpumem.torch: torch {torch.__version__} is not one of those tested ({', '.join(TESTED)}); the "
                       "allocator compiled against it", stacklevel=3)
-    loaded = ctypes.CDLL(str(extension))
     loaded.gpumem_torch_in_use.restype = ctypes.c_bool
     if loaded.gpumem_torch_in_use():
         raise RuntimeError(IN_USE)
