@@ -44,3 +44,10 @@ foreach(target IN ITEMS gpumem_program gpumem_bench gpumem_preload)  # the tools
                               LIBRARY DESTINATION gpumem/lib COMPONENT python EXCLUDE_FROM_ALL OPTIONAL)
   endif()
 endforeach()
+# Extensions for the torch of these Pythons, so that `gpumem.torch.enable()` needs no compiler there (scripts/wheel).
+set(GPUMEM_PREBUILT_FOR "" CACHE STRING "Pythons whose torch the Python package brings an extension for")
+foreach(python IN LISTS GPUMEM_PREBUILT_FOR)
+  install(CODE "execute_process(COMMAND \"\${CMAKE_COMMAND}\" -E env \"PYTHONPATH=\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\"
+                  PYTHONDONTWRITEBYTECODE=1 \"${python}\" -c \"from gpumem.torch import _build; print(_build.prebuild())\"
+                  COMMAND_ERROR_IS_FATAL ANY)" COMPONENT python EXCLUDE_FROM_ALL)
+endforeach()

@@ -15,10 +15,14 @@ from . import _build
 __all__ = ["enable", "how", "TESTED"]
 
 #: torch's versions that gpumem's tests run.
-TESTED = ("2.15",)
+TESTED = ("2.11", "2.15")
 
 LOST = ("memory statistics, snapshots, memory pools, checkpoints of graph trees, and torch.OutOfMemoryError (out of "
         "memory is a RuntimeError)")
+
+IN_USE = ("a GPU is in use already, and PyTorch's own allocator has the memory of what was made there (tensors, CUDA "
+          "graphs, pinned memory): in a new process call gpumem.torch.enable() before the first use of a GPU, or set "
+          "GPUMEM_TORCH=1 in the environment")
 
 _how = None
 _kept = []  # libraries and functions that PyTorch calls from here on
@@ -33,10 +37,10 @@ def enable(*, fallback=True, **settings):
     """Makes gpumem PyTorch's allocator. Call it before the first use of a GPU.
 
     `settings` are gpumem's options in small letters: policy, limit, pools, trace and so on; where GPUMEM_* of the
-    environment names one, the environment wins. The allocator is compiled at its first use (a few seconds, then
-    cached). Where that is not possible, PyTorch's pluggable allocator serves instead, with a warning that says what is
-    lost; with `fallback=False` it is an error. RuntimeError says what is wrong and what to do; PyTorch keeps its own
-    allocator then. Returns what `how()` does.
+    environment names one, the environment wins. Where the package brings no allocator for the installed torch, it is
+    compiled at its first use (a few seconds, then cached). Where that is not possible, PyTorch's pluggable allocator
+    serves instead, with a warning that says what is lost; with `fallback=False` it is an error. RuntimeError says what
+    is wrong and what to do; PyTorch keeps its own allocator then. Returns what `how()` does.
     """
     global _how
     import torch
@@ -47,9 +51,12 @@ def enable(*, fallback=True, **settings):
         return _how
     if not torch.backends.cuda.is_built() or torch.version.hip is not None:
         raise RuntimeError(f"torch {torch.__version__} was built without CUDA: gpumem serves CUDA's GPUs only")
+    backend = torch.cuda.memory.get_allocator_backend()
+    if backend not in ("native", "cudaMallocAsync"):
+        raise RuntimeError(f"PyTorch has another allocator already ({backend}), which cannot be taken away from it: in a "
+                           "new process call gpumem.torch.enable() in place of change_current_allocator()")
     if torch.cuda.is_initialized():
-        raise RuntimeError("a GPU is in use already, with PyTorch's own allocator: call gpumem.torch.enable() before the "
-                           "first tensor on a GPU, or set GPUMEM_TORCH=1 in the environment")
+        raise RuntimeError(IN_USE)
     before = dict(os.environ)
     for name, value in settings.items():
         os.environ.setdefault("GPUMEM_" + name.upper(), str(value))
@@ -63,9 +70,22 @@ def enable(*, fallback=True, **settings):
     return _how
 
 
+def _load(torch):
+    ready, why = _build.prebuilt(torch), ""
+    if ready is not None:
+        try:
+            return ctypes.CDLL(str(ready), mode=os.RTLD_NOW)
+        except OSError as wrong:  # an older system, or a torch that only bears this version's name: compile it
+            why = f"; the one that the package brings does not load: {wrong}"
+    try:
+        return ctypes.CDLL(str(_build.build(torch)))
+    except _build.BuildError as wrong:
+        raise _build.BuildError(f"{wrong}{why}") from None
+
+
 def _enable(torch, fallback):
     try:
-        extension = _build.build(torch)
+        loaded = _load(torch)
     except _build.BuildError as wrong:
         if not fallback:
             raise RuntimeError(f"gpumem.torch: {wrong}") from None
@@ -75,7 +95,9 @@ def _enable(torch, fallback):
     if ".".join(torch.__version__.split(".")[:2]) not in TESTED:
         warnings.warn(f"gpumem.torch: torch {torch.__version__} is not one of those tested ({', '.join(TESTED)}); the "
                       "allocator compiled against it", stacklevel=3)
-    loaded = ctypes.CDLL(str(extension))
+    loaded.gpumem_torch_in_use.restype = ctypes.c_bool
+    if loaded.gpumem_torch_in_use():
+        raise RuntimeError(IN_USE)
     loaded.gpumem_torch_install.restype = ctypes.c_char_p
     wrong = loaded.gpumem_torch_install()
     if wrong is not None:
@@ -97,7 +119,10 @@ def _hooks(torch):
                              ("set_end_allocate_to_pool_fn", "end_allocate_to_pool")):
         address = ctypes.cast(getattr(loaded, "gpumem_torch_" + function), ctypes.c_void_p).value
         getattr(it, setter)(address)
-    torch.cuda.memory.change_current_allocator(pluggable)
+    try:
+        torch.cuda.memory.change_current_allocator(pluggable)
+    except RuntimeError as wrong:  # for this reason only
+        raise RuntimeError(IN_USE) from wrong
     _kept.extend([loaded, pluggable])
 
 

@@ -1,14 +1,17 @@
-"""The extension that is PyTorch's allocator, compiled against the installed torch and kept in a cache.
+"""The extension that is PyTorch's allocator: the package's own for this torch, or compiled against it and kept in a cache.
 
-The key of the cache covers all that goes into it: torch's commit, the source, gpumem's headers, the compiler. Several
-processes that start at once compile it once; where no folder can be written, each compiles it for itself.
+A wheel may bring extensions, each under the name of the torch that it was compiled against (`prebuild`). The key of the
+cache covers all that goes into one: torch's commit, the source, gpumem's headers, the compiler. Several processes that
+start at once compile it once; where no folder can be written, each compiles it for itself.
 """
 import contextlib
 import fcntl
 import glob
 import hashlib
+import importlib.util
 import os
 import pathlib
+import runpy
 import shutil
 import subprocess
 import sys
@@ -17,6 +20,7 @@ import tempfile
 from .. import include_folder, library
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "csrc" / "allocator.cpp"
+PREBUILT = SOURCE.parent.parent / "prebuilt"
 
 
 class BuildError(RuntimeError):
@@ -51,15 +55,17 @@ def compiler():
                      "no C++ compiler was found (g++, c++, clang++): install g++, or set CXX")
 
 
-def command(torch_folder, abi, cxx, headers, out):
+def command(torch_folder, abi, cxx, headers, out, *, movable=False):
+    """A `movable` one finds libgpumem where a package has it, and torch's libraries by their names: they are loaded."""
     torch_folder = pathlib.Path(torch_folder)
+    paths = ["-Wl,-rpath,$ORIGIN/../../lib", "-s"] if movable else [f"-Wl,-rpath,{torch_folder / 'lib'}",
+                                                                   f"-Wl,-rpath,{library().parent}"]
     return [cxx, "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(abi)}",
             f"-I{include_folder()}", f"-isystem{torch_folder / 'include'}",
             f"-isystem{torch_folder / 'include' / 'torch' / 'csrc' / 'api' / 'include'}", f"-isystem{headers}",
             str(SOURCE), "-o", str(out),
-            f"-L{torch_folder / 'lib'}", "-lc10_cuda", "-ltorch_cuda", "-lc10", f"-Wl,-rpath,{torch_folder / 'lib'}",
-            str(library()), f"-Wl,-rpath,{library().parent}"]
+            f"-L{torch_folder / 'lib'}", "-lc10_cuda", "-ltorch_cuda", "-lc10", str(library()), *paths]
 
 
 def key_of(parts):
@@ -85,17 +91,17 @@ def cache_folder():
     return folder
 
 
-def compile_into(folder, name, torch_folder, abi, cxx, headers):
+def compile_into(folder, name, torch_folder, abi, cxx, headers, *, movable=False):
     done = folder / f"{name}.so"
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as made:
         pass
     try:
-        line = command(torch_folder, abi, cxx, headers, made.name)
+        line = command(torch_folder, abi, cxx, headers, made.name, movable=movable)
         ran = subprocess.run(line, capture_output=True, text=True, check=False)
         if ran.returncode != 0:
             wrong = [each for each in ran.stderr.splitlines() if "error" in each] or ran.stderr.splitlines()[-1:]
             raise BuildError("the extension does not compile against this torch: " + " | ".join(wrong[:3]))
-        os.chmod(made.name, 0o700)
+        os.chmod(made.name, 0o755 if movable else 0o700)
         os.rename(made.name, done)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -104,8 +110,35 @@ def compile_into(folder, name, torch_folder, abi, cxx, headers):
     return done
 
 
+def prebuilt_name(version, git_version, cuda, abi):
+    """Of the extension for one build of torch: wheels of one commit differ in CUDA, and who builds torch names a version."""
+    return f"{git_version}-torch{version}-cuda{cuda}-abi{int(abi)}.so"
+
+
+def prebuilt(torch):
+    """The package's own extension for this torch, or None."""
+    found = PREBUILT / prebuilt_name(torch.__version__, torch.version.git_version, torch.version.cuda,
+                                     torch._C._GLIBCXX_USE_CXX11_ABI)
+    return found if found.is_file() else None
+
+
+def prebuild():
+    """Compiles the extension for this Python's torch into the package, and returns its path. Imports no torch, which needs
+    CUDA's libraries; its wheels have the C++11 ABI since 2.6."""
+    found = importlib.util.find_spec("torch")
+    if found is None:
+        raise BuildError(f"{sys.executable} has no torch to compile the extension against")
+    folder = pathlib.Path(found.origin).parent
+    told = runpy.run_path(str(folder / "version.py"))
+    if told["cuda"] is None:
+        raise BuildError(f"torch {told['__version__']} in {folder} was built without CUDA")
+    PREBUILT.mkdir(exist_ok=True)
+    name = prebuilt_name(told["__version__"], told["git_version"], told["cuda"], True).removesuffix(".so")
+    return compile_into(PREBUILT, name, folder, True, compiler()[0], cuda_headers(), movable=True)
+
+
 def build(torch):
-    """The path of the extension for this torch. BuildError where it cannot be made."""
+    """The path of an extension that is compiled for this torch, now or earlier. BuildError where it cannot be made."""
     torch_folder = os.path.dirname(os.path.abspath(torch.__file__))
     abi = torch._C._GLIBCXX_USE_CXX11_ABI
     if not library().is_file():

@@ -1127,6 +1127,9 @@ void delete_block(void* at) {
 
 }  // namespace
 
+/// Whether PyTorch's allocator has begun: also without torch.cuda's knowledge, by pinned memory or before a fork.
+extern "C" __attribute__((visibility("default"))) bool gpumem_torch_in_use() { return native::get()->initialized(); }
+
 /// Makes gpumem PyTorch's allocator. Null, or why not; nothing has changed then.
 extern "C" __attribute__((visibility("default"))) const char* gpumem_torch_install() {
   static std::string why;
