@@ -147,7 +147,7 @@ status arena::stream_release(std::uint64_t key) {
   state_.caches.reclaim(*o);
   state_.streams.stream_gone(*o);
   fences_.record(lock);
-  state_.calls.records.wait_for_none(lock);  // another thread may name the handle, which is destroyed next
+  state_.records.wait_for_none(lock);  // another thread may name the handle, which is destroyed next
   return {};
 }
 
@@ -159,7 +159,7 @@ status arena::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
   status begun = state_.streams.capture_begin(state_.streams.slot_of(s, key)).why();
   // From here on no call begins that would spoil it; those under way are waited for.
   if (begun) {
-    state_.calls.waits.wait_for_none(lock);
+    state_.waits.wait_for_none(lock);
     all_work_.forbid(lock);
   }
   return begun;
@@ -197,7 +197,7 @@ void arena::forbid_fences(bool yes) {
 void arena::forbid_foreign_fences(bool yes) {
   arena_lock lock{mutex_};
   state_.streams.forbid_foreign_fences(yes);
-  if (yes) state_.calls.records.wait_for_none(lock);
+  if (yes) state_.records.wait_for_none(lock);
 }
 
 status arena::stand_for_all_work(stream_ref all) {

@@ -89,7 +89,8 @@ struct arena_state {
   page_rules rules GPUMEM_GUARDED_BY(under_arena_lock);
   best_fit fits GPUMEM_GUARDED_BY(under_arena_lock);
   growth_gate gate GPUMEM_GUARDED_BY(under_arena_lock);
-  lasting_calls calls GPUMEM_GUARDED_BY(under_arena_lock);
+  blocking_calls waits GPUMEM_GUARDED_BY(under_arena_lock);    ///< of the host for work
+  blocking_calls records GPUMEM_GUARDED_BY(under_arena_lock);  ///< of fences, which block while a queue is full
   /// Of segments that left the heap, and that the driver has not taken back yet, or never will.
   std::uint64_t lost_bytes GPUMEM_GUARDED_BY(under_arena_lock) = 0;
   /// The counters; the bytes are filled in when asked.
@@ -110,7 +111,7 @@ struct arena_state {
     blocks.make_room_for_blocks(1);
     blocks.set_blocks_aside(1);
     auto made = [&]() GPUMEM_UNDER_LOCK {
-      const unlocked_section waits{lock};
+      const unlocked_section unlocked{lock};
       return call();
     }();
     blocks.set_blocks_aside(0);

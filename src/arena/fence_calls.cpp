@@ -20,7 +20,7 @@ void fence_calls::record(arena_lock& lock) {
     const bool overtaken = in_.streams.captures() > captures;
     std::optional<fence> recorded;
     if (!overtaken) {
-      const result<fence> made = in_.calls.records.make(lock, [&] { return in_.streams.record_on_device(f); });
+      const result<fence> made = in_.records.make(lock, [&] { return in_.streams.record_on_device(f); });
       if (made) recorded = *made;
     }
     in_.streams.recorded(f, recorded);
@@ -43,7 +43,7 @@ bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index f) {
   const tracked_fence behind = in_.streams.tracked(f);
   if (behind.seen != tracked_fence::state::pending) return behind.seen == tracked_fence::state::done;
   const stream_ref on = in_.streams[waiter].stream;
-  const status made = in_.calls.records.make(lock, [&] { return in_.on.wait_stream(on, behind.device_fence); });
+  const status made = in_.records.make(lock, [&] { return in_.on.wait_stream(on, behind.device_fence); });
   if (made) ++in_.counts.device_waits;
   return made.ok();
 }
@@ -52,7 +52,7 @@ void fence_calls::wait_for(arena_lock& lock, fence_index f) {
   if (in_.streams.tracked(f).seen != tracked_fence::state::pending) return;
   const fence on_device = in_.streams.tracked(f).device_fence;
   if (!in_.streams.may_wait_for(f)) return;
-  const status waited = in_.calls.waits.make(lock, [&] { return in_.on.wait_host(on_device); });
+  const status waited = in_.waits.make(lock, [&] { return in_.on.wait_host(on_device); });
   if (waited.code() == errc::unsupported || waited.code() == errc::host_failure) return;
   ++in_.counts.host_waits;
   in_.streams.tracked(f).seen = waited ? tracked_fence::state::done : tracked_fence::state::failed;
@@ -64,7 +64,7 @@ void fence_calls::wait_for_owner(arena_lock& lock, owner_id o) {
   record(lock);
   for (const fence_index f : behind.all()) {
     const bool others_record = in_.streams.tracked(f).seen == tracked_fence::state::unrecorded;
-    if (others_record) in_.calls.records.wait_for_none(lock);
+    if (others_record) in_.records.wait_for_none(lock);
     wait_for(lock, f);
   }
   poll(lock);
@@ -79,7 +79,7 @@ bool fence_calls::wait_for_all(arena_lock& lock) {
     }
     in_.uses.hold_fences(&held);
     record(lock);
-    in_.calls.records.wait_for_none(lock);  // other threads'
+    in_.records.wait_for_none(lock);  // other threads'
     if (held.all().empty()) return false;
     for (const fence_index f : held.all()) wait_for(lock, f);
   }

@@ -18,11 +18,11 @@ constexpr unsigned most_classes = 256;  // a block's record has eight bits for i
 guarded_policy::guarded_policy(std::unique_ptr<policy> asked, std::string name)
     : asked_{std::move(asked)}, name_{std::move(name)}, classes_{ask("segment_classes", &policy::segment_classes)} {
   if (classes_ == 0 || classes_ > most_classes) {
-    fail("segment_classes", fmt::format("answered {}; expected 1 to {}", classes_, most_classes).c_str());
+    fail("segment_classes", fmt::format("answered {}; expected 1 to {}", classes_, most_classes));
   }
 }
 
-void guarded_policy::fail(const char* function, const char* what) const {
+void guarded_policy::fail(const char* function, const std::string& what) const {
   throw thrown_status{{errc::policy_failed, fmt::format("policy {}: {} {}", name_, function, what)}};
 }
 
@@ -33,7 +33,7 @@ void guarded_policy::fail_as_thrown(const char* function) const {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {
-    fail(function, fmt::format("threw: {}", e.what()).c_str());
+    fail(function, fmt::format("threw: {}", e.what()));
   } catch (...) {
     fail(function, "threw what is no std::exception");
   }
@@ -42,8 +42,7 @@ void guarded_policy::fail_as_thrown(const char* function) const {
 unsigned guarded_policy::class_of_several(std::uint64_t bytes) const {
   const unsigned answer = ask("segment_class", &policy::segment_class, bytes);
   if (answer >= classes_) {
-    fail("segment_class",
-         fmt::format("answered {} for {} bytes; expected less than {}", answer, bytes, classes_).c_str());
+    fail("segment_class", fmt::format("answered {} for {} bytes; expected less than {}", answer, bytes, classes_));
   }
   return answer;
 }

@@ -46,7 +46,7 @@ class guarded_policy {
     }
   }
   [[noreturn]] void fail_as_thrown(const char* function) const;
-  [[noreturn]] void fail(const char* function, const char* what) const;
+  [[noreturn]] void fail(const char* function, const std::string& what) const;
   [[nodiscard]] unsigned class_of_several(std::uint64_t bytes) const;
 
   std::unique_ptr<policy> asked_;

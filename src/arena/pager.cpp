@@ -66,7 +66,7 @@ paged_backing::verdict pager::plan(const pending_request& w, const page_place& a
 // needs is taken before it begins: nothing is half done where there is none.
 status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) {
   in_.pages.begin(step);
-  status done = in_.calls.waits.make(lock, [&] { return gpumem::execute(in_.on, step); });
+  status done = in_.waits.make(lock, [&] { return gpumem::execute(in_.on, step); });
   const paged_backing::finished made = in_.pages.finish(step);
   if (made.gone_bytes != 0) in_.cap.give_back(made.gone_bytes);
   in_.counts.mapped_pages += made.mapped_pages;
@@ -137,7 +137,7 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
     const std::vector<mapped_run> going = in_.pages.take_longest_idle(bytes - returned, keep);
     if (going.empty()) break;
     const std::uint64_t size = going.back().begin + going.back().bytes - going.front().begin;
-    const returned_runs done = in_.calls.waits.make(lock, [&] { return return_runs(in_.on, going); });
+    const returned_runs done = in_.waits.make(lock, [&] { return return_runs(in_.on, going); });
     if (!done.why) {
       log_if_possible([&] {
         return fmt::format("pool {}: {} of {} that were to go are {}, the driver did not take them back: {}",

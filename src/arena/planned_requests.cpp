@@ -63,27 +63,23 @@ block_index planned_requests::free_when_done(arena_lock& lock, const pending_req
 // Where an owner is in the way that may not be waited for on the device, none, and that owner.
 block_index planned_requests::free_at(arena_lock& lock, const pending_request& w, const planned::place& at,
                                       owner_id* in_the_way) {
-  return fences_.take_ordered(
-      lock, w.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK { return take_ordered(w, at, waits, in_the_way); });
-}
-
-block_index planned_requests::take_ordered(const pending_request& w, const planned::place& at, device_waits& waits,
-                                           owner_id* in_the_way) {
-  *in_the_way = idle_owner;
-  const planned::blocks found = places_.find(in_.blocks, at, w.bytes, w.owner);
-  const bool waits_on_device = in_.config.reuse == stream_reuse::device && in_.streams.captures() == 0;
-  for (const auto [o, epoch] : found.others) {
-    if (waits_on_device && (!in_.streams[o].is_graph || in_.streams[o].gone)) continue;
-    *in_the_way = o;
-    return no_block;
-  }
-  if (found.first == no_block) return no_block;
-  bool ordered = true;
-  for (const auto [o, epoch] : found.others) ordered = waits.behind(o, epoch) && ordered;
-  if (!ordered) return no_block;
-  if (!found.several || found.others.empty()) return found.first;  // own and idle blocks are cut where they are
-  in_.streams[w.owner].dirty = true;
-  return in_.blocks.unite(found.first, at.begin + w.bytes, w.owner, in_.streams[w.owner].epoch);
+  return fences_.take_ordered(lock, w.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK -> block_index {
+    *in_the_way = idle_owner;
+    const planned::blocks found = places_.find(in_.blocks, at, w.bytes, w.owner);
+    const bool waits_on_device = in_.config.reuse == stream_reuse::device && in_.streams.captures() == 0;
+    for (const auto [o, epoch] : found.others) {
+      if (waits_on_device && in_.streams.serves_others(o)) continue;
+      *in_the_way = o;
+      return no_block;
+    }
+    if (found.first == no_block) return no_block;
+    bool ordered = true;
+    for (const auto [o, epoch] : found.others) ordered = waits.behind(o, epoch) && ordered;
+    if (!ordered) return no_block;
+    if (!found.several || found.others.empty()) return found.first;  // own and idle blocks are cut where they are
+    in_.streams[w.owner].dirty = true;
+    return in_.blocks.unite(found.first, at.begin + w.bytes, w.owner, in_.streams[w.owner].epoch);
+  });
 }
 
 block_index planned_requests::climb(arena_lock& lock, pending_request& w) {

@@ -31,8 +31,6 @@ class planned_requests {
  private:
   [[nodiscard]] block_index free_at(arena_lock& lock, const pending_request& w, const planned::place& at,
                                     owner_id* in_the_way) GPUMEM_UNDER_LOCK;
-  [[nodiscard]] block_index take_ordered(const pending_request& w, const planned::place& at, device_waits& waits,
-                                         owner_id* in_the_way) GPUMEM_UNDER_LOCK;
   [[nodiscard]] block_index free_when_done(arena_lock& lock, const pending_request& w,
                                            const planned::place& at) GPUMEM_UNDER_LOCK;
   void fence_promised(arena_lock& lock) GPUMEM_UNDER_LOCK;

@@ -22,7 +22,7 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes) {
     const address going = in_.blocks.segments()[best].begin;
     in_.blocks.remove_segment(best);
     in_.lost_bytes += most;
-    const status taken = in_.calls.waits.make(lock, [&] { return in_.on.free(going); });
+    const status taken = in_.waits.make(lock, [&] { return in_.on.free(going); });
     if (!taken) {
       log_if_possible([&] {
         return fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", in_.config.name,

@@ -99,12 +99,6 @@ class record_gate {
   std::atomic<std::uint32_t> closed_{0};
 };
 
-/// Those that may last: waits of the host for work, and records of fences, which block while a queue is full.
-struct lasting_calls {
-  blocking_calls waits;
-  blocking_calls records;
-};
-
 /// Who may take memory from the device: one thread at a time. The arena's lock guards it.
 class growth_gate {
  public:

@@ -1,5 +1,6 @@
 #include "heap.hpp"
 
+#include <algorithm>
 #include <cassert>
 
 #include "without_exceptions.hpp"
@@ -201,9 +202,55 @@ block_index heap::best_fit(unsigned klass, owner_id o, bool idle_too, std::uint6
   return blocks_[own].bytes <= blocks_[idle].bytes ? own : idle;
 }
 
+block_index heap::lowest_fit(unsigned klass, owner_id o, std::uint64_t bytes, std::uint64_t alignment) const noexcept {
+  const block_index best = best_fit(klass, o, true, bytes, alignment);
+  if (best == no_block || blocks_[best].bytes == bytes) return best;
+  const std::uint64_t least = bytes + (alignment - 512);
+  const block_index own = owners_[o].by_class[klass].lowest_fit(blocks_, least);
+  const block_index idle = owners_[idle_owner].by_class[klass].lowest_fit(blocks_, least);
+  if (own == no_block && idle == no_block) return best;
+  if (own == no_block || idle == no_block) return own != no_block ? own : idle;
+  return blocks_[own].begin < blocks_[idle].begin ? own : idle;
+}
+
 block_index heap::carve(block_index from, std::uint64_t bytes, std::uint64_t alignment) {
   const block& b = blocks_[from];
   return carve_at(from, b.begin + lead(b.begin, alignment), bytes, b.owner);
+}
+
+block_index heap::carve_at(block_index from, std::uint64_t begin, std::uint64_t bytes, owner_id o) {
+  const std::uint64_t end = begin + bytes;
+  assert(blocks_[from].begin <= begin && blocks_[from].begin + blocks_[from].bytes > begin);
+  blocks_.make_room(2);  // what is left over below and above
+  const auto take = [&](block_index i) {
+    assert(joins(i, o, true));
+    const std::uint64_t low = std::max(blocks_[i].begin, begin);
+    return cut_from_free(i, low, std::min(blocks_[i].begin + blocks_[i].bytes, end) - low);
+  };
+  const block_index taken = take(from);
+  while (blocks_[taken].begin + blocks_[taken].bytes < end) {
+    static_cast<void>(take(blocks_[taken].above));
+    merge_above(taken);
+  }
+  block& b = blocks_[taken];
+  b.state = block_state::live;
+  b.owner = o;
+  b.in_use = use_record{};
+  totals_.live_bytes += b.bytes;
+  ++totals_.live_blocks;
+  return taken;
+}
+
+block_index heap::unite(block_index first, std::uint64_t end, owner_id o, std::uint32_t epoch) {
+  // Whatever is merged, the lowest record is the one that stays.
+  block_index lowest = first;
+  while (joins(blocks_[lowest].below, o, true)) lowest = blocks_[lowest].below;
+  for (block_index next = first;; next = blocks_[lowest].above) {
+    assert(blocks_[next].state == block_state::free);
+    leave(next);
+    make_free(next, o, epoch, true);
+    if (blocks_[lowest].begin + blocks_[lowest].bytes >= end) return lowest;
+  }
 }
 
 void heap::release(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept {

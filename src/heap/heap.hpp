@@ -78,7 +78,7 @@ class heap {
   /// Cuts a live block of `bytes` at `alignment` out of a free one that `best_fit` found for them.
   block_index carve(block_index from, std::uint64_t bytes, std::uint64_t alignment);
 
-  // heap_place.cpp, for places that are chosen elsewhere
+  // at places that are chosen elsewhere: by a plan, or where the fewest pages are missing
   /// Cuts a live block `[begin, begin + bytes)` out of blocks that are free for `o` or idle, `from` the one that
   /// contains `begin`. Requires that these cover all of it.
   block_index carve_at(block_index from, std::uint64_t begin, std::uint64_t bytes, owner_id o);

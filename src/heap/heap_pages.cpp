@@ -102,15 +102,4 @@ block_index heap::decommit(block_index i, std::uint64_t begin, std::uint64_t byt
   return cut;
 }
 
-block_index heap::lowest_fit(unsigned klass, owner_id o, std::uint64_t bytes, std::uint64_t alignment) const noexcept {
-  const block_index best = best_fit(klass, o, true, bytes, alignment);
-  if (best == no_block || blocks_[best].bytes == bytes) return best;
-  const std::uint64_t least = bytes + (alignment - 512);
-  const block_index own = owners_[o].by_class[klass].lowest_fit(blocks_, least);
-  const block_index idle = owners_[idle_owner].by_class[klass].lowest_fit(blocks_, least);
-  if (own == no_block && idle == no_block) return best;
-  if (own == no_block || idle == no_block) return own != no_block ? own : idle;
-  return blocks_[own].begin < blocks_[idle].begin ? own : idle;
-}
-
 }  // namespace gpumem
