@@ -143,7 +143,7 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, cached_stream of, st
 
 // Gives the oldest batch of a full bin to the depot, which is to hold `most` bytes.
 bool block_cache::hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most) {
-  if (depot_.bytes() + depot::bytes_of(bin.units) > most) return false;
+  if (bin.count < stream_cache::batch || depot_.bytes() + depot::bytes_of(bin.units) > most) return false;
   depot::batch oldest;
   std::copy_n(bin.held.begin(), oldest.size(), oldest.begin());
   try {

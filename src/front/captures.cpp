@@ -125,6 +125,7 @@ status captures::begin_in_pools(stream_ref s, device* on, std::uint64_t device_i
   make_room(open_);
   in_pools begun;
   begun.reserve(pools_.size());
+  const result<bool> blocking = on == nullptr ? false : on->is_blocking(s);  // may throw: nothing has begun yet
   status ok = at_each_that_knows(pools_, s, on, [&](pool& p, std::uint64_t key) {
     status one = p.below().capture_begin(s, key, on != nullptr);
     if (one.ok()) begun.emplace_back(&p, key);
@@ -137,7 +138,6 @@ status captures::begin_in_pools(stream_ref s, device* on, std::uint64_t device_i
     }
     return ok;
   }
-  const result<bool> blocking = on == nullptr ? false : on->is_blocking(s);
   forbid_foreign_fences(begun, true);
   open_.push_back({.number = next_number_++,
                    .noticed_on = on,
