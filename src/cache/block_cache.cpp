@@ -129,6 +129,7 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, cached_stream of, st
   if (s == nullptr) return false;
   stream_cache::bin& bin = bin_for(mine, *s, units);
   if (of_pair) {
+    empty(mine, *s, bin);  // another thread may have allocated the block while this bin held some, up to its room
     bin.most = stream_cache::alone;
     pairs_.kept = {.in = &mine, .owner = of.owner, .units = units};
   } else if (bin.count == bin.most && !hand_over(mine, *s, bin, most)) {

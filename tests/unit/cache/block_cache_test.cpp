@@ -132,6 +132,27 @@ TEST(block_cache, keeps_more_than_its_share_only_of_a_pair_that_repeats) {
   EXPECT_FALSE(a.release(other));
 }
 
+// Another thread allocates what this one frees, so the pair meets a bin that is full; the share fell since it was filled.
+TEST(block_cache, a_pair_that_repeats_is_alone_in_a_bin_that_was_full) {
+  fake_arena a;
+  a.calm();
+  constexpr unsigned full = stream_cache::room;
+  static_cast<void>(fill(a, mib, full));
+  ASSERT_EQ(a.sums().held_blocks, full);
+  {
+    const std::lock_guard held{a.lock};
+    a.cache.pressure();
+  }
+  address at = 0;
+  std::thread{[&] { at = a.allocate(mib); }}.join();
+  EXPECT_FALSE(a.release(at)) << "the first pair";
+  std::thread{[&] { a.again(at); }}.join();
+  EXPECT_TRUE(a.release(at)) << "the second in a row";
+  EXPECT_EQ(a.sums().held_blocks, 1U);
+  EXPECT_EQ(a.came_back, full + 1) << "what the bin held, and the block of the first pair";
+  EXPECT_EQ(a.cache.allocate_by_key(100, mib), at);
+}
+
 TEST(block_cache, keeps_nothing_large_of_a_paged_arena) {
   fake_arena a;
   a.room.paged = true;
