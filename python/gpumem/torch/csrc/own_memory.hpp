@@ -12,6 +12,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -88,13 +89,14 @@ class own_memory {
       pieces.erase(p);
     }
   }
-  /// The same, once those streams are done with what they were given so far.
+  /// The same, once those streams are done with what they were given so far. Where it throws, nothing has changed.
   void give_behind(void* at, const std::vector<cudaStream_t>& streams) {
-    std::vector<cudaEvent_t> events;
+    std::vector<event> events;
+    events.reserve(streams.size());
     for (const cudaStream_t each : streams) {
       cudaEvent_t done = nullptr;
       C10_CUDA_CHECK(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
-      events.push_back(done);
+      events.emplace_back(done);
       C10_CUDA_CHECK(cudaEventRecord(done, each));
     }
     waiting_.emplace_back(at, std::move(events));
@@ -120,16 +122,20 @@ class own_memory {
   bool pool_gone = false;
 
  private:
+  struct destroyer {
+    void operator()(cudaEvent_t e) const { C10_CUDA_CHECK_WARN(cudaEventDestroy(e)); }
+  };
+  using event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, destroyer>;
+
   void poll() {
     for (auto w = waiting_.begin(); w != waiting_.end();) {
       const bool done = std::all_of(w->second.begin(), w->second.end(),
-                                    [](cudaEvent_t e) { return cudaEventQuery(e) == cudaSuccess; });
+                                    [](const event& e) { return cudaEventQuery(e.get()) == cudaSuccess; });
       static_cast<void>(cudaGetLastError());
       if (!done) {
         ++w;
         continue;
       }
-      for (const cudaEvent_t each : w->second) C10_CUDA_CHECK_WARN(cudaEventDestroy(each));
       give(w->first);
       w = waiting_.erase(w);
     }
@@ -137,6 +143,6 @@ class own_memory {
 
   std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> from_;
   std::map<char*, segment> segments_;
-  std::vector<std::pair<void*, std::vector<cudaEvent_t>>> waiting_;
+  std::vector<std::pair<void*, std::vector<event>>> waiting_;
   std::size_t bytes_ = 0;
 };
