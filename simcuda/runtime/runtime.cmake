@@ -21,6 +21,11 @@ set_target_properties(simcudart_hidden PROPERTIES CXX_VISIBILITY_PRESET hidden)
 # A stub for each function of the real one that is not among them, so that any program links.
 find_library(GPUMEM_CUDART NAMES libcudart.so.13 PATHS ${CUDAToolkit_LIBRARY_DIR} NO_DEFAULT_PATH)
 mark_as_advanced(GPUMEM_CUDART)
+if(NOT GPUMEM_CUDART)
+  message(WARNING "simcuda: '${CUDAToolkit_LIBRARY_DIR}' has no libcudart.so.13; expected NVIDIA's, of which the names are read. "
+                  "Without it the double of the CUDA runtime has no stubs, and a program that calls a function that it "
+                  "lacks does not start")
+endif()
 set(stubs ${simcuda_dir}/runtime_stubs.cpp)
 set(real_runtime $<IF:$<BOOL:${GPUMEM_CUDART}>,${GPUMEM_CUDART},>)
 add_custom_command(OUTPUT ${stubs}
