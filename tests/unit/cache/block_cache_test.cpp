@@ -132,7 +132,8 @@ TEST(block_cache, keeps_more_than_its_share_only_of_a_pair_that_repeats) {
   EXPECT_FALSE(a.release(other));
 }
 
-// Another thread allocates what this one frees, so the pair meets a bin that is full; the share fell since it was filled.
+// Another thread allocates what this one frees, so the pair meets a bin that is full; the share fell since it was
+// filled.
 TEST(block_cache, a_pair_that_repeats_is_alone_in_a_bin_that_was_full) {
   fake_arena a;
   a.calm();

@@ -56,9 +56,15 @@ class fake_arena final : public arena_below {
     }
     cache.return_pair(mine);
     cache.served_below(bytes);
-    const auto i = static_cast<block_index>(blocks.size());
-    blocks.push_back({.begin = next, .bytes = bytes, .owner = of.owner, .out = true});
-    next += round_up(bytes, 4096);
+    const auto same = std::find_if(blocks.begin(), blocks.end(), [&](const fake_block& b) {
+      return serves_again && !b.out && b.bytes == bytes && b.owner == of.owner;
+    });
+    const auto i = static_cast<block_index>(same - blocks.begin());
+    if (same == blocks.end()) {
+      blocks.push_back({.begin = next, .bytes = bytes, .owner = of.owner});
+      next += round_up(bytes, 4096);
+    }
+    blocks[i].out = true;
     out += bytes;
     cache.insert(blocks[i].begin, i, owner_word::plain(bytes, requested, of.owner));
     cache.note_live();
@@ -120,6 +126,7 @@ class fake_arena final : public arena_below {
   std::uint64_t ended_allocations = 0;
   std::uint64_t ended_frees = 0;
   std::uint64_t ended_requested_bytes = 0;
+  bool serves_again = false;  // what came back, where it is of that size and stream
   address next = 0x7000'0000'0000;
   block_cache cache;
 };
