@@ -10,13 +10,10 @@ import ctypes
 import os
 import sys
 
-MIB = 1 << 20
-STEPS = {}
+from ladder_steps import MIB, Steps
 
-
-def step(function):
-    STEPS[function.__name__] = function
-    return function
+STEPS = Steps()
+step = STEPS.step
 
 
 def memory():

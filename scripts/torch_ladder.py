@@ -19,18 +19,10 @@ from torch import nn
 import torch_ladder_enabling
 import torch_ladder_throwing
 import torch_ladder_users
+from ladder_steps import MIB, Steps, expect
 
-MIB = 1 << 20
-STEPS = {**torch_ladder_users.STEPS, **torch_ladder_throwing.STEPS, **torch_ladder_enabling.STEPS}
-
-
-def step(function):
-    STEPS[function.__name__] = function
-    return function
-
-
-def expect(name, seen, wanted):
-    assert seen == wanted, f"{name} is {seen}, expected {wanted}"
+STEPS = Steps({**torch_ladder_users.STEPS, **torch_ladder_throwing.STEPS, **torch_ladder_enabling.STEPS})
+step = STEPS.step
 
 
 def rounded(tensors):

@@ -8,16 +8,10 @@ import tempfile
 
 import torch
 
-STEPS = {}
+from ladder_steps import Steps, expect
 
-
-def step(function):
-    STEPS[function.__name__] = function
-    return function
-
-
-def expect(name, seen, wanted):
-    assert seen == wanted, f"{name} is {seen}, expected {wanted}"
+STEPS = Steps()
+step = STEPS.step
 
 
 @contextlib.contextmanager

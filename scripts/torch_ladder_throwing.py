@@ -10,11 +10,11 @@ import subprocess
 import sys
 import tempfile
 
-import gpumem
 import torch
 
-MIB = 1 << 20
-STEPS = {}
+from ladder_steps import MIB, Steps
+
+STEPS = Steps()
 
 # Loaded before all others, so that every library's `new` is this one, and events are counted.
 FAILING = r"""
@@ -109,6 +109,8 @@ def failures(probe, what, attempt):
 
 
 def inside(folder):
+    import gpumem
+
     probe = ctypes.CDLL(str(folder / "probe.so"))
     probe.take.restype, probe.take.argtypes = ctypes.c_void_p, [ctypes.c_long, ctypes.c_long]
     probe.give.restype, probe.give.argtypes = ctypes.c_bool, [ctypes.c_long, ctypes.c_void_p]
@@ -156,6 +158,7 @@ def inside(folder):
           failures(probe, "freeing behind another stream", freed_behind))
 
 
+@STEPS.step
 def host_memory_runs_out():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -170,8 +173,6 @@ def host_memory_runs_out():
     return (f"each request for host memory failed once, {taking} of a block that is taken, {freeing} of one that is freed, "
             f"{behind} of one that another stream used")
 
-
-STEPS["host_memory_runs_out"] = host_memory_runs_out
 
 if __name__ == "__main__":
     inside(pathlib.Path(sys.argv[1]))

@@ -9,18 +9,11 @@ import tempfile
 import torch
 from torch import nn
 
+from ladder_steps import MIB, Steps, expect
+
 GIB = 1 << 30
-MIB = 1 << 20
-STEPS = {}
-
-
-def step(function):
-    STEPS[function.__name__] = function
-    return function
-
-
-def expect(name, seen, wanted):
-    assert seen == wanted, f"{name} is {seen}, expected {wanted}"
+STEPS = Steps()
+step = STEPS.step
 
 
 # --- batch sizes ------------------------------------------------------------------------------------------------------
