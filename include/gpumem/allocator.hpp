@@ -139,6 +139,8 @@ class allocator {
   virtual result<trim_result> trim(int device, std::uint64_t bytes = UINT64_MAX) = 0;
   /// Sets the limit, effective at once: the pool takes nothing beyond it and gives back what it can.
   virtual result<limit_result> set_limit(int device, std::uint64_t limit_bytes) = 0;
+  /// Adds a callback that is asked, without a lock held, before a request is refused. One that throws counts as false
+  /// and is named in the log; an empty one is ignored.
   virtual void on_out_of_memory(oom_callback callback) = 0;
 
   [[nodiscard]] virtual const std::vector<logical_device>& devices() const noexcept = 0;

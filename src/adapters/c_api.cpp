@@ -74,6 +74,13 @@ gpumem_code gpumem_default(gpumem_allocator** out) {
   });
 }
 
+gpumem_code gpumem_check_setting(const char* name, const char* value) {
+  return guarded([&]() -> status {
+    if (name == nullptr || value == nullptr) return null_argument(name == nullptr ? "the name" : "the value");
+    return gpumem::settings{}.set(name, value);
+  });
+}
+
 gpumem_code gpumem_open(const char* settings, gpumem_allocator** out) {
   return guarded([&]() -> status {
     if (out == nullptr) return null_argument("out");

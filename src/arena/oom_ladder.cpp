@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "log.hpp"
+#include "text.hpp"
 
 namespace gpumem {
 namespace {
@@ -196,11 +198,13 @@ bool oom_ladder::ask_callbacks(arena_lock& lock, std::uint64_t bytes) {
   for (const oom_callback& callback : callbacks) {
     try {
       again = callback(in_.config.ordinal, bytes) || again;
-    } catch (...) {  // one that throws has freed nothing
+    } catch (const std::exception& e) {  // one that throws has freed nothing
       log_if_possible([&] {
-        return fmt::format("pool {}: an out-of-memory callback threw: {}", in_.config.name,
-                           status::of_current_exception().message());
+        return fmt::format("pool {}: an out-of-memory callback threw: {}", in_.config.name, printable(e.what()));
       });
+    } catch (...) {
+      log_if_possible(
+          [&] { return fmt::format("pool {}: an out-of-memory callback threw no std::exception", in_.config.name); });
     }
   }
   return again;

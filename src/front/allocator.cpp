@@ -47,6 +47,7 @@ class pooled_allocator final : public allocator {
   status start(std::span<device* const> devices, const settings& with) {
     if (devices.empty()) return {errc::bad_setting, "no device: expected at least one"};
     for (device* d : devices) {
+      if (d == nullptr) return {errc::invalid_argument, "a device of those to open is null; expected a device"};
       const settings own = with.for_device(d->info().ordinal);
       result<std::vector<pool_config>> configs = logical_devices(*d, own, static_cast<int>(pools_.size()));
       if (!configs) return configs.why();
@@ -188,6 +189,7 @@ class pooled_allocator final : public allocator {
     });
   }
   void on_out_of_memory(oom_callback callback) override {
+    if (!callback) return;
     for (const pool_slot& p : pools_) p.it->below().on_out_of_memory(callback);
   }
 
@@ -201,13 +203,12 @@ class pooled_allocator final : public allocator {
   }
   result<block_info> describe(const void* p) const override {
     return without_exceptions([&]() -> result<block_info> {
-      result<block_info> found = status{errc::unknown_pointer, "no pool"};
-      for (const pool_slot& candidate : pools_) {
-        if (candidate.on->condition() == device_condition::forked) return usable(*candidate.on);
-        found = candidate.it->describe(to_address(p));
-        if (found) break;
-      }
-      return found;
+      result<block_info> found = block_info{};
+      const status known = ask_pools(to_address(p), [&](const pool& each) {
+        found = each.describe(to_address(p));
+        return found ? status{} : found.why();
+      });
+      return known ? found : known;
     });
   }
   status check(int device) const override {
@@ -241,8 +242,7 @@ class pooled_allocator final : public allocator {
   }
 
  private:
-  /// What `call` says of the pool that knows the address; else the refusal of the pool that has it in a segment, or of
-  /// any.
+  /// What `call` says of the pool that knows the address; else the refusal of the one that has it in a segment, or any.
   template <typename Call>
   status ask_pools(address at, const Call& call) const {
     status refusal;

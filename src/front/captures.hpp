@@ -96,10 +96,9 @@ class captures {
   void release_gone();
 
   const std::vector<pool_slot>& pools_;
-  checked_mutex mutex_;                                       // taken before the pools' locks
-  std::vector<open_capture> open_ GPUMEM_GUARDED_BY(mutex_);  // rarely more than one
-  std::map<std::uint64_t, in_pools> graphs_
-      GPUMEM_GUARDED_BY(mutex_);  // by graph_ref::id; one that failed to end is empty
+  checked_mutex mutex_;                                                 // taken before the pools' locks
+  std::vector<open_capture> open_ GPUMEM_GUARDED_BY(mutex_);            // rarely more than one
+  std::map<std::uint64_t, in_pools> graphs_ GPUMEM_GUARDED_BY(mutex_);  // by graph_ref::id; empty: it failed to end
   std::uint64_t next_number_ GPUMEM_GUARDED_BY(mutex_) = 1;
   std::atomic<std::size_t> open_count_{0};
   // Shared, because the driver may write after the allocator is gone.

@@ -316,7 +316,7 @@ owner_id stream_order::region(std::uint64_t number) const noexcept {
 status stream_order::graph_gone(std::uint64_t graph) {
   const owner_id g = region(graph);
   if (g == idle_owner) {
-    return {errc::invalid_argument, fmt::format("graph {} is unknown or was released already", graph)};
+    return {errc::invalid_argument, fmt::format("graph or region {} is unknown here, or was released already", graph)};
   }
   if (slots_[g].references != 0) {
     for (const stream_slot& s : slots_) {

@@ -159,6 +159,35 @@ TEST(allocator, settings_of_one_device_are_that_devices_alone) {
   EXPECT_EQ(x.a->devices()[1].policy, "grab_all");
 }
 
+TEST(allocator, refuses_a_device_that_is_null) {
+  sim_device first{two_devices::numbered(0)};
+  device* const devices[] = {&first, nullptr};
+  const auto opened = allocator::open(devices, {});
+  EXPECT_EQ(opened.code(), errc::invalid_argument);
+  EXPECT_THAT(opened.why().message(), HasSubstr("is null"));
+}
+
+TEST(allocator, an_empty_callback_is_none) {
+  two_devices x;
+  std::vector<std::string> lines;
+  const log_sink before = set_log_sink([&lines](std::string_view line) { lines.emplace_back(line); });
+  x.a->on_out_of_memory({});
+  EXPECT_EQ(x.a->try_allocate({.bytes = x.first.info().total_bytes + mib}).code(), errc::out_of_memory);
+  set_log_sink(before);
+  EXPECT_THAT(lines, ::testing::Each(::testing::Not(HasSubstr("callback"))));
+}
+
+TEST(allocator, a_block_that_is_free_is_described_as_its_own_pools) {
+  two_devices x;
+  void* const p = x.a->allocate(mib, {}, 0);
+  EXPECT_EQ(x.a->describe(p)->device, 0);
+  x.a->deallocate(p);
+  EXPECT_THAT(x.a->describe(p).why().message(), HasSubstr("a live block of pool 0"));
+  void* const other = x.a->allocate(mib, {}, 1);
+  x.a->deallocate(other);
+  EXPECT_THAT(x.a->describe(other).why().message(), HasSubstr("a live block of pool 1"));
+}
+
 TEST(allocator, captures_only_on_the_device_that_knows_the_stream) {
   two_devices x;
   const stream_ref s = x.second.create_stream();
