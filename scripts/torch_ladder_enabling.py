@@ -118,6 +118,15 @@ tried(policy="caching", fallback=False)
 assert torch.cuda.memory.get_allocator_backend() == "native"
 tried()
 """
+# A file that is no library lies where the one lies that fits, and again where the compiler makes nothing.
+DAMAGED = """
+from gpumem.torch import _build
+_build.build(torch).write_bytes(b"")
+gpumem.torch.enable()
+"""
+NOTHING_COMPILED = """
+tried(policy="caching", fallback=False)
+"""
 ANOTHER_TORCH = """
 torch.__version__ = type(torch.__version__)("9.9.0")
 tried()
@@ -138,6 +147,10 @@ def refusals(folder):
                         ["CXX=/none/such", "CXX=/none/such", "without memory statistics"], "pluggable"),
         "another torch, no cache": (ANOTHER_TORCH, {"XDG_CACHE_HOME": closed, "HOME": closed},
                                     ["torch 9.9.0 is not one of those tested"], "gpumem"),
+        "no such setting": ("tried(polcy='growth')", {}, ["polcy=growth: unknown option"], "native"),
+        "a damaged file in the cache": (DAMAGED, {"XDG_CACHE_HOME": os.path.join(folder, "damaged")}, [], "gpumem"),
+        "a compiler that makes nothing": (NOTHING_COMPILED, {"CXX": shutil.which("true"), "XDG_CACHE_HOME":
+                                                             os.path.join(folder, "nothing")}, ["does not load"], "native"),
         "GPUMEM_TORCH=yes": ("", {"GPUMEM_TORCH": "yes"}, ["GPUMEM_TORCH=yes: expected 0 or 1"], None),
     }
 

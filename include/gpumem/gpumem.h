@@ -63,6 +63,9 @@ gpumem_code gpumem_open_simulated(uint64_t bytes, int devices, int host_memory, 
                                   gpumem_allocator** out);
 /* A stream of the simulated GPU behind a logical device; GPUMEM_UNSUPPORTED on a real one. */
 gpumem_code gpumem_simulated_stream(gpumem_allocator* memory, int device, void** stream);
+/* Whether `name` is a setting that takes `value`, as one of the pairs: GPUMEM_BAD_SETTING has what is wrong. What only
+ * a GPU can tell, such as a limit above its memory, is told at opening. */
+gpumem_code gpumem_check_setting(const char* name, const char* value);
 /* Closes the allocator and returns all its memory. Requires that no other thread uses it. Does nothing for null, and
  * refuses the process's own allocator. */
 gpumem_code gpumem_close(gpumem_allocator* memory);

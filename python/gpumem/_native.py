@@ -38,6 +38,7 @@ def load():
     address, number = ctypes.c_void_p, ctypes.c_int
     for name, arguments in (
         ("gpumem_default", [address]),
+        ("gpumem_check_setting", [ctypes.c_char_p, ctypes.c_char_p]),
         ("gpumem_allocate", [address, ctypes.c_size_t, number, address, address]),
         ("gpumem_free", [address, address]),
         ("gpumem_free_on", [address, address, address]),
@@ -51,27 +52,28 @@ def load():
     return loaded
 
 
+def check(code):
+    """Raises what the call of the library that returned `code` was refused for."""
+    if code != 0:
+        message = load().gpumem_last_message().decode(errors="replace")
+        raise OutOfMemory(message) if code == OUT_OF_MEMORY else Refused(message)
+
+
 class Allocator:
     """The process's own allocator. Any thread."""
 
     def __init__(self):
         self._library = load()
         self._handle = ctypes.c_void_p()
-        self._check(self._library.gpumem_default(ctypes.byref(self._handle)))
+        check(self._library.gpumem_default(ctypes.byref(self._handle)))
         # Called for each block: looks up nothing, so that it also works while the interpreter shuts down.
         self._allocate, self._free, self._free_on = (getattr(self._library, "gpumem_" + name)
                                                      for name in ("allocate", "free", "free_on"))
         self._logical = self._devices()
 
-    def _check(self, code):
-        if code == 0:
-            return
-        message = self._library.gpumem_last_message().decode(errors="replace")
-        raise OutOfMemory(message) if code == OUT_OF_MEMORY else Refused(message)
-
     def _devices(self):
         count = ctypes.c_int()
-        self._check(self._library.gpumem_device_count(self._handle, ctypes.byref(count)))
+        check(self._library.gpumem_device_count(self._handle, ctypes.byref(count)))
         first = {}
         for logical in range(count.value):
             first.setdefault(self._properties(logical).physical_ordinal, logical)
@@ -79,7 +81,7 @@ class Allocator:
 
     def _properties(self, logical):
         found = _Device(struct_bytes=ctypes.sizeof(_Device))
-        self._check(self._library.gpumem_device_properties(self._handle, logical, ctypes.byref(found)))
+        check(self._library.gpumem_device_properties(self._handle, logical, ctypes.byref(found)))
         return found
 
     def _logical_of(self, device):
@@ -91,28 +93,31 @@ class Allocator:
     def allocate(self, bytes_, device, stream):
         """An address, for work on that stream. `device` is a GPU as the driver counts them. OutOfMemory or Refused."""
         block = ctypes.c_void_p()
-        self._check(self._allocate(self._handle, bytes_, self._logical_of(device), stream, ctypes.byref(block)))
+        check(self._allocate(self._handle, bytes_, self._logical_of(device), stream, ctypes.byref(block)))
         return block.value
 
     def free(self, block):
         """In the order of the stream that the block was allocated for. Misuse is Refused."""
-        self._check(self._free(self._handle, block))
+        check(self._free(self._handle, block))
 
     def free_on(self, block, stream):
         """In the order of this stream."""
-        self._check(self._free_on(self._handle, block, stream))
+        check(self._free_on(self._handle, block, stream))
 
     def usage(self, device):
         """Bytes: what the program holds, what gpumem holds, and the most that it may hold."""
         now = _Stats(struct_bytes=ctypes.sizeof(_Stats))
         logical = self._logical_of(device)
-        self._check(self._library.gpumem_get_stats(self._handle, logical, ctypes.byref(now)))
+        check(self._library.gpumem_get_stats(self._handle, logical, ctypes.byref(now)))
         return now.live_bytes, now.reserved_bytes, self._properties(logical).total_bytes
 
 
 @contextlib.contextmanager
 def settings(given):
-    """GPUMEM_* of what `enable` was given, where the environment does not say; taken back where enabling fails."""
+    """GPUMEM_* of what `enable` was given, where the environment does not say; taken back where enabling fails. One that
+    is no setting, or has a bad value, is Refused."""
+    for name, value in given.items():
+        check(load().gpumem_check_setting(name.encode(), str(value).encode()))
     added = {"GPUMEM_" + name.upper(): str(value) for name, value in given.items()}
     added = {name: value for name, value in added.items() if name not in os.environ}
     os.environ.update(added)

@@ -158,6 +158,11 @@ static void null_pointers(void) {
   EXPECT_REFUSED(gpumem_default(NULL), GPUMEM_INVALID_ARGUMENT, "out is null");
   EXPECT_REFUSED(gpumem_open(NULL, NULL), GPUMEM_INVALID_ARGUMENT, "out is null");
   EXPECT_REFUSED(gpumem_open_simulated(mib, 1, 0, NULL, NULL), GPUMEM_INVALID_ARGUMENT, "out is null");
+  EXPECT_REFUSED(gpumem_check_setting(NULL, "1"), GPUMEM_INVALID_ARGUMENT, "the name is null");
+  EXPECT_REFUSED(gpumem_check_setting("limit", NULL), GPUMEM_INVALID_ARGUMENT, "the value is null");
+  EXPECT_REFUSED(gpumem_check_setting("limit", "much"), GPUMEM_BAD_SETTING, "much");
+  EXPECT_REFUSED(gpumem_check_setting("polcy", "growth"), GPUMEM_BAD_SETTING, "polcy=growth: unknown option");
+  EXPECT(gpumem_check_setting("limit", "80%") == GPUMEM_OK);
   EXPECT_REFUSED(gpumem_allocate(NULL, 1, 0, NULL, &block), GPUMEM_INVALID_ARGUMENT, "the allocator is null");
   EXPECT(block == NULL);
   EXPECT_REFUSED(gpumem_free(NULL, &block), GPUMEM_INVALID_ARGUMENT, "the allocator is null");

@@ -5,11 +5,12 @@
 
 before the first use of a GPU; or nothing but GPUMEM_TORCH=1 in the environment.
 """
+import contextlib
 import ctypes
 import os
 import warnings
 
-from .. import library
+from .. import _native, library
 from . import _build
 
 __all__ = ["enable", "how", "TESTED"]
@@ -37,7 +38,8 @@ def enable(*, fallback=True, **settings):
     """Makes gpumem PyTorch's allocator. Call it before the first use of a GPU.
 
     `settings` are gpumem's options in small letters: policy, limit, pools, trace and so on; where GPUMEM_* of the
-    environment names one, the environment wins. Where the package brings no allocator for the installed torch, it is
+    environment names one, the environment wins. What only a GPU can tell, such as a limit above its memory, is told at
+    its first use. Where the package brings no allocator for the installed torch, it is
     compiled at its first use (a few seconds, then cached). Where that is not possible, PyTorch's pluggable allocator
     serves instead, with a warning that says what is lost; with `fallback=False` it is an error. RuntimeError says what
     is wrong and what to do; PyTorch keeps its own allocator then. Returns what `how()` does.
@@ -57,16 +59,8 @@ def enable(*, fallback=True, **settings):
                            "new process call gpumem.torch.enable() in place of change_current_allocator()")
     if torch.cuda.is_initialized():
         raise RuntimeError(IN_USE)
-    before = dict(os.environ)
-    for name, value in settings.items():
-        os.environ.setdefault("GPUMEM_" + name.upper(), str(value))
-    try:
+    with _native.settings(settings):
         _how = _enable(torch, fallback)
-    except BaseException:
-        for name in settings:
-            if "GPUMEM_" + name.upper() not in before:
-                os.environ.pop("GPUMEM_" + name.upper(), None)
-        raise
     return _how
 
 
@@ -78,7 +72,12 @@ def _load(torch):
         except OSError as wrong:  # an older system, or a torch that only bears this version's name: compile it
             why = f"; the one that the package brings does not load: {wrong}"
     try:
-        return ctypes.CDLL(str(_build.build(torch)))
+        made = _build.build(torch)
+        with contextlib.suppress(OSError):  # damaged: compiled anew
+            return ctypes.CDLL(str(made))
+        return ctypes.CDLL(str(_build.build(torch, in_place_of=made)))
+    except OSError as wrong:
+        raise _build.BuildError(f"the extension that was compiled does not load: {wrong}{why}") from None
     except _build.BuildError as wrong:
         raise _build.BuildError(f"{wrong}{why}") from None
 

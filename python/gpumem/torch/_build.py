@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import os
 import pathlib
+import platform
 import runpy
 import shutil
 import subprocess
@@ -137,8 +138,17 @@ def prebuild():
     return compile_into(PREBUILT, name, folder, True, compiler()[0], cuda_headers(), movable=True)
 
 
-def build(torch):
-    """The path of an extension that is compiled for this torch, now or earlier. BuildError where it cannot be made."""
+def identity(file):
+    """Another one where the file was replaced; None where there is none."""
+    with contextlib.suppress(OSError):
+        of = os.stat(file)
+        return of.st_ino, of.st_mtime_ns
+    return None
+
+
+def build(torch, in_place_of=None):
+    """The path of an extension that is compiled for this torch, now or earlier. `in_place_of` is one that does not load.
+    BuildError where it cannot be made."""
     torch_folder = os.path.dirname(os.path.abspath(torch.__file__))
     abi = torch._C._GLIBCXX_USE_CXX11_ABI
     if not library().is_file():
@@ -146,14 +156,17 @@ def build(torch):
     cxx, version = compiler()
     headers = cuda_headers()
     ours = sorted(include_folder().glob("gpumem/*.h*"))
-    key = key_of([torch.version.git_version, torch.__version__, torch_folder, abi, version, headers, library(),
+    key = key_of([platform.machine(), platform.libc_ver(), torch.version.git_version, torch.__version__, torch_folder, abi, version, headers, library(),
                   *(each.read_bytes() for each in (*sorted(SOURCE.parent.iterdir()), *ours))])
     folder = cache_folder()
     if folder is None:
         return compile_into(pathlib.Path(tempfile.mkdtemp(prefix="gpumem-torch-")), key, torch_folder, abi, cxx, headers)
     done = folder / f"{key}.so"
-    if done.is_file():
+    damaged = identity(in_place_of) if in_place_of is not None else None
+    if identity(done) not in (None, damaged):
         return done
     with open(folder / f"{key}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return done if done.is_file() else compile_into(folder, key, torch_folder, abi, cxx, headers)
+        if identity(done) not in (None, damaged):
+            return done
+        return compile_into(folder, key, torch_folder, abi, cxx, headers)
