@@ -358,6 +358,34 @@ def graphs():
 
 
 @step
+def graphs_behind_streams():
+    """Graphs of one pool, each with a block that another stream used: once that is done, the next graph has it."""
+    nothing_left()
+    pool = torch.cuda.graph_pool_handle()
+    capturing, beside = torch.cuda.Stream(), torch.cuda.Stream()
+    made, seen = [], []
+    for _ in range(4):
+        made.append(torch.cuda.CUDAGraph())
+        with torch.cuda.stream(capturing):
+            made[-1].capture_begin(pool=pool)  # torch.cuda.graph would empty the cache first
+            block = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
+            seen.append(block.data_ptr())
+            beside.wait_stream(capturing)
+            with torch.cuda.stream(beside):
+                block.add_(1)
+                block.record_stream(beside)
+            capturing.wait_stream(beside)
+            del block
+            made[-1].capture_end()
+        torch.cuda.synchronize()
+        torch.empty(1, device="cuda")  # PyTorch's own asks for its events here
+    expect("addresses of the four blocks", len(set(seen)), 1)
+    made.clear()
+    nothing_left()
+    return "four graphs, one block"
+
+
+@step
 def mem_pool():
     nothing_left()
     pool = torch.cuda.MemPool()

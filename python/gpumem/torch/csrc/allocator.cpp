@@ -333,6 +333,7 @@ class torch_allocator final : public native::CUDAAllocator {
   // --- pools of graphs, MemPool -------------------------------------------------------------------------------
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
     card& c = card_of(device);
+    ask_fences(c);
     const std::lock_guard lock{mutex_};
     for (const auto& [id, unused] : c.routes) {
       TORCH_CHECK(id != pool, "beginAllocateToPool: already recording to mempool_id");
@@ -351,6 +352,13 @@ class torch_allocator final : public native::CUDAAllocator {
       --routes_;
     }
     markCaptureEnd(device);
+    ask_fences(c);
+  }
+  // Within a capture no fence can be recorded or asked. At the end of one, what it freed behind other streams gets its
+  // fence; before the next, what is done becomes free for it: else each graph of a pool takes new memory. While a pool
+  // is in use, a capture may be open.
+  void ask_fences(const card& c) {
+    if (routes_ == 0) static_cast<void>(memory().trim(c.logical, 0));
   }
   // A capture is noticed at its first allocation; its end is asked for here.
   void markCaptureEnd(DeviceIndex device) {
@@ -699,8 +707,8 @@ class torch_allocator final : public native::CUDAAllocator {
     return no_pool;
   }
 
-  /// The block at `r.place`, or why not. Outside a region a cache may answer first, with a block of that size elsewhere;
-  /// a larger alignment passes it by.
+  /// The block at `r.place`, or why not. Outside a region a cache may answer first, with a block of that size
+  /// elsewhere; a larger alignment passes it by.
   static gpumem::result<void*> allocate_at(gpumem::request r) {
     gpumem::result<void*> got = memory().try_allocate(r);
     if (got && *got != reinterpret_cast<void*>(r.place)) {
@@ -776,10 +784,13 @@ class torch_allocator final : public native::CUDAAllocator {
     if (pool != no_pool) held.own = own_allocator(c, pool);
     if (held.own) {
       TORCH_CHECK(place == 0, "gpumem: a MemPool with an allocator of its own gives no exact address");
-      at = take_from_own(device, c, held);
+      bool asked = false;
+      at = take_from_own(device, c, held, &asked);
+      TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr || !asked, "CUDA out of memory. Tried to allocate ",
+                       in_words(bytes), ". The custom allocator backing this MemPool returned nullptr. ",
+                       "Check preceding allocator warnings or logs.");
       TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr, "CUDA out of memory. Tried to allocate ", in_words(bytes),
-                       ". The MemPool's own allocator gave none, or the limit of ", in_words(c.limit),
-                       " leaves it none.");
+                       ". The limit of ", in_words(c.limit), " leaves no room for a segment of this MemPool.");
     } else {
       gpumem::request r{.bytes = bytes, .stream = {stream}, .device = c.logical};
       if (pool != no_pool) r.region = region_of(c, pool, stream);
@@ -909,7 +920,8 @@ class torch_allocator final : public native::CUDAAllocator {
     const std::lock_guard lock{mutex_};
     return c.pools[pool].own;
   }
-  void* take_from_own(DeviceIndex device, card& c, const held_block& held) {
+  /// Null where the limit leaves no room, or the allocator, once `asked`, gave nothing.
+  void* take_from_own(DeviceIndex device, card& c, const held_block& held, bool* asked) {
     const std::size_t bytes = rounded(held.requested);
     const std::size_t segment = own_memory::segment_bytes(bytes);
     for (const bool trimmed : {false, true}) {
@@ -920,6 +932,7 @@ class torch_allocator final : public native::CUDAAllocator {
       if (trimmed) return nullptr;
       static_cast<void>(memory().trim(c.logical));
     }
+    *asked = true;
     void* const taken = held.own->take_segment(segment, held.stream);
     if (taken == nullptr) return nullptr;
     const c10::cuda::CUDAGuard guard{device};
