@@ -350,6 +350,34 @@ def graphs():
 
 
 @step
+def graphs_behind_streams():
+    """Graphs of one pool, each with a block that another stream used: once that is done, the next graph has it."""
+    nothing_left()
+    pool = torch.cuda.graph_pool_handle()
+    capturing, beside = torch.cuda.Stream(), torch.cuda.Stream()
+    made, seen = [], []
+    for _ in range(4):
+        made.append(torch.cuda.CUDAGraph())
+        with torch.cuda.stream(capturing):
+            made[-1].capture_begin(pool=pool)  # torch.cuda.graph would empty the cache first
+            block = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
+            seen.append(block.data_ptr())
+            beside.wait_stream(capturing)
+            with torch.cuda.stream(beside):
+                block.add_(1)
+                block.record_stream(beside)
+            capturing.wait_stream(beside)
+            del block
+            made[-1].capture_end()
+        torch.cuda.synchronize()
+        torch.empty(1, device="cuda")  # PyTorch's own asks for its events here
+    expect("addresses of the four blocks", len(set(seen)), 1)
+    made.clear()
+    nothing_left()
+    return "four graphs, one block"
+
+
+@step
 def mem_pool():
     nothing_left()
     pool = torch.cuda.MemPool()
@@ -559,7 +587,11 @@ def gpumem_statistics():
                         ("active_bytes", "active_size")):
         expect(f"{name} by the snapshot", sum(s[field] for s in segments), seen[f"{name}.all.current"])
     expect("free memory of the card", torch.cuda.mem_get_info()[0], free_before - torch.cuda.memory_reserved())
+    expect("torch.accelerator's word for it", (torch.accelerator.memory_allocated(), torch.accelerator.memory_reserved()),
+           (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
     blocks.clear()
+    torch.accelerator.empty_cache()
+    expect("reserved once torch.accelerator emptied the cache", torch.cuda.memory_reserved() < 40 * MIB, True)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     now = torch.cuda.memory_reserved()
@@ -799,6 +831,41 @@ def pools_of_their_own():
 
 
 @step
+def exact_addresses():
+    """A storage gives its memory up and takes it again where it was, as offloading does; in a MemPool and outside."""
+    if not hasattr(torch.UntypedStorage, "_resize_with_addr_"):
+        return "this torch has no _resize_with_addr_"
+    import contextlib
+
+    pool = torch.cuda.MemPool()
+
+    def here():
+        return torch.cuda.use_mem_pool(pool)
+
+    for where in (here, contextlib.nullcontext):
+        with where():
+            held = [torch.empty(n, dtype=torch.uint8, device="cuda") for n in (4096, 4096, 3 * MIB, 40 * MIB)]
+            stand = [(h.untyped_storage().data_ptr(), h.untyped_storage().nbytes()) for h in held]
+            for h in reversed(held):
+                h.untyped_storage().resize_(0)
+            for h, (at, size) in zip(held, stand):
+                h.untyped_storage()._resize_with_addr_(size, at)
+                expect("the address", h.untyped_storage().data_ptr(), at)
+            held[0].untyped_storage().resize_(0)
+            for place, words in ((stand[1][0], "exact address"), (stand[0][0] + 1, "aligned")):
+                allocated = torch.cuda.memory_allocated()
+                try:
+                    held[0].untyped_storage()._resize_with_addr_(4096, place)
+                except RuntimeError as refused:
+                    assert words in str(refused), refused
+                else:
+                    raise AssertionError(f"a block at {place:#x}, where none may be")
+                expect("allocated after the refusal", torch.cuda.memory_allocated(), allocated)
+            del held, h
+    return "four sizes at their addresses in a MemPool and outside; an occupied and an odd address are refused"
+
+
+@step
 def compiled_with_graphs():
     """Graph trees: torch.compile(mode="reduce-overhead"), which puts its pool back to checkpoints."""
     nothing_left(workspaces=False)
@@ -847,7 +914,7 @@ def gpumem_in_front():
 OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "fsdp_as_one_rank", "ddp_as_one_rank",
                       "compiled", "gpumem_by_hooks", "gpumem_in_front", "gpumem_enabled", "gpumem_statistics",
                       "gpumem_snapshot", "gpumem_out_of_memory", "record_stream_and_referee", "referee_of_a_training",
-                      "pools_of_their_own", "compiled_with_graphs",
+                      "pools_of_their_own", "exact_addresses", "compiled_with_graphs",
                       *torch_ladder_users.STEPS, *torch_ladder_throwing.STEPS, *torch_ladder_enabling.STEPS)
 
 

@@ -7,7 +7,9 @@
 // of each tensor's block and gpumem has no word for: its requested size as a statistic with a peak, the frames that
 // allocated it, the MemPool that it belongs to. A block is in the book exactly while the program holds it.
 #include <c10/core/Allocator.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -21,7 +23,6 @@
 #include <atomic>
 #include <cstdio>
 #include <deque>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -136,8 +137,9 @@ class torch_allocator final : public native::CUDAAllocator {
  public:
   // --- life ---------------------------------------------------------------------------------------------------
   void init(int device_count) override {
+    const double fraction = fraction_at_start();
     gpumem::allocator& in = memory();
-    const std::lock_guard lock{mutex_};
+    std::unique_lock lock{mutex_};
     if (ready_) return;
     cards_ = std::vector<card>(static_cast<std::size_t>(device_count));
     for (const gpumem::logical_device& d : in.devices()) {
@@ -155,6 +157,10 @@ class torch_allocator final : public native::CUDAAllocator {
       return freed;
     });
     ready_ = true;
+    lock.unlock();
+    for (std::size_t i = 0; fraction < 1 && i < cards_.size(); ++i) {
+      if (cards_[i].logical >= 0) setMemoryFraction(fraction, static_cast<DeviceIndex>(i));
+    }
   }
   bool initialized() override { return ready_; }
   std::string name() override { return "gpumem"; }
@@ -167,6 +173,19 @@ class torch_allocator final : public native::CUDAAllocator {
     const DeviceIndex device = c10::cuda::current_device();
     void* const at = bytes != 0 ? take(device, bytes, c10::cuda::getCurrentCUDAStream(device)) : nullptr;
     return {at, at, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
+  }
+  // A storage that gave its memory up takes it again where it was. In a MemPool nobody else can stand there.
+  DataPtr allocateWithAddress(std::size_t bytes, void* place) {
+    const auto at = reinterpret_cast<std::uintptr_t>(place);
+    TORCH_CHECK(at % gpumem::block_granularity == 0, "gpumem: an exact address must be aligned to kMinBlockSize (",
+                gpumem::block_granularity, " bytes), and ", place, " is not");
+    const DeviceIndex device = c10::cuda::current_device();
+    void* got = nullptr;
+    if (bytes != 0) {
+      const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device);
+      got = take_in(device, bytes, stream, route_of(device, stream), at, "mallocWithAddress");
+    }
+    return {got, got, &delete_block, c10::Device(c10::DeviceType::CUDA, device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &delete_block; }
   void* raw_alloc(std::size_t bytes) override {
@@ -314,6 +333,7 @@ class torch_allocator final : public native::CUDAAllocator {
   // --- pools of graphs, MemPool -------------------------------------------------------------------------------
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
     card& c = card_of(device);
+    ask_fences(c);
     const std::lock_guard lock{mutex_};
     for (const auto& [id, unused] : c.routes) {
       TORCH_CHECK(id != pool, "beginAllocateToPool: already recording to mempool_id");
@@ -332,6 +352,13 @@ class torch_allocator final : public native::CUDAAllocator {
       --routes_;
     }
     markCaptureEnd(device);
+    ask_fences(c);
+  }
+  // Within a capture no fence can be recorded or asked. At the end of one, what it freed behind other streams gets its
+  // fence; before the next, what is done becomes free for it: else each graph of a pool takes new memory. While a pool
+  // is in use, a capture may be open.
+  void ask_fences(const card& c) {
+    if (routes_ == 0) static_cast<void>(memory().trim(c.logical, 0));
   }
   // A capture is noticed at its first allocation; its end is asked for here.
   void markCaptureEnd(DeviceIndex device) {
@@ -561,11 +588,10 @@ class torch_allocator final : public native::CUDAAllocator {
     }
     out.external_annotations.assign(annotations_.begin(), annotations_.end());
     for (auto& each : out.external_annotations) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
-    out.config_metadata.max_split_size = std::numeric_limits<std::size_t>::max();
+    note_settings(out.config_metadata);
     out.config_metadata.last_allocator_settings = "gpumem";
     for (const gpumem::logical_device& d : memory().devices()) {
       out.config_metadata.last_allocator_settings += " policy=" + d.policy;
-      out.config_metadata.expandable_segments |= d.policy == "expandable";
     }
     return out;
   }
@@ -592,6 +618,32 @@ class torch_allocator final : public native::CUDAAllocator {
     gpumem::result<std::vector<gpumem::segment_view>> s = memory().segments(c.logical);
     TORCH_CHECK(s.ok(), "gpumem: ", s.why().message());
     return *std::move(s);
+  }
+
+  // PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction is a limit, and limits hold here, too.
+  template <typename Config = native::CUDAAllocatorConfig>
+  static double fraction_at_start() {
+    if constexpr (requires { Config::per_process_memory_fraction(); }) return Config::per_process_memory_fraction();
+    return 1.0;
+  }
+  // What PyTorch's parser took: what is said of pinned memory holds, what is said of native's segments changes nothing.
+  template <typename Info, typename Config = native::CUDAAllocatorConfig,
+            typename Common = c10::CachingAllocator::AcceleratorAllocatorConfig>
+  static void note_settings(Info& to) {
+    to.garbage_collection_threshold = Common::garbage_collection_threshold();
+    to.max_split_size = Common::max_split_size();
+    to.expandable_segments = Config::expandable_segments();
+    to.release_lock_on_malloc = Config::release_lock_on_cudamalloc();
+    to.pinned_num_register_threads = Config::pinned_num_register_threads();
+    to.pinned_use_host_register = Config::pinned_use_cuda_host_register();
+    to.roundup_power2_divisions = Common::roundup_power2_divisions();
+    if constexpr (requires { to.graph_capture_record_stream_reuse; }) {
+      to.graph_capture_record_stream_reuse = Config::graph_capture_record_stream_reuse();
+    }
+    if constexpr (requires { to.max_round_threshold; }) {
+      to.max_round_threshold = Common::pinned_max_round_threshold();
+      to.max_cached_size = Common::pinned_max_cached_size();
+    }
   }
 
   static void observe(c10::CachingAllocator::Stat& s, std::size_t now) {
@@ -642,17 +694,29 @@ class torch_allocator final : public native::CUDAAllocator {
     constexpr std::size_t exabyte = std::size_t{1} << 60;
     TORCH_CHECK_WITH(OutOfMemoryError, bytes < exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
     if (!caches_) return take_uncached(device, bytes);
-    MempoolId_t pool = no_pool;
-    if (routes_.load(std::memory_order_relaxed) != 0) {
-      const std::lock_guard lock{mutex_};
-      for (const auto& [id, filter] : card_of(device).routes) {
-        if (filter(stream)) {
-          pool = id;
-          break;
-        }
-      }
+    return take_in(device, bytes, stream, route_of(device, stream), 0);
+  }
+
+  /// The pool that this thread's allocations on the stream go to now.
+  MempoolId_t route_of(DeviceIndex device, cudaStream_t stream) {
+    if (routes_.load(std::memory_order_relaxed) == 0) return no_pool;
+    const std::lock_guard lock{mutex_};
+    for (const auto& [id, filter] : card_of(device).routes) {
+      if (filter(stream)) return id;
     }
-    return take_in(device, bytes, stream, pool, 0);
+    return no_pool;
+  }
+
+  /// The block at `r.place`, or why not. Outside a region a cache may answer first, with a block of that size
+  /// elsewhere; a larger alignment passes it by.
+  static gpumem::result<void*> allocate_at(gpumem::request r) {
+    gpumem::result<void*> got = memory().try_allocate(r);
+    if (got && *got != reinterpret_cast<void*>(r.place)) {
+      memory().deallocate(*got);
+      r.alignment = 2 * gpumem::block_granularity;
+      got = memory().try_allocate(r);
+    }
+    return got;
   }
 
   void* take_uncached(DeviceIndex device, std::size_t bytes) {
@@ -706,7 +770,9 @@ class torch_allocator final : public native::CUDAAllocator {
     return nullptr;
   }
 
-  void* take_in(DeviceIndex device, std::size_t bytes, cudaStream_t stream, MempoolId_t pool, gpumem::address place) {
+  /// A `place` other than 0 is the block's exact address. `tag` says in the history what asked for it.
+  void* take_in(DeviceIndex device, std::size_t bytes, cudaStream_t stream, MempoolId_t pool, gpumem::address place,
+                const char* tag = "") {
     card& c = card_of(device);
     held_block held{.requested = bytes,
                     .stream = stream,
@@ -717,19 +783,24 @@ class torch_allocator final : public native::CUDAAllocator {
     void* at = nullptr;
     if (pool != no_pool) held.own = own_allocator(c, pool);
     if (held.own) {
-      at = take_from_own(device, c, held);
+      TORCH_CHECK(place == 0, "gpumem: a MemPool with an allocator of its own gives no exact address");
+      bool asked = false;
+      at = take_from_own(device, c, held, &asked);
+      TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr || !asked, "CUDA out of memory. Tried to allocate ",
+                       in_words(bytes), ". The custom allocator backing this MemPool returned nullptr. ",
+                       "Check preceding allocator warnings or logs.");
       TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr, "CUDA out of memory. Tried to allocate ", in_words(bytes),
-                       ". The MemPool's own allocator gave none, or the limit of ", in_words(c.limit),
-                       " leaves it none.");
+                       ". The limit of ", in_words(c.limit), " leaves no room for a segment of this MemPool.");
     } else {
       gpumem::request r{.bytes = bytes, .stream = {stream}, .device = c.logical};
       if (pool != no_pool) r.region = region_of(c, pool, stream);
       r.place = place;
       gpumem::oom_report report;
-      gpumem::result<void*> got = memory().try_allocate(r, &report);
+      gpumem::result<void*> got = place != 0 ? allocate_at(r) : memory().try_allocate(r, &report);
       if (got) {
         at = *got;
       } else {
+        TORCH_CHECK(place == 0, "gpumem: no block at this exact address: ", got.why().message());
         TORCH_CHECK(got.code() == gpumem::errc::out_of_memory, "gpumem: ", got.why().message());
         at = lent(device, c, held);
         if (at == nullptr) refuse(device, c, held, report);
@@ -749,7 +820,7 @@ class torch_allocator final : public native::CUDAAllocator {
       throw;
     }
     try {
-      tell(device, at, bytes);
+      tell(device, at, bytes, tag);
     } catch (...) {
       give(at);
       throw;
@@ -769,14 +840,14 @@ class torch_allocator final : public native::CUDAAllocator {
   }
 
   // The history, trackers, the GPU trace and the profiler.
-  void tell(DeviceIndex device, void* at, std::size_t bytes) {
+  void tell(DeviceIndex device, void* at, std::size_t bytes, const char* tag) {
     if (watched_) {
       const std::lock_guard lock{mutex_};
       note_stretches(device);
       if (const auto found = book_.find(at); found != book_.end()) {
         const held_block& held = found->second;
         record(TraceEntry::ALLOC, device, reinterpret_cast<std::size_t>(at), bytes, held.stream, held.pool,
-               when_ >= RecordContext::ALLOC ? held.context : nullptr);
+               when_ >= RecordContext::ALLOC ? held.context : nullptr, nullptr, tag);
       }
     }
     if (const c10::impl::PyInterpreter* const traced = c10::impl::GPUTrace::get_trace();
@@ -849,7 +920,8 @@ class torch_allocator final : public native::CUDAAllocator {
     const std::lock_guard lock{mutex_};
     return c.pools[pool].own;
   }
-  void* take_from_own(DeviceIndex device, card& c, const held_block& held) {
+  /// Null where the limit leaves no room, or the allocator, once `asked`, gave nothing.
+  void* take_from_own(DeviceIndex device, card& c, const held_block& held, bool* asked) {
     const std::size_t bytes = rounded(held.requested);
     const std::size_t segment = own_memory::segment_bytes(bytes);
     for (const bool trimmed : {false, true}) {
@@ -860,6 +932,7 @@ class torch_allocator final : public native::CUDAAllocator {
       if (trimmed) return nullptr;
       static_cast<void>(memory().trim(c.logical));
     }
+    *asked = true;
     void* const taken = held.own->take_segment(segment, held.stream);
     if (taken == nullptr) return nullptr;
     const c10::cuda::CUDAGuard guard{device};
@@ -942,7 +1015,7 @@ class torch_allocator final : public native::CUDAAllocator {
     context_ptr context = context_for(RecordContext::ALLOC);
     const std::lock_guard lock{mutex_};
     const auto found = book_.find(const_cast<void*>(at));
-    TORCH_CHECK(found != book_.end(), "gpumem: ", at, " is not the beginning of a block that the program holds");
+    TORCH_CHECK(found != book_.end(), "gpumem: no live allocation begins at ", at);
     const held_block& held = found->second;
     if constexpr (requires { Entry::ANNOTATE; }) {
       record(Entry::ANNOTATE, held.device, reinterpret_cast<std::size_t>(at), held.requested, held.stream, held.pool,
@@ -952,7 +1025,7 @@ class torch_allocator final : public native::CUDAAllocator {
 
   // --- the history, with the lock -----------------------------------------------------------------------------
   void record(TraceEntry::Action action, DeviceIndex device, std::size_t at, std::size_t bytes, void* stream,
-              MempoolId_t pool, context_ptr context, const std::string* metadata = nullptr) {
+              MempoolId_t pool, context_ptr context, const std::string* metadata = nullptr, const char* tag = "") {
     TraceEntry entry{action,
                      device,
                      at,
@@ -961,13 +1034,19 @@ class torch_allocator final : public native::CUDAAllocator {
                      pool,
                      c10::getApproximateTime(),
                      std::move(context),
-                     compile_contexts.empty() ? "" : compile_contexts.back(),
+                     compile_contexts.empty() ? "N/A" : compile_contexts.back(),
                      metadata != nullptr ? *metadata : user_metadata};
+    set_tag(entry, tag);
     for (const auto& each : trackers_) each(entry);
     if (!recording_ || skipped_.count(action) != 0) return;
     std::deque<TraceEntry>& to = cards_[static_cast<std::size_t>(device)].trace;
     to.push_back(std::move(entry));
     if (to.size() > most_entries_) to.pop_front();
+  }
+
+  template <typename Entry>
+  static void set_tag(Entry& entry, const char* tag) {
+    if constexpr (requires { entry.internal_metadata_; }) entry.internal_metadata_ = tag;
   }
 
   // Segments that came or went since this was called last; of a paged one, its mapped stretches.
@@ -1143,6 +1222,9 @@ extern "C" __attribute__((visibility("default"))) const char* gpumem_torch_insta
     }
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
         std::shared_ptr<native::CUDAAllocator>{&only(), [](native::CUDAAllocator*) {}});
+    // torch.accelerator asks c10's registry, where PyTorch's own would stay, unused: no statistics, nothing to empty.
+    constexpr std::uint8_t above_native = 255;
+    c10::SetAllocator(c10::DeviceType::CUDA, &only(), above_native);
     return nullptr;
   } catch (const c10::Error& error) {
     why = error.what_without_backtrace();
