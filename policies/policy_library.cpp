@@ -1,6 +1,8 @@
 /// Shared libraries with policies: loaded, checked, registered, and never unloaded.
 #include <dlfcn.h>
+#include <elf.h>
 #include <fmt/format.h>
+#include <link.h>
 
 #include <set>
 #include <string>
@@ -21,15 +23,30 @@ status refused(const std::string& path, std::string_view why) {
   return {errc::bad_setting, fmt::format("{}={}: {}", variable, printable(path), why)};
 }
 
+/// Whether what dlsym found is code. The resolved function of an IFUNC may have no symbol of its own.
+bool is_function(void* found) {
+  Dl_info of{};
+  ElfW(Sym)* entry = nullptr;
+  if (dladdr1(found, &of, reinterpret_cast<void**>(&entry), RTLD_DL_SYMENT) == 0) return false;
+  if (entry == nullptr) return true;
+  const auto type = ELF64_ST_TYPE(entry->st_info);
+  return type == STT_FUNC || type == STT_GNU_IFUNC;
+}
+
 /// Registers the policies of the open library.
 status add_from(void* library, const std::string& path) {
   using table_function = const gpumem_policy_library* (*)();
-  const auto table = reinterpret_cast<table_function>(dlsym(library, symbol));
-  if (table == nullptr) {
+  void* const found = dlsym(library, symbol);
+  if (found == nullptr) {
     return refused(
         path, fmt::format("it has no symbol {}; expected a library as gpumem/policy_library.h describes it", symbol));
   }
-  result<std::vector<registered_policy>> rows = policies_of_table(table());
+  if (!is_function(found)) {
+    return refused(
+        path,
+        fmt::format("its symbol {} is data; expected a function, as gpumem/policy_library.h describes it", symbol));
+  }
+  result<std::vector<registered_policy>> rows = policies_of_table(reinterpret_cast<table_function>(found)());
   if (!rows) return refused(path, rows.why().message());
   if (status added = add_policies(*std::move(rows)); !added) return refused(path, added.message());
   return {};

@@ -27,7 +27,8 @@ result<std::unique_ptr<policy>> made_by(const registered_policy& row, const poli
   } catch (const std::bad_alloc&) {
     return status::of_current_exception();
   } catch (const std::exception& e) {
-    return status{errc::bad_setting, fmt::format("policy '{}' could not be made: {}", row.entry.name, e.what())};
+    return status{errc::bad_setting,
+                  fmt::format("policy '{}' could not be made: {}", row.entry.name, printable(e.what(), 256))};
   } catch (...) {
     return status{errc::bad_setting, fmt::format("policy '{}' could not be made: its factory threw", row.entry.name)};
   }

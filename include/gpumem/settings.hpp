@@ -148,6 +148,9 @@ class settings {
   [[nodiscard]] setting_source source(std::string_view option) const noexcept;
   /// An option's value as text for `set`; empty if it is not set and for unknown names.
   [[nodiscard]] std::string text(std::string_view option) const;
+  /// An option as it was set, for messages: `GPUMEM_LIMIT_1=900GiB`. A value set through its field, or by default, is
+  /// as `text` has it, after the option's variable. Empty for unknown names.
+  [[nodiscard]] std::string assignment(std::string_view option) const;
   /// One line per option: `GPUMEM_POLICY=growth (default)`, as GPUMEM_VERBOSE prints it.
   [[nodiscard]] std::string describe() const;
 
@@ -155,9 +158,15 @@ class settings {
   struct override_text {
     int ordinal;
     std::string option;
+    std::string variable;
     std::string value;
   };
-  std::map<std::string, setting_source, std::less<>> sources_;
+  struct origin {
+    setting_source source;
+    std::string assignment;  ///< `GPUMEM_LIMIT_1=0.5TiB`
+    std::string text;        ///< what `text` gave then: `512GiB`
+  };
+  std::map<std::string, origin, std::less<>> origins_;
   std::map<std::string, std::string, std::less<>> overruled_;  // values set by code that the environment replaced
   std::vector<override_text> overrides_;
 };

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "text.hpp"
 #include "without_exceptions.hpp"
 
 namespace gpumem {
@@ -26,14 +27,13 @@ void guarded_policy::fail(const char* function, const std::string& what) const {
   throw thrown_status{{errc::policy_failed, fmt::format("policy {}: {} {}", name_, function, what)}};
 }
 
-// While the exception is handled.
-void guarded_policy::fail_as_thrown(const char* function) const {
+void guarded_policy::fail_as_thrown(const char* function) const {  // while the exception is handled
   try {
     throw;
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {
-    fail(function, fmt::format("threw: {}", e.what()));
+    fail(function, fmt::format("threw: {}", printable(e.what(), 256)));
   } catch (...) {
     fail(function, "threw what is no std::exception");
   }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <ranges>
 #include <utility>
 
 #include "job_rank.hpp"
@@ -57,9 +58,8 @@ result<byte_limit> parse_group_limit(std::string_view text, std::string_view wha
 }
 
 result<std::uint64_t> parse_milliseconds(std::string_view text, std::string_view what) {
-  constexpr std::uint64_t most = std::uint64_t{1} << 40;
   const std::optional<std::uint64_t> ms = whole_number<std::uint64_t>(trimmed(text));
-  if (!ms || *ms > most) return refused(what, text, "milliseconds, a whole number");
+  if (!ms || *ms > std::uint64_t{1} << 40) return refused(what, text, "milliseconds, a whole number");
   return *ms;
 }
 
@@ -77,16 +77,13 @@ struct choice {
   std::string_view expected;
 
   result<Value> operator()(std::string_view text, std::string_view what) const {
-    for (const auto& [word, value] : words) {
-      if (word == trimmed(text)) return value;
-    }
+    const auto* const found = std::ranges::find(words, trimmed(text), &std::pair<std::string_view, Value>::first);
+    if (found != std::end(words)) return found->second;
     return refused(what, text, expected);
   }
   [[nodiscard]] std::string word_for(Value of) const {
-    for (const auto& [word, value] : words) {
-      if (value == of) return std::string{word};
-    }
-    return "";
+    const auto* const found = std::ranges::find(words, of, &std::pair<std::string_view, Value>::second);
+    return found == std::end(words) ? "" : std::string{found->first};
   }
 };
 constexpr choice<std::string_view, 2> parse_backing{{{"plain", "plain"}, {"mapped", "mapped"}}, "plain or mapped"};
@@ -170,6 +167,10 @@ std::string shown(const row& o, const settings& s) {
   return text.empty() ? std::string{o.default_text} : printable(text, 4096);
 }
 
+std::string assigned(std::string_view variable, std::string_view value) {
+  return fmt::format("{}={}", variable, printable(value, 4096));
+}
+
 // --- variables ---------------------------------------------------------------------------------------------------
 
 /// The parts of `GPUMEM_LIMIT_1`; the whole name and no ordinal if it does not end in one.
@@ -196,12 +197,9 @@ std::vector<std::string_view> option_names() {
 std::string unknown_variable(std::string_view variable, std::string_view value, const variable_name& name,
                              const row* close) {
   const std::string problem = fmt::format("{}={}: unknown variable; ", printable(variable), printable(value));
-  if (close != nullptr) {
-    const std::string ordinal = name.ordinal ? fmt::format("_{}", *name.ordinal) : "";
-    return problem + fmt::format("did you mean {}{}?", close->variable, ordinal);
-  }
-  std::vector<std::string_view> known;
-  for (const row& o : options) known.push_back(o.variable.substr(prefix.size()));
+  const std::string_view ordinal = variable.substr(name.base.size());
+  if (close != nullptr) return problem + fmt::format("did you mean {}{}?", close->variable, ordinal);
+  const auto known = options | std::views::transform([](const row& o) { return o.variable.substr(prefix.size()); });
   return problem + fmt::format("expected GPUMEM_ and one of {}", fmt::join(known, ", "));
 }
 
@@ -250,7 +248,7 @@ status settings::set(std::string_view option_name, std::string_view value, setti
   const std::string name{option_name};
   if (over_code && former != shown(*o, *this)) overruled_.insert_or_assign(name, former);
   if (!by_environment) overruled_.erase(name);
-  sources_.insert_or_assign(name, from);
+  origins_.insert_or_assign(name, origin{from, assigned(o->variable, value), o->show(*this)});
   return {};
 }
 
@@ -275,14 +273,11 @@ status settings::apply(const environment& variables, std::vector<std::string>* p
       const row* const close = find(&option_row::option, closest_name(name.base.substr(prefix.size()), option_names()));
       add(unknown_variable(variable, value, name, close), means_a_guard(variable, close));
     } else if (o->reach == scope::process) {
-      add(fmt::format("{0}={1}: {2} cannot differ between devices; expected {2}", variable, printable(value),
-                      o->variable),
-          o->guards);
+      const std::string given = assigned(variable, value);
+      add(fmt::format("{0}: {1} cannot differ between devices; expected {1}", given, o->variable), o->guards);
     } else if (settings scratch; const status s = o->read(scratch, value, variable)) {
-      std::erase_if(next.overrides_, [&](const override_text& each) {
-        return each.ordinal == *name.ordinal && each.option == o->option;
-      });
-      next.overrides_.push_back({*name.ordinal, std::string{o->option}, value});
+      std::erase_if(next.overrides_, [&](const override_text& each) { return each.variable == variable; });
+      next.overrides_.push_back({*name.ordinal, std::string{o->option}, variable, value});
     } else {
       add(s.message(), o->guards);
     }
@@ -299,23 +294,22 @@ settings settings::for_device(int ordinal) const {
   device.overrides_.clear();
   for (const override_text& each : overrides_) {
     if (each.ordinal != ordinal) continue;
-    static_cast<void>(
-        device.set(each.option, each.value, setting_source::environment).ok());  // `apply` has already read it
+    static_cast<void>(device.set(each.option, each.value, setting_source::environment).ok());  // `apply` has read it
+    device.origins_.at(each.option).assignment = assigned(each.variable, each.value);
   }
   return device;
 }
 
 std::vector<std::string> settings::overrides_of_others(const std::vector<int>& ordinals) const {
   std::vector<std::string> out;
-  for (const auto& [ordinal, name, value] : overrides_) {
-    if (std::ranges::find(ordinals, ordinal) != ordinals.end()) continue;
-    out.push_back(fmt::format("{}_{}={}", find(&option_row::option, name)->variable, ordinal, printable(value)));
+  for (const auto& [ordinal, name, variable, value] : overrides_) {
+    if (std::ranges::find(ordinals, ordinal) == ordinals.end()) out.push_back(assigned(variable, value));
   }
   return out;
 }
 
 setting_source settings::source(std::string_view option_name) const noexcept {
-  if (const auto set = sources_.find(option_name); set != sources_.end()) return set->second;
+  if (const auto set = origins_.find(option_name); set != origins_.end()) return set->second.source;
   const row* const o = find(&option_row::option, option_name);
   return o == nullptr || o->is_default(*this) ? setting_source::default_value : setting_source::code;
 }
@@ -323,6 +317,13 @@ setting_source settings::source(std::string_view option_name) const noexcept {
 std::string settings::text(std::string_view option_name) const {
   const row* const o = find(&option_row::option, option_name);
   return o == nullptr ? std::string{} : o->show(*this);
+}
+
+std::string settings::assignment(std::string_view option_name) const {
+  const auto set = origins_.find(option_name);
+  if (set != origins_.end() && set->second.text == text(option_name)) return set->second.assignment;
+  const row* const o = find(&option_row::option, option_name);
+  return o == nullptr ? std::string{} : assigned(o->variable, o->show(*this));
 }
 
 std::string settings::describe() const {
@@ -334,9 +335,8 @@ std::string settings::describe() const {
     text += fmt::format("{}={} ({}{})\n", o.variable, shown(o, *this),
                         sources.at(static_cast<std::size_t>(source(o.option))), over);
   }
-  for (const auto& [ordinal, name, value] : overrides_) {
-    const row& o = *find(&option_row::option, name);
-    text += fmt::format("{}_{}={} (environment)\n", o.variable, ordinal, shown(o, for_device(ordinal)));
+  for (const auto& [ordinal, name, variable, value] : overrides_) {
+    text += assigned(variable, shown(*find(&option_row::option, name), for_device(ordinal))) + " (environment)\n";
   }
   text.pop_back();
   return text;

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "checked_mutex.hpp"
+#include "load_error.hpp"
+#include "text.hpp"
 #include "trusted_path.hpp"
 
 namespace gpumem {
@@ -109,15 +111,20 @@ const cuda_driver* kept(std::unique_ptr<const cuda_driver> table) {
   return all->back().get();
 }
 
-result<const cuda_driver*> load_from(const std::string& path) {
-  const auto failed = [&path](std::string why) {
-    return status{errc::device_error, fmt::format("no CUDA driver in {}: {}", path, why)};
+/// `named`: the file that GPUMEM_CUDA_DRIVER names, or empty.
+result<const cuda_driver*> load_from(const std::string& named) {
+  const std::string path = named.empty() ? usual_driver : named;
+  const auto failed = [&](std::string why) {
+    const std::string place = named.empty() ? fmt::format("no CUDA driver in {}", path)
+                                            : fmt::format("GPUMEM_CUDA_DRIVER={}: no CUDA driver", printable(named));
+    return status{errc::device_error, fmt::format("{}: {}", place, why)};
   };
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    const char* const why = dlerror();
-    return failed(fmt::format("{}; install NVIDIA's driver (CUDA 12.0 or later), or use the simulated device",
-                              why != nullptr ? why : "it cannot be loaded"));
+    const std::string_view advice = named.empty()
+                                        ? "install NVIDIA's driver (CUDA 12.0 or later), or use the simulated device"
+                                        : "expected the path of libcuda.so.1 of CUDA 12.0 or later";
+    return failed(fmt::format("{}; {}", load_error(path), advice));
   }
   void* const ask = dlsym(library, "cuGetProcAddress_v2");
   if (ask != nullptr) return resolve_cuda_driver(ask);
@@ -180,8 +187,7 @@ result<const cuda_driver*> load_cuda_driver() {
   static const cuda_driver* loaded = nullptr;  // errors are not kept, because the user may fix the cause
   const mutex_lock lock{once};
   if (loaded != nullptr) return loaded;
-  const std::string named = trusted_path("GPUMEM_CUDA_DRIVER");
-  result<const cuda_driver*> driver = load_from(named.empty() ? usual_driver : named);
+  result<const cuda_driver*> driver = load_from(trusted_path("GPUMEM_CUDA_DRIVER"));
   if (driver) loaded = *driver;
   return driver;
 }

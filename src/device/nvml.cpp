@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "checked_mutex.hpp"
+#include "load_error.hpp"
+#include "text.hpp"
 #include "trusted_path.hpp"
 
 namespace gpumem {
@@ -157,6 +159,10 @@ result<const nvml_table*> load_nvml() {
     const std::string path = named.empty() ? library_name : named;
     void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
+      if (!named.empty()) {
+        return status{errc::unsupported, fmt::format("GPUMEM_NVML={}: no NVML: {}; expected the path of NVIDIA's {}",
+                                                     printable(named), load_error(named), library_name)};
+      }
       return status{errc::unsupported,
                     fmt::format("no {}: it comes with NVIDIA's driver, and without it nobody can tell what other "
                                 "processes use",

@@ -16,8 +16,8 @@
 namespace gpumem {
 namespace {
 
-status refused(std::string_view variable, std::string_view value, const std::string& why) {
-  return {errc::bad_setting, fmt::format("{}={}: {}", variable, value, why)};
+status refused(std::string_view assignment, std::string_view why) {
+  return {errc::bad_setting, fmt::format("{}: {}", assignment, why)};
 }
 
 std::string device_text(const device_info& info) {
@@ -25,29 +25,28 @@ std::string device_text(const device_info& info) {
 }
 
 /// The limit of one pool, or of all together, checked against the device.
-result<std::uint64_t> resolved(const byte_limit& limit, std::string_view variable, std::uint64_t total,
+result<std::uint64_t> resolved(const byte_limit& limit, std::string_view assignment, std::uint64_t total,
                                std::uint64_t free, const device_info& info) {
   const std::uint64_t bytes = limit.resolve(total, free);
-  if (bytes > total)
-    return refused(variable, limit.to_string(), "expected at most what is there: " + device_text(info));
+  if (bytes > total) return refused(assignment, "expected at most what is there: " + device_text(info));
   if (bytes < info.granularity_bytes) {
-    return refused(variable, limit.to_string(),
-                   fmt::format("{} are less than one segment; expected at least {}", format_bytes(bytes),
-                               format_bytes(info.granularity_bytes)));
+    return refused(assignment, fmt::format("{} are less than one segment; expected at least {}", format_bytes(bytes),
+                                           format_bytes(info.granularity_bytes)));
   }
   return bytes;
 }
 
 result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& decides, const memory_info& memory,
                                       const device_info& info) {
-  if (with.limit) return resolved(with.limit, "GPUMEM_LIMIT", info.total_bytes, memory.free_bytes, info);
+  if (with.limit) return resolved(with.limit, with.assignment("limit"), info.total_bytes, memory.free_bytes, info);
   if (!decides.needs.everything || !with.pools.empty()) return info.total_bytes;
-  const std::uint64_t reserve =
-      with.reserve_bytes ? *with.reserve_bytes : default_reserve_bytes(memory.free_bytes, info.compute_major);
+  const std::uint64_t usual = default_reserve_bytes(memory.free_bytes, info.compute_major);
+  const std::uint64_t reserve = with.reserve_bytes.value_or(usual);
   if (memory.free_bytes < reserve || memory.free_bytes - reserve < info.granularity_bytes) {
-    return refused("GPUMEM_RESERVE", format_bytes(reserve),
-                   fmt::format("leaves {} nothing of the {} that are free on device {}", decides.name,
-                               format_bytes(memory.free_bytes), info.ordinal));
+    return refused(
+        with.reserve_bytes ? with.assignment("reserve") : "GPUMEM_RESERVE=" + exact_bytes(reserve),
+        fmt::format("leaves {} nothing of the {} that are free on device {}; expected to leave at least {}",
+                    decides.name, format_bytes(memory.free_bytes), info.ordinal, format_bytes(info.granularity_bytes)));
   }
   return memory.free_bytes - reserve;
 }
@@ -56,7 +55,7 @@ result<std::uint64_t> limit_of_device(const settings& with, const policy_entry& 
 result<std::shared_ptr<group_ledger>> join_group(const settings& with, const device_info& info, std::uint64_t free) {
   std::optional<std::uint64_t> limit;
   if (with.group_limit) {
-    const result<std::uint64_t> bytes = resolved(with.group_limit, "GPUMEM_GROUP_LIMIT", info.total_bytes, free, info);
+    const auto bytes = resolved(with.group_limit, with.assignment("group_limit"), info.total_bytes, free, info);
     if (!bytes) return bytes.why();
     limit = *bytes;
   }
@@ -70,12 +69,12 @@ result<std::shared_ptr<group_ledger>> join_group(const settings& with, const dev
 result<std::vector<pool_config>> logical_devices(device& on, const settings& with, int first_ordinal) {
   const device_info& info = on.info();
   const result<policy_entry> main_policy = find_policy(with.policy);
-  if (!main_policy) return refused("GPUMEM_POLICY", with.policy, main_policy.why().message());
+  if (!main_policy) return refused(with.assignment("policy"), main_policy.why().message());
   if (main_policy->needs.limit && !with.limit && with.pools.empty()) {
-    return refused("GPUMEM_POLICY", with.policy, "needs GPUMEM_LIMIT (4GiB, 30% or 80%free)");
+    return refused(with.assignment("policy"), "needs GPUMEM_LIMIT (4GiB, 30% or 80%free)");
   }
   if (main_policy->needs.pools && with.pools.empty()) {
-    return refused("GPUMEM_POLICY", with.policy, "needs GPUMEM_POOLS (2GiB,2GiB or train:8GiB,eval:30%)");
+    return refused(with.assignment("policy"), "needs GPUMEM_POOLS (2GiB,2GiB or train:8GiB,eval:30%)");
   }
   const result<memory_info> memory = on.memory();
   if (!memory) return memory.why();
@@ -93,7 +92,7 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
     if (!joined) return joined.why();
     common.group = *std::move(joined);
   } else if (with.group_limit) {
-    return refused("GPUMEM_GROUP_LIMIT", with.group_limit.to_string(), "needs GPUMEM_GROUP, the group's name");
+    return refused(with.assignment("group_limit"), "needs GPUMEM_GROUP, the group's name");
   }
 
   std::vector<pool_config> pools;
@@ -107,19 +106,20 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
     p.name = spec.name.empty() ? fmt::format("{}", p.ordinal) : spec.name;
     p.policy_name = spec.policy.empty() ? with.policy : spec.policy;
     if (const result<policy_entry> known = find_policy(p.policy_name); !known) {
-      return refused("GPUMEM_POOLS", pools_text(with.pools), known.why().message());
+      return refused(with.assignment("pools"), known.why().message());
     }
+    const std::string of_pool = fmt::format("{}: pool {}", with.assignment("pools"), p.name);
     const result<std::uint64_t> bytes =
-        with.pools.empty() ? limit : resolved(spec.limit, "GPUMEM_POOLS", *limit, memory->free_bytes, shared);
+        with.pools.empty() ? limit : resolved(spec.limit, of_pool, *limit, memory->free_bytes, shared);
     if (!bytes) return bytes.why();
     p.limit_bytes = *bytes;
     sum += *bytes;
     figures += fmt::format("{}{}", figures.empty() ? "" : " + ", format_bytes(*bytes));
   }
   if (sum <= *limit) return pools;
-  return refused("GPUMEM_POOLS", pools_text(with.pools),
+  return refused(with.assignment("pools"),
                  fmt::format("{} = {} do not fit; expected at most {} ({})", figures, format_bytes(sum),
-                             format_bytes(*limit), with.limit ? "GPUMEM_LIMIT" : device_text(info)));
+                             format_bytes(*limit), with.limit ? with.assignment("limit") : device_text(info)));
 }
 
 policy_parameters parameters_from_settings(const policy_entry& of, const settings& with, std::string_view text) {
@@ -161,7 +161,10 @@ status read_plan_of(pool_config& config, const settings& with, const policy_entr
     path = with.plan_path;
   }
   result<plan::step_plan> read = plan::read_plan(path);
-  if (!read) return {errc::bad_setting, fmt::format("GPUMEM_PLAN={}: {}", path, read.why().message())};
+  if (!read) {  // the message begins with the path
+    const std::string set_as = with.plan_path.empty() ? "GPUMEM_PLAN=" + path : with.assignment("plan");
+    return refused(set_as, read.why().message().substr(set_as.ends_with("=" + path) ? path.size() + 2 : 0));
+  }
   config.plan = std::make_shared<const plan::step_plan>(*std::move(read));
   config.thread_cache = false;
   return {};
@@ -174,9 +177,7 @@ void log_overrides_without_device(const settings& with, const std::vector<int>& 
 }
 
 void log_settings_without_effect(std::span<device* const> devices, const settings& with) {
-  const auto from_environment = [&](std::string_view option) {
-    return with.source(option) == setting_source::environment;
-  };
+  const auto from_environment = [&](std::string_view name) { return with.source(name) == setting_source::environment; };
   std::vector<int> ordinals;
   bool everything = false;  // a policy that leaves a reserve serves a device without a limit
   for (const device* d : devices) {
@@ -191,8 +192,7 @@ void log_settings_without_effect(std::span<device* const> devices, const setting
         "`gpumem run` puts it on the whole process");
   }
   if (with.reserve_bytes && from_environment("reserve") && !everything) {
-    log_once(fmt::format("GPUMEM_RESERVE={} has no effect: expected GPUMEM_POLICY=grab_all without a limit or pools",
-                         exact_bytes(*with.reserve_bytes)));
+    log_once(with.assignment("reserve") + " has no effect: expected GPUMEM_POLICY=grab_all without a limit or pools");
   }
 }
 
@@ -202,8 +202,8 @@ bool takes_everything(const settings& with) {
     return entry && entry->needs.everything;
   };
   if (with.pools.empty()) return takes(with.policy);
-  return std::any_of(with.pools.begin(), with.pools.end(),
-                     [&](const pool_spec& each) { return takes(each.policy.empty() ? with.policy : each.policy); });
+  const auto policy_of = [&](const pool_spec& each) { return each.policy.empty() ? with.policy : each.policy; };
+  return std::ranges::any_of(with.pools, takes, policy_of);
 }
 
 }  // namespace gpumem

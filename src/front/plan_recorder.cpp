@@ -21,11 +21,11 @@ result<std::unique_ptr<allocation_recorder>> plan_recorder::open(std::string pat
   const std::filesystem::path folder = std::filesystem::path{path}.parent_path();
   if (::access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
     return status{errc::bad_setting,
-                  fmt::format("GPUMEM_PLAN={}: cannot be written: {}", printable(path), std::strerror(errno))};
+                  fmt::format("GPUMEM_PLAN={}: cannot be written: {}; expected a path in a writable folder",
+                              printable(path), std::strerror(errno))};
   }
-  // The program may change its folder.
   std::error_code why;
-  std::string place = std::filesystem::absolute(path, why).string();
+  std::string place = std::filesystem::absolute(path, why).string();  // the program may change its folder
   return std::unique_ptr<allocation_recorder>{
       new plan_recorder{why ? std::move(path) : std::move(place), when, most, reuse}};
 }

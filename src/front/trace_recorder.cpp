@@ -35,7 +35,7 @@ result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& 
   std::unique_ptr<gzFile_s, int (*)(gzFile)> file{gzopen(path.c_str(), path.ends_with(".gz") ? "wb" : "wbT"), gzclose};
   if (!file) {
     const int code = errno != 0 ? errno : ENOMEM;  // zlib leaves errno alone when it is out of memory
-    return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened for writing: {}",
+    return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened: {}; expected a file to write",
                                                  printable(path, longest_path), std::strerror(code))};
   }
   (void)gzbuffer(file.get(), buffer_bytes);  // fails only after a write

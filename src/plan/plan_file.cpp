@@ -126,7 +126,7 @@ result<step_plan> parse_plan(std::string_view text) {
 
 result<step_plan> read_plan(const std::string& path) {
   const result<std::string> text = read_text(path);
-  if (!text) return text.why();
+  if (!text) return status{text.code(), text.why().message() + "; expected a plan of `gpumem plan` or planned:renew"};
   result<step_plan> made = parse_plan(*text);
   if (!made) return status{made.code(), fmt::format("{}: {}", path, made.why().message())};
   return made;

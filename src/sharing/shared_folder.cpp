@@ -59,9 +59,13 @@ result<std::string> shared_folder(const std::string& named) {
   const auto refused = [&](std::string_view why) {
     return status{errc::bad_setting, fmt::format("GPUMEM_SHARED_FOLDER={}: {}", path, why)};
   };
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return refused(std::strerror(errno));
+  const auto refused_by_the_system = [&](int error) {
+    return refused(fmt::format("{}; expected a folder of user {}, or the path of a new one in a folder that is there",
+                               std::strerror(error), ::geteuid()));
+  };
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return refused_by_the_system(errno);
   struct stat s {};
-  if (::lstat(path.c_str(), &s) != 0) return refused(std::strerror(errno));
+  if (::lstat(path.c_str(), &s) != 0) return refused_by_the_system(errno);
   if (!S_ISDIR(s.st_mode)) return refused("expected a folder, not a file or a symlink");
   if (s.st_uid != ::geteuid()) {
     return refused(fmt::format("belongs to user {}; expected a folder of user {}", s.st_uid, ::geteuid()));

@@ -27,7 +27,7 @@ void may_throw(const char* function) {
   if (now.function != function || (!now.always && now.thrown != 0)) return;
   ++now.thrown;
   if (now.no_exception) throw 7;
-  throw std::runtime_error{"division by zero"};
+  throw std::runtime_error{"division\nby zero"};
 }
 
 /// Takes segments of 4 MiB in two classes, or maps pages.
@@ -181,7 +181,7 @@ TEST_P(TrimmedPolicy, IsNamedByATrimThatMeetsIt) {
   now = {.function = GetParam()};
   const result<trim_result> refused = program.memory().trim(0);
   EXPECT_EQ(refused.code(), errc::policy_failed);
-  EXPECT_THAT(refused.why().message(), HasSubstr("policy throws: gives_back threw: division by zero"));
+  EXPECT_THAT(refused.why().message(), HasSubstr("policy throws: gives_back threw: division\\x0aby zero"));
 }
 
 INSTANTIATE_TEST_SUITE_P(GivesBack, TrimmedPolicy, ::testing::Values("gives_back"));

@@ -401,6 +401,24 @@ TEST(Settings, OneDeviceOverridesTheRest) {
   EXPECT_THAT(s.for_device(1).describe(), Not(HasSubstr("GPUMEM_LIMIT_1")));
 }
 
+TEST(Settings, AssignmentIsTheOptionAsItWasSet) {
+  settings s;
+  EXPECT_EQ(s.assignment("limit"), "GPUMEM_LIMIT=");
+  EXPECT_EQ(s.assignment("limti"), "");
+  ASSERT_TRUE(s.set("limit", " 0.5TiB").ok());
+  EXPECT_EQ(s.assignment("limit"), "GPUMEM_LIMIT= 0.5TiB");
+  ASSERT_TRUE(
+      s.apply({{"GPUMEM_LIMIT", "1024MiB"}, {"GPUMEM_LIMIT_1", "2048MiB"}, {"GPUMEM_POOLS_2", "a:1024M"}}).ok());
+  EXPECT_EQ(s.assignment("limit"), "GPUMEM_LIMIT=1024MiB");
+  EXPECT_EQ(s.for_device(0).assignment("limit"), "GPUMEM_LIMIT=1024MiB");
+  EXPECT_EQ(s.for_device(1).assignment("limit"), "GPUMEM_LIMIT_1=2048MiB");
+  EXPECT_EQ(s.for_device(2).assignment("pools"), "GPUMEM_POOLS_2=a:1024M");
+  s.limit.bytes = 3 * gib;
+  EXPECT_EQ(s.assignment("limit"), "GPUMEM_LIMIT=3GiB") << "a field that code changed since";
+  ASSERT_TRUE(s.set("trace", "a\nb").ok());
+  EXPECT_EQ(s.assignment("trace"), "GPUMEM_TRACE=a\\x0ab") << "one line";
+}
+
 TEST(Settings, LaterEnvironmentReplacesAnOverride) {
   settings s;
   ASSERT_TRUE(s.apply({{"GPUMEM_LIMIT_1", "3GiB"}}).ok());

@@ -221,11 +221,11 @@ TEST_F(cli, refuses_gpus_that_are_not_there) {
   expect_refused("--device cuda:1", "CUDA device 1 does not exist: expected 0 to 0", with_driver);
   expect_refused("--device cuda:0", "CUDA_ERROR_NO_DEVICE", with_driver + " SIMCUDA_DEVICES=0");
   expect_refused("--device cuda:0", "11.4", with_driver + " SIMCUDA_DRIVER_VERSION=11040");
-  expect_refused("--device cuda:0", "no CUDA driver in /nowhere/libcuda.so.1",
+  expect_refused("--device cuda:0", "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1: no CUDA driver: ",
                  "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1");
   expect_refused("fit --device cuda:0", "expected --device sim", with_driver);
   expect_refused("claims --device cuda:1", "CUDA device 1 does not exist: expected 0 to 0", with_driver);
-  expect_refused("claims --device cuda:0", "no CUDA driver in /nowhere/libcuda.so.1",
+  expect_refused("claims --device cuda:0", "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1: no CUDA driver: ",
                  "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1");
 }
 

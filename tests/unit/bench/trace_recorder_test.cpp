@@ -74,7 +74,9 @@ TEST(trace_recorder, refuses_a_path_that_cannot_be_created) {
   ASSERT_FALSE(recorder.ok());
   EXPECT_EQ(recorder.code(), errc::bad_setting);
   EXPECT_EQ(recorder.why().message(),
-            "GPUMEM_TRACE=" + path + ": cannot be opened for writing: No such file or directory");
+            "GPUMEM_TRACE=" + path + ": cannot be opened: No such file or directory; expected a file to write");
+  EXPECT_EQ(trace_recorder::open(folder.path(".")).why().message(),
+            "GPUMEM_TRACE=" + folder.path(".") + ": cannot be opened: Is a directory; expected a file to write");
 }
 
 TEST(trace_recorder, reports_a_full_disk_once_and_remembers_it) {

@@ -118,11 +118,15 @@ TEST_F(Devices, SaysWhereTheDriverItselfCanLimit) {
 }
 
 TEST_F(Devices, WithoutNvmlItIsOneLine) {
-  expect_refused("devices", 1, "no /no/nvml", "GPUMEM_NVML=/no/nvml");
+  expect_refused(
+      "devices", 1,
+      "GPUMEM_NVML=/no/nvml: no NVML: cannot open shared object file: No such file or directory; expected the "
+      "path of NVIDIA's libnvidia-ml.so.1",
+      "GPUMEM_NVML=/no/nvml");
   const outcome as_json = run("devices --json", "GPUMEM_NVML=/no/nvml");
   EXPECT_EQ(as_json.exit_status, 1);
   EXPECT_EQ(as_json.err, "") << "what asks for JSON reads it on stdout";
-  EXPECT_THAT(json::parse(as_json.out)["problem"].get<std::string>(), HasSubstr("no /no/nvml"));
+  EXPECT_THAT(json::parse(as_json.out)["problem"].get<std::string>(), HasSubstr("GPUMEM_NVML=/no/nvml: no NVML"));
   EXPECT_EQ(json::parse(as_json.out)["devices"].size(), 0U);
   expect_refused("devices", 1, "Driver Not Loaded", "GPUMEM_NVML='" GPUMEM_TEST_NVML "'");
 }

@@ -180,7 +180,8 @@ TEST_F(Run, ACardThatDoesNotExistIsAnErrorOrReplacedWithAMessage) {
   expect_refused("run --devices GPU-x -- true", 2, "no visible card is GPU-x", four_cards);
   expect_refused("run --devices auto:5 -- true", 2, "4 visible, 5 asked", four_cards);
   expect_refused("run --devices auto -- true", 2, "0 visible, 1 asked", four_cards + " CUDA_VISIBLE_DEVICES=");
-  expect_refused("run --devices auto -- true", 1, "no /no/nvml", "GPUMEM_NVML=/no/nvml GPUMEM_CUDA_DRIVER=/no/driver");
+  expect_refused("run --devices auto -- true", 1, "GPUMEM_NVML=/no/nvml: no NVML",
+                 "GPUMEM_NVML=/no/nvml GPUMEM_CUDA_DRIVER=/no/driver");
   const outcome soft =
       run("run --devices 7 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'", four_cards + " GPUMEM_SOFT_PLACEMENT=1");
   EXPECT_EQ(soft.exit_status, 0);

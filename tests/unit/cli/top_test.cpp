@@ -85,7 +85,7 @@ TEST_F(Top, WithoutNvmlTheServedProcessesAreShownAllTheSame) {
   const outcome got = run("top --once --json", "GPUMEM_NVML=/no/nvml");
   EXPECT_EQ(got.exit_status, 1);
   const json all = json::parse(got.out);
-  EXPECT_THAT(all["problem"].get<std::string>(), HasSubstr("no /no/nvml"));
+  EXPECT_THAT(all["problem"].get<std::string>(), HasSubstr("GPUMEM_NVML=/no/nvml: no NVML"));
   EXPECT_EQ(all["served"].size(), 1U);
 }
 

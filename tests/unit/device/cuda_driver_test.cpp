@@ -108,7 +108,9 @@ TEST_F(CudaDriver, AFileThatIsNotThereIsNamed) {
   const auto driver = load_cuda_driver();
   unsetenv("GPUMEM_CUDA_DRIVER");
   EXPECT_EQ(driver.code(), errc::device_error);
-  EXPECT_THAT(driver.why().message(), HasSubstr("no CUDA driver in /nowhere/libcuda.so.1"));
+  EXPECT_EQ(driver.why().message(),
+            "GPUMEM_CUDA_DRIVER=/nowhere/libcuda.so.1: no CUDA driver: cannot open shared object file: No such file or "
+            "directory; expected the path of libcuda.so.1 of CUDA 12.0 or later");
 }
 
 }  // namespace

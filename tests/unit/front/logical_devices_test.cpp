@@ -11,6 +11,7 @@ namespace gpumem {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 settings with(std::initializer_list<std::pair<const char*, const char*>> options) {
   settings s;
@@ -76,6 +77,36 @@ TEST(logical_devices, refusals_name_the_setting_its_value_and_the_figures) {
   EXPECT_THAT(sum, HasSubstr("80.00 GiB"));
   EXPECT_THAT(refusal_of(with({{"limit", "10GiB"}, {"pools", "6GiB,5GiB"}})), HasSubstr("GPUMEM_LIMIT"));
   EXPECT_THAT(refusal_of(with({{"pools", "1GiB,x:1GiB:frugal"}})), HasSubstr("frugal"));
+}
+
+std::string refusal_of_device_1(const environment& variables) {
+  settings s;
+  EXPECT_TRUE(s.apply(variables).ok());
+  return refusal_of(s.for_device(1));
+}
+
+TEST(logical_devices, refusals_have_the_variable_and_its_value_as_they_were_set) {
+  EXPECT_THAT(refusal_of_device_1({{"GPUMEM_POLICY", "nosuch"}}), StartsWith("GPUMEM_POLICY=nosuch: policy 'nosuch' "));
+  EXPECT_THAT(refusal_of_device_1({{"GPUMEM_POLICY_1", "nosuch"}}), StartsWith("GPUMEM_POLICY_1=nosuch: policy "));
+  EXPECT_THAT(refusal_of_device_1({{"GPUMEM_POLICY_1", "hard_cap"}}), StartsWith("GPUMEM_POLICY_1=hard_cap: needs "));
+  EXPECT_THAT(refusal_of_device_1({{"GPUMEM_POLICY_1", "multi_pool"}}),
+              StartsWith("GPUMEM_POLICY_1=multi_pool: needs "));
+  EXPECT_THAT(refusal_of_device_1({{"GPUMEM_LIMIT_1", "0.5TiB"}}),
+              StartsWith("GPUMEM_LIMIT_1=0.5TiB: expected at most "));
+  EXPECT_THAT(refusal_of_device_1({{"GPUMEM_LIMIT_1", "1024K"}}),
+              StartsWith("GPUMEM_LIMIT_1=1024K: 1.00 MiB are less than one segment; expected at least 2.00 MiB"));
+  EXPECT_THAT(refusal_of_device_1({{"GPUMEM_GROUP_LIMIT", "1024M"}}), StartsWith("GPUMEM_GROUP_LIMIT=1024M: needs "));
+  EXPECT_THAT(refusal_of_device_1({{"GPUMEM_POOLS", "a:1024G"}}),
+              StartsWith("GPUMEM_POOLS=a:1024G: pool a: expected at most what is there: device 0 "));
+  EXPECT_THAT(refusal_of_device_1({{"GPUMEM_POOLS_1", "a:1G:nosuch"}}),
+              StartsWith("GPUMEM_POOLS_1=a:1G:nosuch: policy "));
+  EXPECT_EQ(refusal_of_device_1({{"GPUMEM_LIMIT_1", "10240M"}, {"GPUMEM_POOLS", "6G,5G"}}),
+            "GPUMEM_POOLS=6G,5G: 6.00 GiB + 5.00 GiB = 11.00 GiB do not fit; expected at most 10.00 GiB "
+            "(GPUMEM_LIMIT_1=10240M)");
+  EXPECT_EQ(
+      refusal_of_device_1({{"GPUMEM_POLICY", "grab_all"}, {"GPUMEM_RESERVE_1", "90G"}}),
+      "GPUMEM_RESERVE_1=90G: leaves grab_all nothing of the 80.00 GiB that are free on device 0; expected to leave "
+      "at least 2.00 MiB");
 }
 
 TEST(logical_devices, a_setting_is_another_way_to_give_a_policys_parameter) {

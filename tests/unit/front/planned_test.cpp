@@ -303,7 +303,10 @@ TEST_F(planned, record_refuses_a_place_that_cannot_be_written) {
   path_ = "/nowhere/run.plan";
   const status refused = open("", "planned:record");
   EXPECT_EQ(refused.code(), errc::bad_setting);
-  EXPECT_EQ(refused.message(), "GPUMEM_PLAN=/nowhere/run.plan: cannot be written: No such file or directory");
+  EXPECT_EQ(
+      refused.message(),
+      "GPUMEM_PLAN=/nowhere/run.plan: cannot be written: No such file or directory; expected a path in a writable "
+      "folder");
 }
 
 TEST_F(planned, record_without_an_allocation_writes_nothing) {
@@ -443,8 +446,10 @@ TEST_F(planned_renew, refuses_a_file_that_is_no_plan_and_leaves_it) {
 
 TEST_F(planned_renew, refuses_a_place_that_cannot_be_written) {
   path_ = "/nowhere/run.plan";
-  EXPECT_EQ(open("", "planned:renew").message(),
-            "GPUMEM_PLAN=/nowhere/run.plan: cannot be written: No such file or directory");
+  EXPECT_EQ(
+      open("", "planned:renew").message(),
+      "GPUMEM_PLAN=/nowhere/run.plan: cannot be written: No such file or directory; expected a path in a writable "
+      "folder");
 }
 
 // The first pool's plan, which `planned` follows in pools without one, does not apply to the second.
@@ -506,7 +511,8 @@ TEST_F(planned, works_without_the_plans_memory_where_the_limit_is_too_low_for_it
 TEST_F(planned, refuses_a_plan_that_is_none) {
   const status absent = open();
   EXPECT_EQ(absent.code(), errc::bad_setting);
-  EXPECT_EQ(absent.message(), "GPUMEM_PLAN=" + path_ + ": " + path_ + ": No such file or directory");
+  EXPECT_EQ(absent.message(),
+            "GPUMEM_PLAN=" + path_ + ": No such file or directory; expected a plan of `gpumem plan` or planned:renew");
   ASSERT_TRUE(write_plan_of(step(7)));
   std::filesystem::resize_file(path_, std::filesystem::file_size(path_) / 2);
   EXPECT_THAT(open().message(), HasSubstr("damaged plan: it ends before its checksum"));

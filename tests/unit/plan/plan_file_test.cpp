@@ -83,7 +83,8 @@ TEST(plan_file, is_written_whole_and_names_a_place_that_cannot_be) {
   ASSERT_TRUE(read) << read.why().message();
   EXPECT_EQ(read->allocations, small_plan().allocations);
   std::filesystem::remove(path);
-  EXPECT_EQ(read_plan(path).why().message(), path + ": No such file or directory");
+  EXPECT_EQ(read_plan(path).why().message(),
+            path + ": No such file or directory; expected a plan of `gpumem plan` or planned:renew");
   EXPECT_EQ(write_plan("/nowhere/at/all", small_plan()).message(), "/nowhere/at/all: No such file or directory");
 }
 

@@ -38,6 +38,8 @@ TEST_P(PolicyLibrary, IsRefusedWithItsPathAndWhatIsWrong) {
 INSTANTIATE_TEST_SUITE_P(Each, PolicyLibrary,
                          ::testing::Values(refusal{"MISSING", "cannot open shared object file"},
                                            refusal{"NO_SYMBOL", "no symbol gpumem_policies"},
+                                           refusal{"DATA_SYMBOL", "its symbol gpumem_policies is data"},
+                                           refusal{"THREAD_DATA_SYMBOL", "its symbol gpumem_policies is data"},
                                            refusal{"WRONG_VERSION", "it is of version 2; expected 1"},
                                            refusal{"NULL_FUNCTION", "policy 'first_of_two' has a null `grow`"},
                                            refusal{"NAME_TAKEN", "policy 'growth' exists already"},
@@ -57,6 +59,12 @@ TEST(PolicyLibraries, ServeUnderTheirNamesOnceLoaded) {
   const auto refused = make_policy("from_a_library:bad=1", {});
   EXPECT_EQ(refused.code(), errc::bad_setting);
   EXPECT_THAT(refused.why().message(), HasSubstr("policy 'from_a_library' could not be made: bad=1 is refused"));
+}
+
+TEST(PolicyLibraries, MayChooseTheirFunctionWhenLoaded) {
+  const status loaded = load_policy_library(library("HIDDEN_IFUNC"));
+  ASSERT_TRUE(loaded.ok()) << loaded.message();
+  EXPECT_TRUE(find_policy("by_ifunc").ok());
 }
 
 TEST(PolicyLibraries, OneThatCannotBeLoadedStopsEveryLookup) {

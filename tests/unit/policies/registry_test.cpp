@@ -121,10 +121,10 @@ TEST(PolicyRegistry, RefusesAPolicyWithoutAFactory) {
 TEST(PolicyRegistry, ReportsAFactoryThatFails) {
   ASSERT_TRUE(register_policy("none", "", [](const policy_setup&) { return std::unique_ptr<policy>{}; }).ok());
   ASSERT_TRUE(register_policy("thrower", "", [](const policy_setup&) -> std::unique_ptr<policy> {
-                throw std::runtime_error{"no such luck"};
+                throw std::runtime_error{"no such\nluck"};
               }).ok());
   EXPECT_EQ(make_policy("none", {}).code(), errc::bad_setting);
-  EXPECT_EQ(make_policy("thrower", {}).why().message(), "policy 'thrower' could not be made: no such luck");
+  EXPECT_EQ(make_policy("thrower", {}).why().message(), "policy 'thrower' could not be made: no such\\x0aluck");
 }
 
 TEST(PolicyRegistry, AFactoryMayUseTheRegistry) {

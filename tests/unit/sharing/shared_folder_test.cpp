@@ -52,7 +52,9 @@ TEST(SharedFolder, RefusesWhatIsNotThisUsersAlone) {
   } else {
     EXPECT_THAT(shared_folder("/proc").why().message(), HasSubstr("belongs to user 0"));
   }
-  EXPECT_EQ(shared_folder(t.path("no/such")).code(), errc::bad_setting);
+  const auto absent = shared_folder(t.path("no/such"));
+  EXPECT_EQ(absent.code(), errc::bad_setting);
+  EXPECT_THAT(absent.why().message(), HasSubstr("no/such: No such file or directory; expected a folder of user "));
 }
 
 TEST(SharedFile, RefusesWhatIsNotAPlainFileOfThisUserAlone) {
