@@ -39,6 +39,13 @@ def exact(tensors):
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
+def live_in(segments):
+    """Sizes in MiB of the blocks that are held in these segments of a snapshot, without the smallest: torch 2.11 has a
+    graph's random state there."""
+    held = (b["size"] for s in segments for b in s["blocks"] if b["state"] == "active_allocated")
+    return sorted(size // MIB for size in held if size >= MIB)
+
+
 def nothing_left(workspaces=True):
     """`workspaces`: those of cuBLAS may stay; in torch 2.11 they are tensors, taken at the first product."""
     gc.collect()
@@ -491,7 +498,18 @@ def two_cards():
     held = [torch.cuda.memory_allocated(i) for i in (0, 1)]
     assert all(h > 8 * MIB for h in held), held
     assert torch.cuda.can_device_access_peer(0, 1), "no peer access"
-    return f"{held[0]} and {held[1]} bytes"
+    pool = torch.cuda.MemPool()  # made on the first card
+    with torch.cuda.use_mem_pool(pool, 1):
+        inside = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda:1")
+    expect("MiB on the second card in a pool of the first", live_in(pool.snapshot()), [5])
+    at = inside.data_ptr()
+    del inside
+    outside = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda:1")
+    assert outside.data_ptr() != at, "the pool's free memory went to another"
+    with torch.cuda.device(1):
+        torch.cuda.empty_cache()
+    expect("segments of the pool, idle, after empty_cache", len(pool.snapshot()), 0)
+    return f"{held[0]} and {held[1]} bytes; a pool of one card used on the other"
 
 
 @step
@@ -600,6 +618,10 @@ def gpumem_statistics():
     taken, returned = after["reserved_bytes.all.allocated"], after["reserved_bytes.all.freed"]
     assert taken >= 43 * MIB and after["segment.all.current"] <= len(segments), f"{taken} bytes taken"
     assert taken - returned <= now, f"{taken} taken, {returned} returned, {now} reserved"
+    assert after["num_device_alloc"] > 0, "no call for memory was counted"
+    torch.cuda.reset_accumulated_memory_stats()
+    for name in ("num_device_alloc", "num_device_free", "num_sync_all_streams"):
+        expect(f"{name}, begun anew", torch.cuda.memory_stats()[name], 0)
     return f"{held} bytes in four blocks, {len(segments)} segments; {taken // MIB} MiB taken, {returned // MIB} MiB returned"
 
 
@@ -623,6 +645,11 @@ def gpumem_snapshot():
     for name in ("segment_alloc", "alloc", "free_requested", "free_completed", "segment_free"):
         assert name in actions or name.replace("_alloc", "_map").replace("_free", "_unmap") in actions, actions
     assert actions.index("alloc") > 0, "the segment comes before its block"
+    told = seen["allocator_settings"]
+    mapped = "expandable" in os.environ.get("GPUMEM_POLICY", "") or os.environ.get("GPUMEM_BACKING") == "mapped"
+    expect("settings", [told[name] for name in ("expandable_segments", "garbage_collection_threshold",
+                                                "pinned_num_register_threads", "release_lock_on_cudamalloc")],
+           [mapped, 0, 1, False])
     (block,) = [b for s in seen["segments"] for b in s["blocks"] if b["address"] == at]
     expect("its size and state", (block["requested_size"], block["state"]), (3 * MIB, "active_allocated"))
     assert any(f["name"] == "here" for f in block["frames"]), "no frame of the function that allocated it"
@@ -645,6 +672,7 @@ def gpumem_out_of_memory():
     first, report = text.split("\n", 1)
     assert first.startswith("CUDA out of memory. Tried to allocate 79.18 GiB. GPU 0 has a total capacity of"), first
     assert "is allocated by PyTorch" in first, first
+    assert "allowed" not in first and "private pools" not in first, first
     assert report.startswith("gpumem: out of memory on pool 0"), report
     expect("out of memory", torch.cuda.memory_stats()["num_ooms"], 1)
     del kept
@@ -827,7 +855,42 @@ def pools_of_their_own():
     del theirs, pool
     nothing_left(workspaces=False)
     expect("left of it", (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()), (0, 0))
-    return "reuse inside, none outside, all returned; a pool with an allocator of its own"
+
+    def block(mebibytes):
+        return torch.empty(mebibytes * MIB, dtype=torch.uint8, device="cuda")
+
+    outer, inner, graph, kept = torch.cuda.MemPool(), torch.cuda.MemPool(), torch.cuda.CUDAGraph(), []
+    with torch.cuda.use_mem_pool(outer):
+        with torch.cuda.use_mem_pool(inner):
+            kept.append(block(1))
+        kept.append(block(3))
+        with torch.cuda.graph(graph):
+            kept.append(block(5))
+    pools = {"inner": inner.id, "outer": outer.id, "graph": graph.pool()}
+    seen = {name: live_in(torch.cuda.memory.memory_snapshot(of)) for name, of in pools.items()}
+    expect("MiB in nested pools", seen, {"inner": [1], "outer": [3], "graph": [5]})
+    try:
+        block(200 << 10)
+        raise AssertionError("200 GiB were given")
+    except torch.OutOfMemoryError as refused:
+        first = str(refused).split("\n")[0]
+    held = sum(s["total_size"] for s in torch.cuda.memory_snapshot() if s["segment_pool_id"] != (0, 0))
+    assert f"PyTorch, with {held / MIB:.2f} MiB allocated in private pools (e.g., CUDA Graphs), and " in first, first
+    try:
+        torch._C._cuda_getCheckpointState(0, (77, 1))
+        raise AssertionError("a state of a pool that never was")
+    except RuntimeError as refused:
+        assert "Could not find pool of id" in str(refused), refused
+    del graph, outer, inner
+    kept.clear()
+    nothing_left(workspaces=False)
+    expect("reserved with no pool", torch.cuda.memory_reserved(), 0)
+    if not torch.__version__.startswith("2.11."):  # it has no statistics by pool
+        after = torch.cuda.memory_stats()
+        by_pool = {name: [after[key] for key in after if f".{of[0]}_{of[1]}." in key and key.endswith("all.current")]
+                   for name, of in pools.items()}
+        expect("reserved by pools that are gone", by_pool, {name: [0] for name in pools})
+    return "reuse inside, none outside, all returned; a pool with an allocator of its own; nested, with a graph inside"
 
 
 @step

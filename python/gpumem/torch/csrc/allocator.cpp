@@ -91,6 +91,7 @@ struct held_block {
 /// A MemPool, or the memory that CUDA graphs share: one region of gpumem's for each stream.
 struct private_pool {
   int uses = 0;
+  bool made_here = false;   // a MemPool's own GPU: on others it has uses only while it is entered there
   bool use_on_oom = false;  // its idle memory serves others before they run out of memory
   std::map<cudaStream_t, std::uint64_t> regions;
   std::shared_ptr<own_memory> own;
@@ -127,6 +128,7 @@ class torch_allocator final : public native::CUDAAllocator {
     double fraction = 1.0;
     caching::DeviceStats stats;  // what the book counts, and the peaks of what is only asked for
     std::uint64_t taken_before = 0, returned_before = 0, misses_before = 0;
+    std::uint64_t waits_before = 0, device_allocs_before = 0, device_frees_before = 0;
     std::map<MempoolId_t, private_pool> pools;
     std::vector<std::pair<MempoolId_t, std::function<bool(cudaStream_t)>>> routes;
     std::deque<TraceEntry> trace;
@@ -231,6 +233,7 @@ class torch_allocator final : public native::CUDAAllocator {
     if (pool != no_pool) return;
     for (std::size_t i = 0; i < cards_.size(); ++i) {
       if (cards_[i].logical < 0) continue;
+      close_unused_pools(static_cast<DeviceIndex>(i));
       static_cast<void>(memory().trim(cards_[i].logical));
       if (watched_) {
         const std::lock_guard lock{mutex_};
@@ -308,9 +311,9 @@ class torch_allocator final : public native::CUDAAllocator {
     }
     count_private(s, private_bytes);
     s.num_ooms = static_cast<std::int64_t>(now.out_of_memory - c.misses_before);
-    s.num_sync_all_streams = static_cast<std::int64_t>(now.host_waits);
-    s.num_device_alloc = static_cast<std::int64_t>(now.grown_segments + now.mapped_pages);
-    s.num_device_free = static_cast<std::int64_t>(now.returned_segments + now.returned_pages);
+    s.num_sync_all_streams = static_cast<std::int64_t>(now.host_waits - c.waits_before);
+    s.num_device_alloc = static_cast<std::int64_t>(device_allocs(now) - c.device_allocs_before);
+    s.num_device_free = static_cast<std::int64_t>(device_frees(now) - c.device_frees_before);
     return s;
   }
   void resetAccumulatedStats(DeviceIndex device) override {
@@ -321,6 +324,9 @@ class torch_allocator final : public native::CUDAAllocator {
     c.taken_before = now.taken_bytes + c.own_taken;
     c.returned_before = now.taken_bytes - now.reserved_bytes + c.own_returned;
     c.misses_before = now.out_of_memory;
+    c.waits_before = now.host_waits;
+    c.device_allocs_before = device_allocs(now);
+    c.device_frees_before = device_frees(now);
   }
   void resetPeakStats(DeviceIndex device) override {
     card& c = card_of(device);
@@ -365,27 +371,26 @@ class torch_allocator final : public native::CUDAAllocator {
     const gpumem::status ended = memory().captures_ended(device);
     TORCH_CHECK(ended.ok(), "gpumem: end of a capture: ", ended.message());
   }
+  // A MemPool keeps what it has on other GPUs than its own until it goes, or until that memory is idle and the cache is
+  // emptied.
   void releasePool(DeviceIndex device, MempoolId_t pool) override {
     card& c = card_of(device);
-    private_pool gone;
+    bool with_the_others = false;
     {
       const std::lock_guard lock{mutex_};
       const auto found = c.pools.find(pool);
       TORCH_CHECK(found != c.pools.end(), "releasePool: there is no pool (", pool.first, ", ", pool.second, ")");
       if (--found->second.uses > 0) return;
-      gone = std::move(found->second);
-      c.pools.erase(found);
+      with_the_others = found->second.made_here;
+      if (!with_the_others && std::any_of(cards_.begin(), cards_.end(), [&](const card& other) {
+            const auto there = other.pools.find(pool);
+            return there != other.pools.end() && there->second.made_here;
+          })) {
+        return;
+      }
     }
-    for (const auto& [stream, region] : gone.regions) {
-      const gpumem::status closed = memory().close_region(c.logical, region);
-      TORCH_CHECK(closed.ok(), "gpumem: ", closed.message());
-    }
-    if (!gone.own) return;
-    {
-      const std::lock_guard lock{mutex_};
-      gone.own->pool_gone = true;
-    }
-    return_idle(c, device, *gone.own);
+    close_pool(device, pool);
+    for (std::size_t i = 0; with_the_others && i < cards_.size(); ++i) close_pool(static_cast<DeviceIndex>(i), pool);
   }
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
     card& c = card_of(device);
@@ -397,6 +402,7 @@ class torch_allocator final : public native::CUDAAllocator {
     card& c = card_of(device);
     const std::lock_guard lock{mutex_};
     private_pool& p = c.pools[pool];
+    p.made_here = true;
     if (p.uses++ == 0 && own) p.own = std::make_shared<own_memory>(std::move(own));
   }
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use_on_oom) override {
@@ -420,7 +426,9 @@ class torch_allocator final : public native::CUDAAllocator {
   std::shared_ptr<native::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override {
     auto out = std::make_shared<checkpoint>();
     out->pool = pool;
+    card& c = card_of(device);
     const std::lock_guard lock{mutex_};
+    TORCH_CHECK(c.pools.count(pool) != 0, "Could not find pool of id");
     for (const auto& [at, held] : book_) {
       if (held.device != device || held.pool != pool) continue;
       out->live.push_back({at, held.requested, held.stream, held.context});
@@ -435,8 +443,11 @@ class torch_allocator final : public native::CUDAAllocator {
     TORCH_CHECK(then, "gpumem: not a state that its getCheckpointState made");
     native::CheckpointDelta out;
     {
+      card& c = card_of(device);
       const std::lock_guard lock{mutex_};
-      TORCH_CHECK(!card_of(device).pools[then->pool].own,
+      const auto found = c.pools.find(then->pool);
+      TORCH_CHECK(found != c.pools.end(), "Could not find private pool id");
+      TORCH_CHECK(!found->second.own,
                   "gpumem: the memory of a MemPool with an allocator of its own "
                   "cannot be put back to a checkpoint");
       for (const auto& [at, held] : book_) {
@@ -567,7 +578,7 @@ class torch_allocator final : public native::CUDAAllocator {
   native::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) {
     c10::ApproximateClockToUnixTimeConverter clock;
     const auto to_ns = clock.makeConverter();
-    native::SnapshotInfo out;
+    native::SnapshotInfo out{};  // the numbers of config_metadata have no initializers
     std::vector<std::vector<gpumem::segment_view>> segments(cards_.size());
     for (std::size_t i = 0; i < cards_.size(); ++i) {
       if (cards_[i].logical >= 0) segments[i] = segments_of(cards_[i]);
@@ -589,9 +600,8 @@ class torch_allocator final : public native::CUDAAllocator {
     out.external_annotations.assign(annotations_.begin(), annotations_.end());
     for (auto& each : out.external_annotations) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
     note_settings(out.config_metadata);
-    out.config_metadata.last_allocator_settings = "gpumem";
-    for (const gpumem::logical_device& d : memory().devices()) {
-      out.config_metadata.last_allocator_settings += " policy=" + d.policy;
+    for (const auto& of : segments) {
+      for (const gpumem::segment_view& s : of) out.config_metadata.expandable_segments |= s.paged;
     }
     return out;
   }
@@ -620,6 +630,9 @@ class torch_allocator final : public native::CUDAAllocator {
     return *std::move(s);
   }
 
+  static std::uint64_t device_allocs(const gpumem::statistics& s) { return s.grown_segments + s.mapped_pages; }
+  static std::uint64_t device_frees(const gpumem::statistics& s) { return s.returned_segments + s.returned_pages; }
+
   // PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction is a limit, and limits hold here, too.
   template <typename Config = native::CUDAAllocatorConfig>
   static double fraction_at_start() {
@@ -627,12 +640,12 @@ class torch_allocator final : public native::CUDAAllocator {
     return 1.0;
   }
   // What PyTorch's parser took: what is said of pinned memory holds, what is said of native's segments changes nothing.
+  // Whether segments are expandable is gpumem's own answer.
   template <typename Info, typename Config = native::CUDAAllocatorConfig,
             typename Common = c10::CachingAllocator::AcceleratorAllocatorConfig>
   static void note_settings(Info& to) {
     to.garbage_collection_threshold = Common::garbage_collection_threshold();
     to.max_split_size = Common::max_split_size();
-    to.expandable_segments = Config::expandable_segments();
     to.release_lock_on_malloc = Config::release_lock_on_cudamalloc();
     to.pinned_num_register_threads = Config::pinned_num_register_threads();
     to.pinned_use_host_register = Config::pinned_use_cuda_host_register();
@@ -643,6 +656,12 @@ class torch_allocator final : public native::CUDAAllocator {
     if constexpr (requires { to.max_round_threshold; }) {
       to.max_round_threshold = Common::pinned_max_round_threshold();
       to.max_cached_size = Common::pinned_max_cached_size();
+    }
+    to.last_allocator_settings = "gpumem";
+    to.expandable_segments = false;
+    for (const gpumem::logical_device& d : memory().devices()) {
+      to.last_allocator_settings += " policy=" + d.policy;
+      to.expandable_segments |= d.policy == "expandable";
     }
   }
 
@@ -701,8 +720,9 @@ class torch_allocator final : public native::CUDAAllocator {
   MempoolId_t route_of(DeviceIndex device, cudaStream_t stream) {
     if (routes_.load(std::memory_order_relaxed) == 0) return no_pool;
     const std::lock_guard lock{mutex_};
-    for (const auto& [id, filter] : card_of(device).routes) {
-      if (filter(stream)) return id;
+    const auto& routes = card_of(device).routes;
+    for (auto latest = routes.rbegin(); latest != routes.rend(); ++latest) {  // the innermost
+      if (latest->second(stream)) return latest->first;
     }
     return no_pool;
   }
@@ -942,6 +962,45 @@ class torch_allocator final : public native::CUDAAllocator {
     static_cast<void>(share_limit(c));
     return held.own->take(bytes, held.stream);
   }
+  /// Ends a pool without uses: its memory serves everybody. Its last figures stay in the statistics.
+  void close_pool(DeviceIndex device, const MempoolId_t& pool) {
+    card& c = cards_[static_cast<std::size_t>(device)];
+    {
+      const std::lock_guard lock{mutex_};
+      const auto found = c.pools.find(pool);
+      if (found == c.pools.end() || found->second.uses > 0) return;
+    }
+    static_cast<void>(getDeviceStats(device));
+    private_pool gone;
+    {
+      const std::lock_guard lock{mutex_};
+      const auto found = c.pools.find(pool);
+      if (found == c.pools.end() || found->second.uses > 0) return;
+      gone = std::move(found->second);
+      c.pools.erase(found);
+      if (gone.own) gone.own->pool_gone = true;
+    }
+    for (const auto& [stream, region] : gone.regions) {
+      const gpumem::status closed = memory().close_region(c.logical, region);
+      TORCH_CHECK(closed.ok(), "gpumem: ", closed.message());
+    }
+    if (gone.own) return_idle(c, device, *gone.own);
+  }
+  /// What MemPools of other GPUs have here and nobody uses.
+  void close_unused_pools(DeviceIndex device) {
+    std::set<MempoolId_t> unused;
+    {
+      const std::lock_guard lock{mutex_};
+      for (const auto& [id, pool] : cards_[static_cast<std::size_t>(device)].pools) {
+        if (pool.uses <= 0) unused.insert(id);
+      }
+      if (unused.empty()) return;
+      for (const auto& [at, held] : book_) {
+        if (held.device == device) unused.erase(held.pool);
+      }
+    }
+    for (const MempoolId_t& id : unused) close_pool(device, id);
+  }
   void return_own(DeviceIndex device, const MempoolId_t& pool) {
     card& c = cards_[static_cast<std::size_t>(device)];
     std::shared_ptr<own_memory> own;
@@ -985,26 +1044,35 @@ class torch_allocator final : public native::CUDAAllocator {
   // PyTorch's own first words, which programs look for; then gpumem's report.
   [[noreturn]] void refuse(DeviceIndex device, card& c, const held_block& held, const gpumem::oom_report& report) {
     std::vector<native::OutOfMemoryObserver> observers;
-    std::int64_t allocated = 0;
+    std::uint64_t allocated = 0, of_pools = 0, reserved = 0, limit = 0;
+    const std::vector<gpumem::segment_view> segments = segments_of(c);
     {
       const std::lock_guard lock{mutex_};
       if (watched_) {
         record(TraceEntry::OOM, device, report.device_free_bytes, held.requested, held.stream, held.pool, held.context);
       }
       observers = observers_;
-      allocated = c.stats.allocated_bytes[everything].current;
+      // Idle memory of a pool serves only that pool: as native, it counts as allocated.
+      allocated = static_cast<std::uint64_t>(c.stats.allocated_bytes[everything].current);
+      for (const caching::SegmentInfo& piece : all_segments(c, device, segments)) {
+        if (piece.owner_private_pool_id == no_pool) continue;
+        of_pools += piece.total_size;
+        allocated += piece.total_size - piece.allocated_size;
+      }
+      reserved = report.pool_statistics.reserved_bytes + own_bytes(c);
+      limit = c.limit;
     }
-    const gpumem::statistics& s = report.pool_statistics;
     for (const auto& each : observers)
       each(device, held.requested, report.device_total_bytes, report.device_free_bytes);
-    const std::uint64_t unallocated =
-        s.reserved_bytes - std::min(s.reserved_bytes, static_cast<std::uint64_t>(allocated));
+    const std::string allowed = limit < report.device_total_bytes ? in_words(limit) + " allowed; " : "";
+    const std::string in_pools =
+        of_pools != 0 ? "with " + in_words(of_pools) + " allocated in private pools (e.g., CUDA Graphs), " : "";
     TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", in_words(held.requested),
                      ". GPU ", static_cast<int>(device), " has a total capacity of ",
                      in_words(report.device_total_bytes), " of which ", in_words(report.device_free_bytes),
-                     " is free. ", in_words(s.limit_bytes), " allowed; Of the allocated memory ",
-                     in_words(static_cast<std::uint64_t>(allocated)), " is allocated by PyTorch, and ",
-                     in_words(unallocated), " is reserved by PyTorch but unallocated.\ngpumem: ", report.to_string());
+                     " is free. ", allowed, "Of the allocated memory ", in_words(allocated),
+                     " is allocated by PyTorch, ", in_pools, "and ", in_words(reserved - std::min(reserved, allocated)),
+                     " is reserved by PyTorch but unallocated.\ngpumem: ", report.to_string());
     std::abort();
   }
 
