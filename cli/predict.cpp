@@ -7,22 +7,23 @@
 #include "predict.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "advise.hpp"
 #include "cards.hpp"
 #include "device_figures.hpp"
+#include "options.hpp"
 #include "own_plans.hpp"
+#include "process_traces.hpp"
 #include "run.hpp"
 #include "simulated_run.hpp"
 #include "simulated_text.hpp"
+#include "temporary_folder.hpp"
 #include "text.hpp"
 #include "trace.hpp"
 #include "units.hpp"
@@ -31,7 +32,6 @@ namespace gpumem::cli {
 namespace {
 
 using json = nlohmann::ordered_json;
-namespace fs = std::filesystem;
 
 constexpr int failed = 1;
 constexpr int bad_input = 2;
@@ -72,21 +72,8 @@ struct recording {
   bench::trace trace;
   std::uint64_t native_reserved_bytes = 0;
   std::uint64_t host_values_read = 0;
-};
-
-class temporary_file {
- public:
-  temporary_file() : path_{fmt::format("{}/gpumem-predict-{}.csv", fs::temp_directory_path().string(), ::getpid())} {}
-  ~temporary_file() {
-    std::error_code ignored;
-    fs::remove(path_, ignored);
-  }
-  temporary_file(const temporary_file&) = delete;
-  temporary_file& operator=(const temporary_file&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
+  std::size_t processes = 0;  ///< that took memory of the card; the trace is of one
+  std::vector<std::string> warnings;
 };
 
 /// The process with the highest peak on its first card.
@@ -106,20 +93,25 @@ std::uint64_t reserved_of(const simcuda::card_record& card) {
 
 /// Runs the program. An `exit_status` other than 0 is the program's own and ends the prediction.
 result<recording> record_run(const predict_options& with, std::uint64_t context_bytes, int& exit_status) {
-  const temporary_file trace;
+  const temporary_folder folder{"gpumem-predict-"};
+  if (folder.path().empty()) return status{errc::unsupported, "cannot create a folder in TMPDIR"};
+  const std::string trace = folder.path() + "/run.csv";
   simulated_setup setup;
   if (status ok = choose_card(with.card, setup.card, setup.card_bytes); !ok) return ok;
   setup.variables["SIMCUDA_CUDNN_WORKSPACE"] = with.cudnn_workspace;
   setup.card_bytes = room_for_everything;
   setup.context_bytes = context_bytes;
+  if (status ok = check_context(setup, with.context); !ok) return ok;
+  if (status ok = read_time(with.settle, "--settle", setup.settle_s); !ok) return ok;
   setup.output_to_stderr = true;
   setup.command = with.command;
-  setup.history = trace.path();
+  setup.history = trace;
   recording out;
   result<simulated_outcome> ran = run_simulated(setup);
   if (!ran) return ran.why();
-  exit_status = ran->exit_status;
-  const simulated_process* const process = largest(*ran);
+  exit_status = ran->settled_reads == 0 ? ran->exit_status : 0;
+  const simulated_process* const traced = take_trace(*ran, trace, false, out.warnings);
+  const simulated_process* const process = traced != nullptr ? traced : largest(*ran);
   if (exit_status != 0 || process == nullptr) {
     const json figures = figures_of(*ran, setup);
     std::string why = exit_status != 0 ? fmt::format("the program ended with status {}", exit_status) : "";
@@ -128,16 +120,19 @@ result<recording> record_run(const predict_options& with, std::uint64_t context_
   }
   out.native_reserved_bytes = reserved_of(process->record.card[0]);
   out.host_values_read = process->record.host_values_read;
-  std::error_code error;
-  if (!fs::exists(trace.path(), error)) {  // without PyTorch, gpumem serves and records a second run
+  out.processes = processes_with_memory(*ran);
+  if (ran->settled_reads != 0) out.warnings.push_back(settled_warning(*ran, setup));
+  if (traced == nullptr) {  // without PyTorch, gpumem serves and records a second run
+    if (status ok = check_one_recorded(*ran); !ok) return ok;
     const result<std::string> preload = find_preload();
     if (!preload) return preload.why();
     setup.preload = *preload;
-    setup.variables = {{"GPUMEM_POLICY", "growth"}, {"GPUMEM_TRACE", trace.path()}};
+    setup.variables = {{"GPUMEM_POLICY", "growth"}, {"GPUMEM_TRACE", trace}};
     ran = run_simulated(setup);
     if (!ran) return ran.why();
+    if (status ok = check_one_recorded(*ran); !ok) return ok;
   }
-  result<bench::trace> loaded = bench::load_trace(trace.path());
+  result<bench::trace> loaded = bench::load_trace(trace);
   if (!loaded) return status{loaded.code(), "the program left no usable record: " + loaded.why().message()};
   out.trace = *std::move(loaded);
   out.trace.name = "run";
@@ -228,6 +223,7 @@ CLI::App* add_predict_command(CLI::App& to, predict_options& into) {
   predict->add_option("--context", into.context, "memory of a context on each card (default 450MiB)")
       ->type_name("SIZE");
   add_cudnn_workspace_option(*predict, into.cudnn_workspace);
+  add_settle_option(*predict, into.settle);
   predict->add_flag("--json", into.json, "as JSON; the program's own output goes to standard error either way");
   return predict;
 }
@@ -247,6 +243,7 @@ int predict(const predict_options& with) {
   }
   int exit_status = 0;
   const result<recording> ran = record_run(with, context_bytes, exit_status);
+  if (!ran && ran.code() == errc::bad_setting) return fail(bad_input, ran.why().message());
   if (!ran) return fail(exit_status != 0 ? exit_status : failed, "predict: " + ran.why().message());
   json rows;
   if (status done = predict_all(*ran, *capacities, context_bytes, rows); !done) return fail(failed, done.message());
@@ -258,10 +255,13 @@ int predict(const predict_options& with) {
            {"peak_live_bytes", ran->trace.peak_live_bytes},
            {"context_bytes", context_bytes},
            {"host_values_read", ran->host_values_read},
+           {"processes", ran->processes},
+           {"warnings", ran->warnings},
            {"results", std::move(rows)}};
   const std::string text =
       with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all);
   fmt::print("{}", text);
+  for (const std::string& warning : ran->warnings) fmt::print(stderr, "gpumem: {}\n", warning);
   if (ran->host_values_read != 0) {
     fmt::print(stderr,
                "gpumem: the host read values of the card {} times and got zeros: sizes that depend on values differ "

@@ -15,6 +15,7 @@ struct predict_options {
   std::string card = "h100";            ///< the card the program sees, with ample memory
   std::string context = "450MiB";
   std::string cudnn_workspace = "0";
+  std::string settle = "10m";
   bool json = false;
   std::vector<std::string> command;
 };

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "process_traces.hpp"
 #include "simulated_text.hpp"
 
 namespace gpumem::cli {
@@ -44,17 +45,13 @@ status make_page_of(const std::string& trace, const std::string& policy, const s
 
 }  // namespace
 
-recorded_trace::~recorded_trace() {
-  std::error_code ignored;
-  if (temporary_) fs::remove(path_, ignored);
-}
-
 status recorded_trace::prepare(simulated_setup& setup) {
   if (with_.trace.empty() && with_.report.empty()) return {};
   path_ = with_.trace;
   if (path_.empty()) {
-    temporary_ = true;
-    path_ = fmt::format("{}/gpumem-simulate-{}.csv", fs::temp_directory_path().string(), ::getpid());
+    temporary_.emplace("gpumem-simulate-");
+    if (temporary_->path().empty()) return {errc::unsupported, "--report: cannot create a folder in TMPDIR"};
+    path_ = temporary_->path() + "/trace.csv";
   }
   std::error_code error;
   path_ = fs::absolute(path_, error).string();
@@ -67,15 +64,30 @@ status recorded_trace::prepare(simulated_setup& setup) {
   return {};
 }
 
-status recorded_trace::finish(const nlohmann::ordered_json& figures) {
-  if (path_.empty()) return {};
-  std::error_code error;
-  if (!fs::exists(path_, error)) {
-    const std::string why = figures.contains("torch")
-                                ? "PyTorch left no record, because it used an allocator other than its native one"
-                                : "the program does not use PyTorch; --policy makes gpumem serve and record it";
-    return {errc::unsupported, fmt::format("no trace was recorded: {}", why)};
+std::vector<std::string> recorded_trace::collect(simulated_outcome& from) {
+  std::vector<std::string> warnings;
+  if (path_.empty()) return warnings;
+  if (!with_.policy.empty() || !with_.limit.empty()) {
+    failed_ = check_one_recorded(from);
+    std::error_code error;
+    if (failed_.ok() && !fs::exists(path_, error)) {
+      failed_ = {errc::unsupported, "no trace was recorded: the program took no device memory by gpumem"};
+    }
+    return warnings;
   }
+  if (take_trace(from, path_, !temporary_, warnings) != nullptr) return warnings;
+  std::string why = why_no_trace(from);
+  if (why.empty()) {
+    why =
+        "the program does not use PyTorch; --policy makes gpumem serve and record it (or PyTorch's process was killed "
+        "or left by os._exit, before its record was written)";
+  }
+  failed_ = {errc::unsupported, "no trace was recorded: " + why};
+  return warnings;
+}
+
+status recorded_trace::finish() const {
+  if (path_.empty() || !failed_.ok()) return failed_;
   if (with_.report.empty()) return {};
   return make_page_of(path_, with_.policy.empty() ? "caching" : with_.policy, with_.report);
 }

@@ -12,6 +12,7 @@
 #include "cards.hpp"
 #include "gpumem/policy.hpp"
 #include "options.hpp"
+#include "output_file.hpp"
 #include "run.hpp"
 #include "shared_cards.hpp"
 #include "simulated_run.hpp"
@@ -71,6 +72,7 @@ result<simulated_setup> setup_of(const simulate_options& with) {
   }
   out.shared = with.shared;
   if (status ok = read_bytes(with.context, "--context", out.context_bytes); !ok) return ok;
+  if (status ok = check_context(out, with.context); !ok) return ok;
   if (status ok = read_bytes(with.modules, "--modules", out.module_bytes); !ok) return ok;
   if (status ok = read_bytes(with.libraries, "--libraries", out.library_bytes); !ok) return ok;
   if (status ok = check_cudnn_workspace(with.cudnn_workspace); !ok) return ok;
@@ -81,6 +83,17 @@ result<simulated_setup> setup_of(const simulate_options& with) {
   out.referee = with.referee;
   out.command = with.command;
   return out;
+}
+
+/// Each of them, before the program runs: a run of hours must not end without its result.
+status check_files(const simulate_options& with) {
+  if (!with.trace.empty()) {
+    if (status ok = check_output_file(with.trace, "--trace", true); !ok) return ok;
+  }
+  if (!with.report.empty()) {
+    if (status ok = check_output_file(with.report, "--report"); !ok) return ok;
+  }
+  return with.json.empty() ? status{} : check_output_file(with.json, "--json");
 }
 
 status write_file(const std::string& path, const std::string& text) {
@@ -101,6 +114,12 @@ void add_cudnn_workspace_option(CLI::App& to, std::string& into) {
   to.add_option("--cudnn-workspace", into,
                 "converted: 16-bit forward convolutions with channels first keep copies in theirs (default 0)")
       ->type_name("0|converted");
+}
+
+void add_settle_option(CLI::App& to, std::string& into) {
+  to.add_option("--settle", into,
+                "end a program that reads values and takes no more memory for that long (default 10m; 0: never)")
+      ->type_name("TIME");
 }
 
 status choose_card(const std::string& card, std::string& key, std::uint64_t& bytes) {
@@ -144,10 +163,7 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
       ->type_name("F");
   simulate->add_option("--report", into.report, "a page with memory over time")->type_name("F.html");
   simulate->add_option("--json", into.json, "the result as JSON")->type_name("FILE");
-  simulate
-      ->add_option("--settle", into.settle,
-                   "end a program that reads values and takes no more memory for that long (default 10m; 0: never)")
-      ->type_name("TIME");
+  add_settle_option(*simulate, into.settle);
   simulate->add_flag("--referee", into.referee,
                      "report memory that is reused while a stream may still use it, with the line");
   simulate->add_flag("--strict", into.strict, "abort at the first use that a card leaves undefined (else: counted)");
@@ -165,18 +181,21 @@ int simulate(const simulate_options& with) {
   }
   result<simulated_setup> setup = setup_of(with);
   if (!setup) return fail(setup.code() == errc::bad_setting ? bad_input : failed, setup.why().message());
+  if (status ok = check_files(with); !ok) return fail(bad_input, ok.message());
   recorded_trace trace{with};
   if (status ok = trace.prepare(*setup); !ok) return fail(failed, ok.message());
-  const result<simulated_outcome> ran = run_simulated(*setup);
+  result<simulated_outcome> ran = run_simulated(*setup);
   if (!ran) return fail(failed, ran.why().message());
-  const nlohmann::ordered_json figures = figures_of(*ran, *setup);
+  const std::vector<std::string> of_trace = trace.collect(*ran);
+  nlohmann::ordered_json figures = figures_of(*ran, *setup);
+  for (const std::string& warning : of_trace) figures["warnings"].push_back(warning);
   if (!with.quiet) fmt::print(stderr, "{}", summary_of(figures));
   int broken = 0;
   if (!with.json.empty()) {
     const std::string text = figures.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
     if (status ok = write_file(with.json, text); !ok) broken = fail(failed, ok.message());
   }
-  if (status ok = trace.finish(figures); !ok) broken = fail(failed, ok.message());
+  if (status ok = trace.finish(); !ok) broken = fail(failed, ok.message());
   return ran->exit_status != 0 ? ran->exit_status : broken;
 }
 

@@ -17,39 +17,26 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cards.hpp"
 #include "command_file.hpp"
 #include "settling.hpp"
 #include "shared_cards.hpp"
+#include "temporary_folder.hpp"
 #include "text.hpp"
+#include "units.hpp"
 
 namespace gpumem::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Owns the folder of records and removes it in the destructor.
-class records_folder {
- public:
-  records_folder() {
-    const char* const base = std::getenv("TMPDIR");
-    path_ = fmt::format("{}/gpumem-simulate-XXXXXX", base != nullptr && *base != '\0' ? base : "/tmp");
-    if (::mkdtemp(path_.data()) == nullptr) path_.clear();
-  }
-  ~records_folder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  records_folder(const records_folder&) = delete;
-  records_folder& operator=(const records_folder&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 pid_t passed_on_to = 0;
-void pass_on(int signal) {
-  if (passed_on_to > 0) ::kill(passed_on_to, signal);
+// The terminal's signals reach the command too, because both processes are in its foreground group.
+void pass_on(int signal, siginfo_t* from, void* /*context*/) {
+  const int saved = errno;
+  const bool sent_by_a_process = from != nullptr && from->si_code <= 0;
+  if (passed_on_to > 0 && sent_by_a_process) ::kill(passed_on_to, signal);
+  errno = saved;
 }
 
 std::vector<std::string> libraries_in(const std::string& folder) {
@@ -140,14 +127,18 @@ std::vector<simulated_process> read_records(const std::string& folder) {
   return out;
 }
 
+/// Signals that are ignored, as under nohup, stay ignored.
 void handle_signals(pid_t child) {
   passed_on_to = child;
-  struct sigaction passing {};
-  passing.sa_handler = pass_on;
-  for (const int each : {SIGTERM, SIGHUP}) ::sigaction(each, &passing, nullptr);
-  struct sigaction ignoring {};
-  ignoring.sa_handler = SIG_IGN;  // the terminal sends these to the command, too
-  for (const int each : {SIGINT, SIGQUIT}) ::sigaction(each, &ignoring, nullptr);
+  for (const int each : {SIGTERM, SIGHUP, SIGINT, SIGQUIT}) {
+    struct sigaction now {};
+    if (::sigaction(each, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_IGN)
+      continue;
+    struct sigaction passing {};
+    passing.sa_sigaction = pass_on;
+    passing.sa_flags = SA_SIGINFO;
+    ::sigaction(each, &passing, nullptr);
+  }
 }
 
 /// False: the child runs on. `into` is what waitpid says of it.
@@ -174,6 +165,7 @@ void wait_for(pid_t child, const std::string& records, double settle_s, simulate
     }
     break;
   }
+  passed_on_to = 0;  // its number may soon be another process'
   if (child_file >= 0) ::close(child_file);
   out.exit_status = status_of(waited);
 }
@@ -197,6 +189,14 @@ result<std::string> find_doubles() {
                             looked)};
 }
 
+status check_context(const simulated_setup& setup, const std::string& context) {
+  const std::uint64_t card = setup.card_bytes != 0 ? setup.card_bytes : simcuda::find_card(setup.card)->bytes();
+  if (setup.context_bytes <= card) return {};
+  return {errc::bad_setting, fmt::format("--context {}: larger than the card ({}); expected a smaller context, or a "
+                                         "card with more memory",
+                                         printable(context), format_bytes(card))};
+}
+
 result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   const command_file command = find_command(setup.command.front());
   if (command.exit_status != 0) {
@@ -213,7 +213,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   if (!doubles) return doubles.why();
   const result<std::string> preload = preload_list(*doubles, setup.preload);
   if (!preload) return preload.why();
-  const records_folder records;
+  const temporary_folder records{"gpumem-simulate-"};
   if (records.path().empty()) return status{errc::unsupported, "cannot create a folder for records in TMPDIR"};
 
   std::vector<std::string> copies = setup.command;

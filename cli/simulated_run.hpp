@@ -23,9 +23,9 @@ struct simulated_setup {
   bool strict = false;                           ///< else what a card leaves undefined is counted
   std::map<std::string, std::string> variables;  ///< further ones, GPUMEM_* of a policy
   std::string preload;                           ///< libgpumem_preload.so, where a policy serves the program
-  std::string history;                           ///< where PyTorch's record goes; empty: none
-  bool referee = false;                          ///< who uses what is followed, in Python by operations
-  bool output_to_stderr = false;                 ///< the program's, where standard output is for the result
+  std::string history;            ///< PyTorch's record of process N goes to its name with .pidN; empty: none
+  bool referee = false;           ///< who uses what is followed, in Python by operations
+  bool output_to_stderr = false;  ///< the program's, where standard output is for the result
   double settle_s = 600;  ///< a program that reads values and takes no more memory for that long is ended; 0: none is
   std::vector<std::string> command;
 };
@@ -46,6 +46,9 @@ struct simulated_outcome {
 
 /// The folder with the doubles: in the build tree next to the program, or where it is installed.
 result<std::string> find_doubles();
+
+/// The error of a context that is larger than the card.
+status check_context(const simulated_setup& setup, const std::string& context);
 
 /// Runs the program to its end, and passes on signals that end it.
 result<simulated_outcome> run_simulated(const simulated_setup& setup);

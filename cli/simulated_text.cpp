@@ -161,6 +161,13 @@ std::string card_table() {
   return table(lines) + "\nAny other memory: --card 24GiB (with the rest of h100).\n";
 }
 
+std::string settled_warning(const simulated_outcome& of, const simulated_setup& setup) {
+  return fmt::format(
+      "ended: for {:g} s the program took no more memory and read values of the card {} times. If it waits for a value "
+      "(until a loss has fallen), that never comes: nothing is computed. --settle 0 lets it run on",
+      setup.settle_s, of.settled_reads);
+}
+
 json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
   const simcuda::card_profile& profile = *simcuda::find_card(setup.card);
   json out{
@@ -206,11 +213,7 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
         read));
   }
   if (of.settled_reads != 0) {
-    out["warnings"].push_back(
-        fmt::format("ended: for {:g} s the program took no more memory and read values of the card {} times. If it "
-                    "waits for a value "
-                    "(until a loss has fallen), that never comes: nothing is computed. --settle 0 lets it run on",
-                    setup.settle_s, of.settled_reads));
+    out["warnings"].push_back(settled_warning(of, setup));
   }
   if (setup.referee) {
     std::uint64_t hazards = 0;

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "simulate.hpp"
 #include "simulated_run.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem::cli {
 
@@ -15,6 +18,11 @@ status choose_card(const std::string& card, std::string& key, std::uint64_t& byt
 /// `--cudnn-workspace` of simulate and predict.
 status check_cudnn_workspace(const std::string& how);
 void add_cudnn_workspace_option(CLI::App& to, std::string& into);
+
+/// `--settle` of both.
+void add_settle_option(CLI::App& to, std::string& into);
+/// Of a program that was ended because its figures settled.
+std::string settled_warning(const simulated_outcome& of, const simulated_setup& setup);
 
 /// The table that `--card list` prints.
 std::string card_table();
@@ -29,14 +37,17 @@ class recorded_trace {
   explicit recorded_trace(const simulate_options& with) : with_{with} {}
   recorded_trace(const recorded_trace&) = delete;
   recorded_trace& operator=(const recorded_trace&) = delete;
-  ~recorded_trace();
   status prepare(simulated_setup& setup);
-  status finish(const nlohmann::ordered_json& figures);
+  /// Takes the trace of one process, once the program has ended. Returns warnings of what is not in it.
+  std::vector<std::string> collect(simulated_outcome& from);
+  /// Makes the page. The error says why there is no trace or no page.
+  [[nodiscard]] status finish() const;
 
  private:
   const simulate_options& with_;
-  std::string path_;        ///< of the trace; empty: not requested
-  bool temporary_ = false;  ///< needed for the page only, then removed
+  std::string path_;                           ///< of the trace; empty: not requested
+  std::optional<temporary_folder> temporary_;  ///< of a trace that is needed for the page only
+  status failed_;                              ///< why there is no trace
 };
 
 }  // namespace gpumem::cli

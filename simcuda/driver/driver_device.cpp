@@ -131,7 +131,10 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     world& w = the_world();
     if (w.config.context_bytes != 0) {
       const shared_turn turn{*g};
-      if (const auto taken = g->sim->alloc(w.config.context_bytes); !taken) return error_of(taken.why());
+      if (const auto taken = g->sim->alloc(w.config.context_bytes); !taken) {
+        note_refused(*g, "cuDevicePrimaryCtxRetain", w.config.context_bytes);
+        return error_of(taken.why());
+      }
       note_charge(*g, charge::context, w.config.context_bytes);
     }
     w.contexts.push_back(std::make_unique<CUctx_st>());

@@ -90,7 +90,12 @@ def _at_end():
         if figures["allocator"] != "pluggable":
             for device in range(torch.cuda.device_count()):
                 figures["cards"].append(_of(torch, device))
-        trace = _write_trace(torch) if _history and figures["allocator"] == "native" else None
+        trace = None
+        if _history and figures["allocator"] == "native":
+            try:
+                trace = _write_trace(torch)
+            except Exception as wrong:  # a full disk: the figures are as good without a trace
+                figures["trace_error"] = f"{type(wrong).__name__}: {wrong}"
         if trace is not None:
             figures["trace"] = trace
         if os.environ.get("SIMCUDA_TORCH_SNAPSHOT") and trace is not None:
@@ -114,10 +119,19 @@ def _of(torch, device):
 
 def _write_trace(torch):
     """RMM's CSV of the first card with a record: what the program requested, and frees when it asked for them."""
-    for device, entries in enumerate(torch.cuda.memory._snapshot()["device_traces"]):
-        if any(each["action"] == "alloc" for each in entries):
-            return {"device": device, "rows": write_rows(entries, _history)}
+    recorded = {device: entries for device, entries in enumerate(torch.cuda.memory._snapshot()["device_traces"])
+                if any(each["action"] == "alloc" for each in entries)}
+    for device, entries in recorded.items():
+        path = own_path(_history, _pid)
+        return {"device": device, "rows": write_rows(entries, path), "file": path, "cards": len(recorded)}
     return None
+
+
+def own_path(path, pid):
+    """A file for each process: run.csv.gz is run.pid7.csv.gz for process 7, and stays a trace by its ending."""
+    packed = ".gz" if path.endswith(".gz") else ""
+    stem, ending = os.path.splitext(path.removesuffix(packed))
+    return f"{stem}.pid{pid}{ending}{packed}"
 
 
 def write_rows(entries, path):

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -441,6 +442,200 @@ TEST_F(Simulate, PredictsWhichCardsHoldTheProgram) {
     EXPECT_EQ(row["by"], "measured");
   }
   EXPECT_TRUE(native);
+}
+
+/// PyTorch as far as its hooks look at it, with memory from the runtime.
+constexpr const char* stand_in_torch = R"(import ctypes, types
+__version__ = "0+standin"
+_C, _entries, _peaks = types.SimpleNamespace(), [], {}
+_cuda = ctypes.CDLL("libcudart.so.13")
+
+def take(mib):
+    at = ctypes.c_void_p()
+    assert _cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(mib << 20)) == 0
+    _entries.append({"action": "alloc", "addr": at.value, "size": mib << 20, "stream": 0, "time_us": len(_entries)})
+    _peaks["allocated_bytes.all.peak"] = sum(each["size"] for each in _entries)
+
+def read_forever():
+    here = ctypes.c_int()
+    while True:
+        _cuda.cudaMemcpy(ctypes.byref(here), ctypes.c_void_p(_entries[0]["addr"]), ctypes.c_size_t(4), 2)
+
+memory = types.SimpleNamespace(get_allocator_backend=lambda: "native", _record_memory_history=lambda **_: None,
+                               _snapshot=lambda: {"device_traces": [_entries]})
+cuda = types.SimpleNamespace(is_initialized=lambda: bool(_entries), device_count=lambda: 1, _lazy_call=lambda f: f(),
+                             memory_stats=lambda _: _peaks, memory=memory)
+)";
+
+constexpr const char* two_processes = R"(import subprocess, sys, torch
+if len(sys.argv) > 1:
+    torch.take(int(sys.argv[1]))
+else:  # the larger one ends first
+    sys.exit(any(subprocess.call([sys.executable, __file__, mib]) for mib in ("200", "100")))
+)";
+
+TEST_F(Simulate, TakesTheTraceOfTheLargestOfSeveralProcesses) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
+  std::ofstream{folder_ + "/two.py"} << two_processes;
+  const outcome got = simulate("--trace t.csv -- python3 two.py");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(content("t.csv"), HasSubstr(",209715200,"));
+  EXPECT_THAT(content("t.csv"), ::testing::Not(HasSubstr(",104857600,")));
+  EXPECT_THAT(got.err, HasSubstr("2 processes took memory of the card; the trace is of process "));
+  int others = 0;
+  for (const auto& entry : fs::directory_iterator{folder_}) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind("t.pid", 0) != 0) continue;
+    ++others;
+    EXPECT_THAT(content(name), HasSubstr(",104857600,"));
+    EXPECT_THAT(got.err, HasSubstr("(100.00 MiB, in " + entry.path().string() + ")"));
+  }
+  EXPECT_EQ(others, 1);
+  const outcome one = simulate("--trace one.csv -- python3 two.py 30");
+  EXPECT_THAT(content("one.csv"), HasSubstr(",31457280,"));
+  EXPECT_TRUE(one.figures["warnings"].empty()) << one.figures["warnings"];
+
+  const std::string predict = "cd " + folder_ + " && env TMPDIR=" + folder_ +
+                              " timeout 60 " GPUMEM_PROGRAM " predict --context 0 --capacity 1GiB --json -- ";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "python3 two.py > out 2> err").c_str())), 0) << content("err");
+  const auto figures = nlohmann::json::parse(content("out"), nullptr, false);
+  EXPECT_EQ(figures["peak_live_bytes"], 200 * mib);
+  EXPECT_EQ(figures["processes"], 2);
+  ASSERT_EQ(figures["warnings"].size(), 1U) << figures;
+  EXPECT_THAT(content("err"), HasSubstr("the largest peak (200.00 MiB). Not in it: process "));
+  for (const auto& entry : fs::directory_iterator{folder_}) {
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(StartsWith("gpumem-"))) << "predict removes its files";
+  }
+}
+
+TEST_F(Simulate, SaysThatAProcessLeftNoTrace) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
+  std::ofstream{folder_ + "/two.py"} << two_processes;
+  const outcome got =
+      simulate("--trace t.csv -- sh -c 'python3 two.py 50 && " GPUMEM_TEST_PROGRAM " take=300 && exit 5'");
+  EXPECT_EQ(got.exit_status, 5) << got.err;
+  EXPECT_THAT(content("t.csv"), HasSubstr(",52428800,"));
+  EXPECT_THAT(got.err, HasSubstr("the largest peak of those with a record (50.00 MiB)"));
+  EXPECT_THAT(got.err, HasSubstr("(300.00 MiB, no record)"));
+}
+
+TEST_F(Simulate, RefusesOneRecordOfSeveralProcessesThatAPolicyServes) {
+  const std::string two = "-- sh -c '" GPUMEM_TEST_PROGRAM " take=5 && " GPUMEM_TEST_PROGRAM " take=3'";
+  const outcome got = simulate("--policy growth --trace t.csv " + two);
+  EXPECT_EQ(got.exit_status, 1) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("2 processes took memory of the card, and gpumem records one"));
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --capacity 1GiB " + two;
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + " > out 2> err").c_str())), 1) << content("out");
+  EXPECT_THAT(content("err"), HasSubstr("2 processes took memory of the card, and gpumem records one"));
+}
+
+TEST_F(Simulate, RefusesFilesThatCannotBeWrittenBeforeTheProgramRuns) {
+  fs::create_directory(folder_ + "/folder");
+  ASSERT_EQ(::mkfifo((folder_ + "/pipe").c_str(), 0600), 0);
+  const struct {
+    const char* words;
+    const char* reason;
+  } cases[] = {
+      {"--trace no/t.csv", "--trace no/t.csv: cannot be written: No such file or directory; expected a file in a"},
+      {"--trace folder", "--trace folder: cannot be written: Is a directory; expected a file in a"},
+      {"--trace pipe", "--trace pipe: cannot be replaced; expected a regular file"},
+      {"--report no/t.html", "--report no/t.html: cannot be written: No such file or directory; expected"},
+      {"--json no/t.json", "--json no/t.json: cannot be written: No such file or directory; expected"}};
+  for (const auto& each : cases) {
+    const std::string command = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " simulate " + each.words +
+                                " -- sh -c 'echo ran; exit 7' > out 2> err";
+    EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 2) << each.words;
+    EXPECT_THAT(content("err"), HasSubstr(each.reason)) << each.words;
+    EXPECT_EQ(content("out"), "") << each.words;
+  }
+  EXPECT_TRUE(fs::is_fifo(folder_ + "/pipe"));
+  std::ofstream{folder_ + "/kept.csv"} << "of before";
+  EXPECT_EQ(simulate("--trace kept.csv --report no/t.html -- true").exit_status, 2);
+  EXPECT_EQ(content("kept.csv"), "of before");
+  EXPECT_FALSE(fs::exists(folder_ + "/figures.json")) << "nothing is left of the check";
+}
+
+TEST_F(Simulate, KeepsPyTorchsFiguresWhereItsTraceCannotBeWritten) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
+  std::ofstream{folder_ + "/loses.py"} << "import os, torch\ntorch.take(30)\nos.rmdir('folder')\n";
+  fs::create_directory(folder_ + "/folder");
+  const outcome got = simulate("--trace folder/t.csv -- python3 loses.py");
+  EXPECT_EQ(got.exit_status, 1) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("no trace was recorded: FileNotFoundError: "));
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_by"], "torch");
+}
+
+TEST_F(Simulate, RefusesAContextLargerThanTheCard) {
+  EXPECT_EQ(simulate("--card 64MiB -- true").exit_status, 2);
+  EXPECT_THAT(content("err"), HasSubstr("--context 450MiB: larger than the card (64.00 MiB); expected"));
+  EXPECT_EQ(simulate("--context 200GiB -- true").exit_status, 2);
+  EXPECT_EQ(program("memory", "--card 64MiB --context 64MiB").out, "0 of 64 MiB are free\n");
+  const std::string predict = "timeout 60 " GPUMEM_PROGRAM " predict --context 2TiB -- true 2> " + folder_ + "/err";
+  EXPECT_EQ(WEXITSTATUS(std::system(predict.c_str())), 2);
+  EXPECT_THAT(content("err"), HasSubstr("--context 2TiB: larger than the card (1.00 TiB)"));
+}
+
+TEST_F(Simulate, TellsOfAContextThatHasNoRoomOnASharedCard) {
+  const std::string options = "--card 1GiB --context 600MiB --shared full-" + std::to_string(::getpid());
+  const outcome got =
+      simulate(options + " -- sh -c '" GPUMEM_TEST_PROGRAM " take=1 make=taken await=seen & " GPUMEM_TEST_PROGRAM
+                         " await=taken take=1; echo $? > seen; wait'");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_EQ(content("seen"), "9\n");
+  ASSERT_EQ(got.figures["oom"].size(), 1U) << got.err;
+  EXPECT_EQ(got.figures["oom"][0]["function"], "cuDevicePrimaryCtxRetain");
+  EXPECT_EQ(got.figures["oom"][0]["requested_bytes"], 600 * mib);
+  EXPECT_EQ(got.figures["oom"][0]["others_bytes"], 602 * mib) << "the driver gives whole pages of 2 MiB";
+}
+
+TEST_F(Simulate, PredictsFromAProgramThatIsEndedOnceItsFiguresSettle) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
+  std::ofstream{folder_ + "/waits.py"} << "import torch\ntorch.take(70)\ntorch.read_forever()\n";
+  const std::string predict =
+      "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --context 0 --json --settle ";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "2s -- python3 waits.py > out 2> err").c_str())), 0) << content("err");
+  EXPECT_EQ(nlohmann::json::parse(content("out"), nullptr, false)["peak_live_bytes"], 70 * mib);
+  EXPECT_THAT(content("err"), HasSubstr("ended: for 2 s the program took no more memory"));
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "soon -- true > out 2> err").c_str())), 2);
+  EXPECT_THAT(content("err"), HasSubstr("--settle soon: expected a time such as 30s, 10m or 2h"));
+}
+
+/// Counts the signals that the program gets: sent to gpumem alone, and by a terminal to both.
+TEST_F(Simulate, PassesSignalsOnOnce) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/counts.py"} << R"(import signal, time
+seen = []
+for each in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    signal.signal(each, lambda number, _: seen.append(signal.Signals(number).name))
+open("ready", "w").close()
+end = time.monotonic() + 20
+while not seen and time.monotonic() < end:
+    time.sleep(0.02)
+time.sleep(1)
+open("seen", "a").write(",".join(seen) + "\n")
+)";
+  std::ofstream{folder_ + "/sends.py"} << R"(import os, pty, signal, sys, time
+words = [sys.argv[1], "simulate", "--quiet", "--", sys.executable, "counts.py"]
+for how in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, None):
+    if os.path.exists("ready"):
+        os.unlink("ready")
+    for each in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(words[0], words)
+    while not os.path.exists("ready"):
+        time.sleep(0.02)
+    os.write(terminal, b"\x03") if how is None else os.kill(pid, how)
+    os.waitpid(pid, 0)
+)";
+  const std::string command = "cd " + folder_ + " && timeout 60 python3 sends.py " GPUMEM_PROGRAM " 2> err";
+  EXPECT_EQ(std::system(command.c_str()), 0) << content("err");
+  EXPECT_EQ(content("seen"), "SIGINT\nSIGHUP\nSIGTERM\nSIGINT\n");
 }
 
 TEST_F(Simulate, PutsTheLibrariesOfCuda12BehindThoseOf13) {
