@@ -78,6 +78,9 @@ struct logical_device {
 /// | a device that does not exist                                          | `wrong_device`    |
 /// | a null pointer, or one outside every block (freeing null does nothing) | `unknown_pointer` |
 /// | an unknown or destroyed stream, under GPUMEM_STREAM_IDS=query         | `device_error`    |
+/// | the same in a free, if the block's pool knows the stream              | `ok`: no misuse   |
+///
+/// A pool knows the streams that it allocated for or freed on, until `stream_release`.
 class allocator {
  public:
   /// Opens an allocator over `devices` (not owned; they must outlive it). Checks policy, limits and pools.

@@ -6,7 +6,8 @@
  *
  * Every function reports misuse by the same codes: GPUMEM_INVALID_ARGUMENT for a null argument that is required,
  * GPUMEM_WRONG_DEVICE for a device that does not exist, GPUMEM_UNKNOWN_POINTER for a null pointer or one outside every
- * block, GPUMEM_DEVICE_ERROR for a stream that the device does not know.
+ * block, GPUMEM_DEVICE_ERROR for a stream that the device does not know. A free on a destroyed stream is no misuse if
+ * the block's pool allocated for it or freed on it before, and was not told of its end (`gpumem_stream_release`).
  *
  *   gpumem_allocator* memory;
  *   void* block;

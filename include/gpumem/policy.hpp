@@ -2,7 +2,8 @@
 ///
 /// A policy receives byte counts and answers with byte counts. It sees no pointer, stream, clock, lock or driver call.
 /// If it throws, the current request fails with `policy_failed` and the policy's name; nothing is lost, and the next
-/// request asks again. One instance serves one pool, which calls it from one thread at a time. To write your own,
+/// request asks again. One instance serves one pool, which calls it from one thread at a time and holds its lock: a
+/// policy must not call the allocator, or wait for a thread that does, since it would wait for ever. To write your own,
 /// derive, call `register_policy`, and choose it by name with GPUMEM_POLICY; examples/user_policy.cpp is complete.
 #pragma once
 

@@ -154,9 +154,7 @@ address pool::hand_out(block_index i, owner_id o, std::uint64_t requested_bytes)
 status pool::why_not_live(address at, const pointer_map::lookup& seen) const {
   const bool cached = seen.word().held_by() == holder::cache;
   const block_index in = cached ? cache_.pointers().block_of(seen.at) : arena_.blocks().containing(at);
-  if (in == no_block) {
-    return {errc::unknown_pointer, fmt::format("{:#x} is not a block of pool {}", at, config_.name)};
-  }
+  if (in == no_block) return {errc::unknown_pointer, fmt::format("{:#x} is no block of pool {}", at, config_.name)};
   const block& b = arena_.blocks().at(in);
   if (b.state != block_state::live || held_as(in).held_by() == holder::cache) {
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
@@ -166,13 +164,14 @@ status pool::why_not_live(address at, const pointer_map::lookup& seen) const {
 }
 
 // The driver leaves it undefined to ask a handle that is destroyed, and a stated free often comes when its stream is
-// gone. So the handle is looked up first: in the block's own slot, then among the streams known so far. A handle that
-// was reused is then taken for the former stream, which never allocates again: the block waits for a fence.
+// gone. So the handle is looked up first: in the block's own slot, then among the streams known so far, and not at all
+// for another pool's block. A handle that was reused is then the former stream's, and the block waits for a fence.
 result<std::uint64_t> pool::key_of_stated(address at, stream_ref s) {
   const stream_order& streams = arena_.streams();
   if (streams.has_lasting_handle(s)) {
     const arena_lock lock{arena_.mutex()};
     const pointer_map::lookup seen = cache_.pointers().find(at);
+    if (arena_.blocks().containing(at) == no_block) return why_not_live(at, seen);
     if (seen.word().held_by() == holder::program) {
       const stream_slot& own = streams[arena_.blocks().at(cache_.pointers().block_of(seen.at)).owner];
       if (!own.is_graph && own.stream == s) return own.key;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "c_edge.hpp"
 #include "gpumem/allocator.hpp"
 #include "gpumem/gpumem.h"
 #include "gpumem/sim_device.hpp"
@@ -103,6 +104,11 @@ TEST_F(Misuse, AWrongDeviceIsWrongDevice) {
          {"set_limit", [&] { return answer_of(cpp_->set_limit(device, 1U << 30)); }},
          {"stats", [&] { return answer_of(cpp_->stats(device)); }},
          {"check", [&] { return answer_of(cpp_->check(device)); }},
+         {"open_region", [&] { return answer_of(cpp_->open_region(device, {})); }},
+         {"close_region", [&] { return answer_of(cpp_->close_region(device, 1)); }},
+         {"segments", [&] { return answer_of(cpp_->segments(device)); }},
+         {"reset_peak_reserved", [&] { return answer_of(cpp_->reset_peak_reserved(device)); }},
+         {"enable_peer", [&] { return answer_of(cpp_->enable_peer(device, 0)); }},
          {"gpumem_allocate", [&] { return answer_of(gpumem_allocate(c_, 512, device, nullptr, &out)); }},
          {"gpumem_allocate_aligned",
           [&] { return answer_of(gpumem_allocate_aligned(c_, 512, 4096, device, nullptr, &out)); }},
@@ -113,6 +119,10 @@ TEST_F(Misuse, AWrongDeviceIsWrongDevice) {
          {"gpumem_check", [&] { return answer_of(gpumem_check(c_, device)); }},
          {"gpumem_device_properties", [&] { return answer_of(gpumem_device_properties(c_, device, &properties)); }}},
         errc::wrong_device, "device " + std::to_string(device) + " does not exist; expected 0 to 1");
+    // These name a GPU by the driver's ordinal.
+    expect_each({{"captures_ended", [&] { return answer_of(cpp_->captures_ended(device)); }},
+                 {"gpumem_captures_ended", [&] { return answer_of(gpumem_captures_ended(c_, device)); }}},
+                errc::wrong_device, "no pool of this allocator is on device " + std::to_string(device));
   }
 }
 
@@ -164,6 +174,33 @@ TEST_F(Misuse, ADeadStreamIsADeviceError) {
     // A capture is identified by its handle, valid or not.
     EXPECT_EQ(cpp_->capture_end(dead).code(), errc::invalid_argument);
     EXPECT_EQ(gpumem_capture_end(c_, dead.handle, &graph), GPUMEM_INVALID_ARGUMENT);
+  }
+}
+
+TEST_F(Misuse, AFreeOnADeadStreamThatTheBlocksPoolKnowsIsNone) {
+  for (const int pool : {1, 0}) {  // handles are reused: at first the other pool knows none of that name
+    const stream_ref was = device_.create_stream();
+    void* c_was = nullptr;
+    ASSERT_EQ(gpumem_simulated_stream(c_, pool, &c_was), GPUMEM_OK);
+    void* const own = cpp_->allocate(8192, was, pool);
+    void* const other = cpp_->allocate(8192, {}, pool);
+    void* const logged = cpp_->allocate(8192, was, pool);
+    void* c_own = nullptr;
+    void* c_other = nullptr;
+    ASSERT_EQ(gpumem_allocate(c_, 8192, pool, c_was, &c_own), GPUMEM_OK);
+    ASSERT_EQ(gpumem_allocate(c_, 8192, pool, nullptr, &c_other), GPUMEM_OK);
+    ASSERT_TRUE(device_.destroy_stream(was).ok());
+    ASSERT_TRUE(dynamic_cast<sim_device&>(*c_->devices[0]).destroy_stream(stream_ref{c_was}).ok());
+    expect_each(
+        {{"try_deallocate", [&] { return answer_of(cpp_->try_deallocate(own, {.stream = was})); }},
+         {"try_deallocate, another stream's", [&] { return answer_of(cpp_->try_deallocate(other, {.stream = was})); }},
+         {"gpumem_free_on", [&] { return answer_of(gpumem_free_on(c_, c_own, c_was)); }},
+         {"gpumem_free_on, another stream's", [&] { return answer_of(gpumem_free_on(c_, c_other, c_was)); }}},
+        errc::ok, "");
+    cpp_->deallocate(logged, {.stream = was});
+    EXPECT_EQ(cpp_->stats(pool)->live_blocks, pool == 0 ? 1U : 0U) << "all but `block_`";
+    EXPECT_EQ(cpp_->stats(pool)->misuses, 0U);
+    EXPECT_EQ(cpp_->try_allocate({.bytes = 8192, .stream = was, .device = pool}).code(), errc::device_error);
   }
 }
 
