@@ -136,6 +136,7 @@ tried()
 def refusals(folder):
     """By name: a program, its variables, what it says (as often as it stands here), its allocator in the end."""
     closed = os.path.join(folder, "file")
+    os.mkdir(os.path.join(folder, "temporary"))
     open(closed, "w").close()
     in_use = "before the first use of a GPU"
     return {
@@ -145,7 +146,8 @@ def refusals(folder):
         "a bad policy": ("tried(policy='none_such')", {}, ["GPUMEM_POLICY=none_such"], "native"),
         "no compiler": (NO_COMPILER, {"CXX": "/none/such", "XDG_CACHE_HOME": folder},
                         ["CXX=/none/such", "CXX=/none/such", "without memory statistics"], "pluggable"),
-        "another torch, no cache": (ANOTHER_TORCH, {"XDG_CACHE_HOME": closed, "HOME": closed},
+        "another torch, no cache": (ANOTHER_TORCH, {"XDG_CACHE_HOME": closed, "HOME": closed,
+                                                    "TMPDIR": os.path.join(folder, "temporary")},
                                     ["torch 9.9.0 is not one of those tested"], "gpumem"),
         "no such setting": ("tried(polcy='growth')", {}, ["polcy=growth: unknown option"], "native"),
         "a damaged file in the cache": (DAMAGED, {"XDG_CACHE_HOME": os.path.join(folder, "damaged")}, [], "gpumem"),
@@ -173,6 +175,7 @@ def enabling_refused():
                 expect(f"{name}: how often it says {each!r}, {end}", (out + errors).count(each), words.count(each))
             if backend is not None:
                 expect(f"{name}: the allocator, {end}", out.split()[-1:], [backend])
+        expect("what a process without a cache leaves", os.listdir(os.path.join(folder, "temporary")), [])
         with variables(XDG_CACHE_HOME=folder):
             assert _build.cache_folder() is not None
             os.chmod(os.path.join(folder, "gpumem", "torch"), 0o777)

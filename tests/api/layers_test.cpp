@@ -42,12 +42,8 @@ const std::map<std::string, std::set<std::string>> allowed{
     {"pool",
      {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "backing", "arena", "cache",
       "pool"}},
-    {"front",
-     {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "backing", "arena", "cache",
-      "pool", "front"}},
-    {"adapters",
-     {"base", "plan", "device", "sharing", "policies", "heap", "streams", "placement", "backing", "arena", "cache",
-      "pool", "front", "adapters"}},
+    {"front", {"base", "plan", "device", "sharing", "policies", "pool", "front"}},
+    {"adapters", {"base", "device", "sharing", "policies", "front", "adapters"}},
 };
 
 /// The layer that owns each public header.

@@ -4,6 +4,7 @@ A wheel may bring extensions, each under the name of the torch that it was compi
 cache covers all that goes into one: torch's commit, the source, gpumem's headers, the compiler. Several processes that
 start at once compile it once; where no folder can be written, each compiles it for itself.
 """
+import atexit
 import contextlib
 import fcntl
 import glob
@@ -160,7 +161,9 @@ def build(torch, in_place_of=None):
                   *(each.read_bytes() for each in (*sorted(SOURCE.parent.iterdir()), *ours))])
     folder = cache_folder()
     if folder is None:
-        return compile_into(pathlib.Path(tempfile.mkdtemp(prefix="gpumem-torch-")), key, torch_folder, abi, cxx, headers)
+        own = tempfile.mkdtemp(prefix="gpumem-torch-")
+        atexit.register(shutil.rmtree, own, ignore_errors=True)
+        return compile_into(pathlib.Path(own), key, torch_folder, abi, cxx, headers)
     done = folder / f"{key}.so"
     damaged = identity(in_place_of) if in_place_of is not None else None
     if identity(done) not in (None, damaged):
