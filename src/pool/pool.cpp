@@ -154,7 +154,7 @@ address pool::hand_out(block_index i, owner_id o, std::uint64_t requested_bytes)
 status pool::why_not_live(address at, const pointer_map::lookup& seen) const {
   const bool cached = seen.word().held_by() == holder::cache;
   const block_index in = cached ? cache_.pointers().block_of(seen.at) : arena_.blocks().containing(at);
-  if (in == no_block) return {errc::unknown_pointer, fmt::format("{:#x} is no block of pool {}", at, config_.name)};
+  if (in == no_block) return {errc::unknown_pointer, fmt::format("{:#x} is not a block of pool {}", at, config_.name)};
   const block& b = arena_.blocks().at(in);
   if (b.state != block_state::live || held_as(in).held_by() == holder::cache) {
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};

@@ -338,7 +338,7 @@ TEST_F(Preload, ADeviceThatFirstUseCannotTakeIsLoggedAndTheOneInUseServes) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(cudaFree(malloc_of(mib)), cudaSuccess);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
-              testing::HasSubstr("device 1 is not taken yet: GPUMEM_LIMIT=2GiB"));
+              testing::HasSubstr("device 1 is not taken yet: GPUMEM_LIMIT_1=2GiB"));
   EXPECT_THAT(free_of(2), testing::ElementsAre(256, 1024));
   ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
   void* p = nullptr;

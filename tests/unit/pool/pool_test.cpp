@@ -193,7 +193,7 @@ TEST(pool, refuses_a_wrong_free_and_leaves_the_block_as_it_is) {
     expect_refused(a, {.stream = x.one, .bytes = 1001}, errc::wrong_size, "is freed with 1001");
     EXPECT_EQ(x.it->stats().misuses, before.misuses + 3);
     expect_refused(a + 512, {}, errc::unknown_pointer, "lies inside a block of pool 3 (tested), which begins at");
-    expect_refused(4096, {}, errc::unknown_pointer, "0x1000 is no block of pool 3 (tested)");
+    expect_refused(4096, {}, errc::unknown_pointer, "0x1000 is not a block of pool 3 (tested)");
     EXPECT_EQ(x.it->stats().misuses, before.misuses + 3) << "another pool's, maybe: the allocator counts it";
     x.it->count_misuse();
     EXPECT_EQ(x.it->stats().misuses, before.misuses + 4);
