@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <ranges>
 #include <utility>
 
 #include "job_rank.hpp"
@@ -199,7 +198,8 @@ std::string unknown_variable(std::string_view variable, std::string_view value, 
   const std::string problem = fmt::format("{}={}: unknown variable; ", printable(variable), printable(value));
   const std::string_view ordinal = variable.substr(name.base.size());
   if (close != nullptr) return problem + fmt::format("did you mean {}{}?", close->variable, ordinal);
-  const auto known = options | std::views::transform([](const row& o) { return o.variable.substr(prefix.size()); });
+  std::vector<std::string_view> known;
+  for (const row& o : options) known.push_back(o.variable.substr(prefix.size()));
   return problem + fmt::format("expected GPUMEM_ and one of {}", fmt::join(known, ", "));
 }
 
@@ -276,7 +276,7 @@ status settings::apply(const environment& variables, std::vector<std::string>* p
       const std::string given = assigned(variable, value);
       add(fmt::format("{0}: {1} cannot differ between devices; expected {1}", given, o->variable), o->guards);
     } else if (settings scratch; const status s = o->read(scratch, value, variable)) {
-      std::erase_if(next.overrides_, [&](const override_text& each) { return each.variable == variable; });
+      std::erase_if(next.overrides_, [&of = variable](const override_text& each) { return each.variable == of; });
       next.overrides_.push_back({*name.ordinal, std::string{o->option}, variable, value});
     } else {
       add(s.message(), o->guards);

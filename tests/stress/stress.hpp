@@ -98,10 +98,17 @@ class Stress : public ::testing::TestWithParam<setup> {
       EXPECT_TRUE(proven.ok()) << proven.message();
       EXPECT_EQ(allocator_->stats(pool)->live_bytes, 0U);
       EXPECT_EQ(allocator_->stats(pool)->leaked_bytes, 0U);
-      static_cast<void>(allocator_->trim(pool));
+      const statistics before = *allocator_->stats(pool);
+      const result<trim_result> trimmed = allocator_->trim(pool);
       reserved += allocator_->stats(pool)->reserved_bytes;
       if (GetParam().policy != "grab_all") {
-        EXPECT_EQ(allocator_->stats(pool)->reserved_bytes, 0U);
+        const statistics after = *allocator_->stats(pool);
+        EXPECT_EQ(after.reserved_bytes, 0U)
+            << "pool " << pool << " returned " << trimmed->returned_bytes << ", in use " << trimmed->in_use_bytes
+            << ", pending " << trimmed->pending_bytes << "; before: thread caches " << before.thread_cached_bytes
+            << ", cached " << before.cached_bytes << ", fenced " << before.fenced_bytes << ", idle " << before.idle_bytes
+            << "; after: " << after.thread_cached_bytes << ", " << after.cached_bytes << ", " << after.fenced_bytes
+            << ", " << after.idle_bytes;
       }
     }
     EXPECT_EQ(device_.used_bytes(), reserved);
