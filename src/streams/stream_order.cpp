@@ -138,7 +138,8 @@ result<fence_index> stream_order::cover(owner_id o) noexcept try {
   stream_slot& slot = slots_[o];
   if (slot.is_graph && !slot.gone)
     return status{errc::unsupported, "what a graph owns stays with it until it is released"};
-  if (slot.dirty) {
+  // One that was not made, behind a pending one, stands for nothing.
+  if (slot.dirty || (!slot.fences.empty() && fences_[slot.fences.back().behind].not_made)) {
     make_room(slot.fences);
     result<fence_index> made = record(o);
     if (!made) return made;

@@ -232,6 +232,27 @@ TEST(streams, a_fence_that_could_not_be_made_is_made_again_even_of_a_gone_stream
   EXPECT_EQ(t.blocks.totals().idle_bytes, mib);
 }
 
+TEST(streams, a_fence_that_could_not_be_made_behind_a_pending_one_covers_nothing) {
+  ordered_heap t;
+  const stream_ref s = t.device.create_stream();
+  t.free_on(s);
+  const owner_id o = t.slot(s);
+  const result<fence_index> pending = t.streams.cover(o);
+  std::vector<unrecorded_fence> all = t.streams.take_unrecorded();
+  t.streams.recorded(all[0], *t.streams.record_on_device(all[0]));
+  t.free_on(s);
+  const result<fence_index> unmade = t.streams.cover(o);
+  all = t.streams.take_unrecorded();
+  ASSERT_EQ(all.size(), 1U);
+  t.streams.recorded(all[0], std::nullopt);
+  const result<fence_index> again = t.streams.cover(o);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(t.streams.ask(*again), tracked_fence::state::unrecorded) << "another one stands for it";
+  for (const fence_index f : {*pending, *unmade, *again}) t.streams.let_go(f);
+  t.let_time_pass();
+  EXPECT_EQ(t.blocks.totals().idle_bytes, mib);
+}
+
 TEST(streams, a_batch_behind_a_fence_is_idle_once_that_is_done) {
   table t;
   const stream_ref s = t.device.create_stream();
