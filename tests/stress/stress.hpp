@@ -106,9 +106,9 @@ class Stress : public ::testing::TestWithParam<setup> {
         EXPECT_EQ(after.reserved_bytes, 0U)
             << "pool " << pool << " returned " << trimmed->returned_bytes << ", in use " << trimmed->in_use_bytes
             << ", pending " << trimmed->pending_bytes << "; before: thread caches " << before.thread_cached_bytes
-            << ", cached " << before.cached_bytes << ", fenced " << before.fenced_bytes << ", idle " << before.idle_bytes
-            << "; after: " << after.thread_cached_bytes << ", " << after.cached_bytes << ", " << after.fenced_bytes
-            << ", " << after.idle_bytes;
+            << ", cached " << before.cached_bytes << ", fenced " << before.fenced_bytes << ", idle "
+            << before.idle_bytes << "; after: " << after.thread_cached_bytes << ", " << after.cached_bytes << ", "
+            << after.fenced_bytes << ", " << after.idle_bytes;
       }
     }
     EXPECT_EQ(device_.used_bytes(), reserved);
