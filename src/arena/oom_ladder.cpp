@@ -11,8 +11,9 @@
 namespace gpumem {
 namespace {
 
-/// A callback that keeps saying yes without freeing anything must not hold a request for ever.
-constexpr unsigned most_callback_rounds = 16;
+/// Neither a callback that keeps saying yes without freeing anything nor other threads that are always faster may hold
+/// a request for ever.
+constexpr unsigned most_rounds = 16;
 
 }  // namespace
 
@@ -21,7 +22,7 @@ block_index oom_ladder::climb(arena_lock& lock, pending_request& w) {
     growth_.open(lock, w);
     if (const block_index i = in_.search(w); i != no_block) return i;
   }
-  for (unsigned callback_rounds = 0;;) {
+  for (unsigned lost_races = 0, callback_rounds = 0;;) {
     w.limit_refused = w.device_refused = false;
     if (w.bytes <= std::max(in_.cap.limit(), in_.cap.reserved())) {
       fences_.poll(lock);
@@ -44,23 +45,19 @@ block_index oom_ladder::climb(arena_lock& lock, pending_request& w) {
       if (const block_index i = join_all(lock, w); i != no_block) return i;
       if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
       const bool worth_waiting = others_hold(w) || in_.decides.gives_back(give_back::pressure, in_.view());
-      if (worth_waiting && fences_.wait_for_all(lock)) {
+      const bool waited = worth_waiting && fences_.wait_for_all(lock);
+      if (waited) {
         in_.blocks.absorb_idle(w.owner);
         if (const block_index i = in_.search(w); i != no_block) return i;
         if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
       }
-      // What other threads freed while the lock was given up may be in their caches.
-      if (in_.caches.reclaim_all()) {
-        in_.blocks.absorb_idle(w.owner);
-        if (const block_index i = in_.search(w); i != no_block) return i;
-        if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
-        if (const block_index i = join_all(lock, w); i != no_block) return i;
-        if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
-      }
+      // Others may have taken what was waited for, and have freed as much since, if only to their caches.
+      const bool freed = in_.caches.reclaim_all() || (waited && cause_of(w) == oom_cause::pending_work);
+      if (freed && lost_races++ < most_rounds) continue;
     } else {
       w.limit_refused = true;
     }
-    if (callback_rounds++ >= most_callback_rounds || !ask_callbacks(lock, w.bytes)) return no_block;
+    if (callback_rounds++ >= most_rounds || !ask_callbacks(lock, w.bytes)) return no_block;
   }
 }
 

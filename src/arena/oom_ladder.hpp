@@ -3,7 +3,7 @@
 // 1 fences that are done by now   2 all that threads' caches hold   3 idle neighbours merged
 // 4 another stream's memory, behind a fence                     5 grow, as the policy says
 // 6 all other streams' memory     7 give idle segments back and grow
-// 8 wait for every fence, search, and 7 again                   9 caches once more
+// 8 wait for every fence, search, and 7 again                   9 from the top, where others freed memory meanwhile
 // 10 the callbacks, and from the top                            11 fail, with a report
 // Steps 4, 6 and 8 wait for nothing while a capture is under way. The lock is given up for every driver call that can
 // block; so what a step found before it gave the lock up, it searches again afterwards.

@@ -16,6 +16,8 @@ class forwarding_device final : public device {
   std::function<void()> before_map;
   std::function<void()> before_record;
   std::function<void()> before_wait_stream;
+  /// Called once either kind of wait is made.
+  std::function<void()> after_wait;
   /// As the driver's is in the child of a fork.
   void fork() noexcept { set_condition(device_condition::forked); }
 
@@ -49,14 +51,18 @@ class forwarding_device final : public device {
     return to_.record_context();
   }
   result<bool> do_query(fence f) override { return to_.query(f); }
-  status do_wait_host(fence f) override { return to_.wait_host(f); }
+  status do_wait_host(fence f) override { return waited(to_.wait_host(f)); }
   status do_wait_stream(stream_ref waiter, fence f) override {
     if (const std::function<void()> told = before_wait_stream) told();
-    return to_.wait_stream(waiter, f);
+    return waited(to_.wait_stream(waiter, f));
   }
   void do_drop(fence f) noexcept override { to_.drop(f); }
   result<std::uint64_t> do_stream_id(stream_ref of) override { return to_.stream_id(of); }
   status do_synchronize() override { return to_.synchronize(); }
+  status waited(status outcome) {
+    if (const std::function<void()> told = after_wait) told();
+    return outcome;
+  }
 
   sim_device& to_;
 };
