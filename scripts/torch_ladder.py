@@ -675,6 +675,13 @@ def gpumem_out_of_memory():
     assert "allowed" not in first and "private pools" not in first, first
     assert report.startswith("gpumem: out of memory on pool 0"), report
     expect("out of memory", torch.cuda.memory_stats()["num_ooms"], 1)
+    torch.cuda.set_per_process_memory_fraction(0.01)
+    try:
+        torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
+        raise AssertionError("more than the fraction was given")
+    except torch.OutOfMemoryError as refused:
+        assert str(refused).startswith("CUDA out of memory. Tried to allocate 1024.00 MiB."), refused
+    torch.cuda.set_per_process_memory_fraction(1.0)
     del kept
     import importlib.util
 

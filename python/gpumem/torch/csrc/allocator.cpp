@@ -62,7 +62,7 @@ std::string in_words(std::uint64_t bytes) {
   constexpr std::array<const char*, 4> units{"bytes", "KiB", "MiB", "GiB"};
   auto value = static_cast<double>(bytes);
   std::size_t unit = 0;
-  for (; unit + 1 < units.size() && value >= 1024; ++unit) value /= 1024;
+  for (; unit + 1 < units.size() && value > 1024; ++unit) value /= 1024;
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
   return text.data();
