@@ -1,8 +1,13 @@
 /// Where the driver blocks because a stream's queue is full, other threads are served meanwhile.
+#include <unistd.h>
+
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <future>
+#include <string>
 
 #include "cached.hpp"
 #include "forwarding_device.hpp"
@@ -46,6 +51,25 @@ class FullQueues : public cached_program, public ::testing::WithParamInterface<s
       }};
       others_are_served_ = done.wait_for(std::chrono::seconds{20}) == std::future_status::ready;
     };
+  }
+
+  /// Returns once another thread that does this sleeps, however long a busy machine takes to start it.
+  void start_until_it_waits(const std::function<void()>& does) {
+    std::atomic<pid_t> thread{0};
+    other_ = std::thread{[does, &thread] {
+      thread = ::gettid();
+      thread.notify_one();
+      does();
+    }};
+    thread.wait(0);
+    const std::string file = "/proc/self/task/" + std::to_string(thread) + "/stat";
+    for (int asleep = 0, looks = 0; asleep < 3 && looks < 10'000; ++looks) {
+      std::this_thread::sleep_for(std::chrono::milliseconds{2});
+      std::string number, name;
+      char state = ' ';
+      std::ifstream{file} >> number >> name >> state;
+      asleep = state == 'S' ? asleep + 1 : 0;
+    }
   }
 
   forwarding_device hooked_{device_};
@@ -130,8 +154,7 @@ TEST_P(FullQueues, RecordNothingMoreOnceACaptureHasBegun) {
   int records = 0;
   hooked_.before_record = [&] {
     if (++records != 1) return;
-    other_ = std::thread{[&] { EXPECT_TRUE(allocator_->capture_begin(captured).ok()); }};
-    std::this_thread::sleep_for(std::chrono::milliseconds{50});  // it waits for this record to end
+    start_until_it_waits([&] { EXPECT_TRUE(allocator_->capture_begin(captured).ok()); });
   };
   EXPECT_FALSE(allocator_->try_allocate({.bytes = 60 * mib, .stream = captured}).ok());
   other_.join();
@@ -299,8 +322,7 @@ TEST_P(FullQueuesUnderDevice, MakeNoMoreWaitsOnceACaptureHasBegun) {
   int calls = 0;
   hooked_.before_wait_stream = [&] {
     if (++calls != 1) return;
-    other_ = std::thread{[&] { EXPECT_TRUE(allocator_->capture_begin(captured).ok()); }};
-    std::this_thread::sleep_for(std::chrono::milliseconds{50});
+    start_until_it_waits([&] { EXPECT_TRUE(allocator_->capture_begin(captured).ok()); });
   };
   EXPECT_FALSE(allocator_->try_allocate({.bytes = 60 * mib, .stream = device_.create_stream()}).ok());
   other_.join();
