@@ -600,6 +600,7 @@ def gpumem_statistics():
     expect("the peak of allocated", torch.cuda.max_memory_allocated() - base, held)
     seen = torch.cuda.memory_stats()
     expect("blocks", (seen["allocation.all.allocated"], seen["allocation.all.freed"]), (4, 1))
+    expect("max_split_size, which nobody set", seen["max_split_size"], -1)
     segments = torch.cuda.memory_snapshot()
     for name, field in (("allocated_bytes", "allocated_size"), ("reserved_bytes", "total_size"),
                         ("active_bytes", "active_size")):
@@ -630,6 +631,7 @@ def gpumem_snapshot():
     from torch.cuda import _memory_viz
 
     nothing_left(workspaces=False)
+    began = time.time() * 1e6 - MIB  # a second, by two clocks
     torch.cuda.memory._record_memory_history(max_entries=1000, stacks="python")
 
     def here(elements):
@@ -645,6 +647,10 @@ def gpumem_snapshot():
     for name in ("segment_alloc", "alloc", "free_requested", "free_completed", "segment_free"):
         assert name in actions or name.replace("_alloc", "_map").replace("_free", "_unmap") in actions, actions
     assert actions.index("alloc") > 0, "the segment comes before its block"
+    for each in seen["device_traces"][0]:
+        if each["action"] != "snapshot":
+            expect(f"the time of {each}", began <= each["time_us"] <= time.time() * 1e6 + MIB, True)
+            assert any(f["name"] == "gpumem_snapshot" for f in each["frames"]), f"no frame of what led to {each}"
     told = seen["allocator_settings"]
     mapped = "expandable" in os.environ.get("GPUMEM_POLICY", "") or os.environ.get("GPUMEM_BACKING") == "mapped"
     expect("settings", [told[name] for name in ("expandable_segments", "garbage_collection_threshold",
@@ -664,6 +670,7 @@ def gpumem_out_of_memory():
     nothing_left(workspaces=False)
     total = torch.cuda.mem_get_info()[1]
     kept = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+    before = torch.cuda.memory_stats()["num_ooms"]
     try:
         torch.empty(total, dtype=torch.uint8, device="cuda")
         raise AssertionError("more than the card has was given")
@@ -674,7 +681,7 @@ def gpumem_out_of_memory():
     assert "is allocated by PyTorch" in first, first
     assert "allowed" not in first and "private pools" not in first, first
     assert report.startswith("gpumem: out of memory on pool 0"), report
-    expect("out of memory", torch.cuda.memory_stats()["num_ooms"], 1)
+    expect("out of memory", torch.cuda.memory_stats()["num_ooms"] - before, 1)
     torch.cuda.set_per_process_memory_fraction(0.01)
     try:
         torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
@@ -736,6 +743,28 @@ def eight_graphs_in_one_pool():
         assert reserved <= native * 1.05, f"{reserved} bytes reserved, natively {native}"
         return f"{reserved // MIB} MiB, natively {native // MIB} MiB; {left} bytes left"
     return f"{reserved // MIB} MiB; {left} bytes left"
+
+
+@step
+def graphs_with_small_results():
+    """What a graph leaves is small and lies in its pool, in nobody's way: three tensors are live at once in each graph.
+    Natively the pool has them and 2 MiB for all that is small."""
+    nothing_left(workspaces=False)
+    x, pool, made = torch.empty(32 * MIB, dtype=torch.uint8, device="cuda"), torch.cuda.graph_pool_handle(), []
+    for _ in range(8):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            y = x + 1
+            z = y * 2
+            w = z + y
+            del y, z
+            made.append((graph, w[:16].clone()))
+            del w
+    held = sum(s["total_size"] for s in torch.cuda.memory_snapshot(pool))
+    assert 96 * MIB <= held <= 98 * 1.05 * MIB, f"the pool has {held} bytes"
+    made.clear()
+    del graph, x
+    return f"{held / MIB:.1f} MiB in the pool of eight graphs; {nothing_left(workspaces=False)} bytes left"
 
 
 @step
@@ -859,7 +888,23 @@ def pools_of_their_own():
         theirs = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
     allocated = torch.cuda.memory_allocated()
     expect("allocated through the pool's own allocator", allocated, 8 * MIB)
-    del theirs, pool
+    before, told = torch.cuda.memory_stats()["num_ooms"], []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *of, told=told: told.append(of[1]))
+    torch.cuda.set_per_process_memory_fraction(0.01)
+    try:
+        with torch.cuda.use_mem_pool(pool):
+            torch.empty(1000 * MIB, dtype=torch.uint8, device="cuda")
+        raise AssertionError("the pool's own allocator gave more than the fraction")
+    except torch.OutOfMemoryError as refused:
+        assert "Tried to allocate 1000.00 MiB. GPU 0 has a total capacity of" in str(refused), refused
+        assert "\ngpumem: out of memory on pool 0" in str(refused), refused
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    expect("told of it", (told, torch.cuda.memory_stats()["num_ooms"] - before), ([1000 * MIB], 1))
+    beside = torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+    together = torch.cuda.memory_reserved()
+    del theirs, pool, beside
+    torch.cuda.empty_cache()
+    expect("the peak of all that was reserved", torch.cuda.max_memory_reserved() >= together, True)
     nothing_left(workspaces=False)
     expect("left of it", (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()), (0, 0))
 

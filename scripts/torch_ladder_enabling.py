@@ -118,11 +118,37 @@ tried(policy="caching", fallback=False)
 assert torch.cuda.memory.get_allocator_backend() == "native"
 tried()
 """
-# A file that is no library lies where the one lies that fits, and again where the compiler makes nothing.
+# To load a file that was cut off would kill the process.
 DAMAGED = """
 from gpumem.torch import _build
-_build.build(torch).write_bytes(b"")
+made = _build.build(torch)
+made.write_bytes(made.read_bytes()[:100000])
 gpumem.torch.enable()
+"""
+BAD_SETTINGS = """
+tried(policy="none_such")
+os.environ["GPUMEM_LIMIT"] = "abc"
+tried()
+"""
+WITHOUT_CACHES = """
+gpumem.torch.enable()
+torch.empty(1 << 20, device="cuda")
+assert torch.cuda.memory_reserved() == 0
+"""
+# Tensors that a child inherits end without a word, where CUDA does not work.
+FORKED = """
+gpumem.torch.enable()
+inherited = [torch.empty(100, device="cuda") for _ in range(3)]
+said, errors = os.pipe(), os.dup(2)
+os.dup2(said[1], 2)
+child = os.fork()
+if child == 0:
+    inherited.clear()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+os.dup2(errors, 2)
+os.close(said[1])
+assert os.read(said[0], 1000) == b""
 """
 NOTHING_COMPILED = """
 tried(policy="caching", fallback=False)
@@ -151,6 +177,12 @@ def refusals(folder):
                                     ["torch 9.9.0 is not one of those tested"], "gpumem"),
         "no such setting": ("tried(polcy='growth')", {}, ["polcy=growth: unknown option"], "native"),
         "a damaged file in the cache": (DAMAGED, {"XDG_CACHE_HOME": os.path.join(folder, "damaged")}, [], "gpumem"),
+        "no caches": (WITHOUT_CACHES, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, [], "gpumem"),
+        "a child that frees, and a backend of PyTorch's": (FORKED, {"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, [], "gpumem"),
+        "no compiler, and bad settings": (BAD_SETTINGS, {"CXX": "/none/such", "XDG_CACHE_HOME": folder},
+                                          ["GPUMEM_POLICY=none_such", "GPUMEM_LIMIT=abc"], "native"),
+        "a setting that PyTorch does not have": ("tried()\nos._exit(0)", {"PYTORCH_CUDA_ALLOC_CONF": "no_such:1"},
+                                                 ["Unrecognized key 'no_such'"], None),
         "a compiler that makes nothing": (NOTHING_COMPILED, {"CXX": shutil.which("true"), "XDG_CACHE_HOME":
                                                              os.path.join(folder, "nothing")}, ["does not load"], "native"),
         "GPUMEM_TORCH=yes": ("", {"GPUMEM_TORCH": "yes"}, ["GPUMEM_TORCH=yes: expected 0 or 1"], None),

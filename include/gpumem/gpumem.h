@@ -67,6 +67,8 @@ gpumem_code gpumem_simulated_stream(gpumem_allocator* memory, int device, void**
 /* Whether `name` is a setting that takes `value`, as one of the pairs: GPUMEM_BAD_SETTING has what is wrong. What only
  * a GPU can tell, such as a limit above its memory, is told at opening. */
 gpumem_code gpumem_check_setting(const char* name, const char* value);
+/* The same of every GPUMEM_* of the environment; that the policy exists, too. */
+gpumem_code gpumem_check_environment(void);
 /* Closes the allocator and returns all its memory. Requires that no other thread uses it. Does nothing for null, and
  * refuses the process's own allocator. */
 gpumem_code gpumem_close(gpumem_allocator* memory);

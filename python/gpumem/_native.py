@@ -39,6 +39,7 @@ def load():
     for name, arguments in (
         ("gpumem_default", [address]),
         ("gpumem_check_setting", [ctypes.c_char_p, ctypes.c_char_p]),
+        ("gpumem_check_environment", []),
         ("gpumem_allocate", [address, ctypes.c_size_t, number, address, address]),
         ("gpumem_free", [address, address]),
         ("gpumem_free_on", [address, address, address]),

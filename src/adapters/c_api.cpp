@@ -10,6 +10,7 @@
 #include "c_edge.hpp"
 #include "device_selection.hpp"
 #include "gpumem/default_allocator.hpp"
+#include "gpumem/policy.hpp"
 #include "gpumem/sim_device.hpp"
 #include "log.hpp"
 
@@ -78,6 +79,16 @@ gpumem_code gpumem_check_setting(const char* name, const char* value) {
   return guarded([&]() -> status {
     if (name == nullptr || value == nullptr) return null_argument(name == nullptr ? "the name" : "the value");
     return gpumem::settings{}.set(name, value);
+  });
+}
+
+gpumem_code gpumem_check_environment(void) {
+  return guarded([]() -> status {
+    gpumem::settings with;
+    if (const status applied = with.apply(gpumem::process_environment()); !applied) return applied;
+    const auto known = gpumem::find_policy(with.policy);
+    if (known) return {};
+    return {known.why().code(), "GPUMEM_POLICY=" + with.policy + ": " + known.why().message()};
   });
 }
 

@@ -1,4 +1,6 @@
 /* A C program that uses only the installed header: calls every function, correctly and wrongly. */
+#define _POSIX_C_SOURCE 200809L /* setenv */
+
 #include <gpumem/gpumem.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,6 +165,13 @@ static void null_pointers(void) {
   EXPECT_REFUSED(gpumem_check_setting("limit", "much"), GPUMEM_BAD_SETTING, "much");
   EXPECT_REFUSED(gpumem_check_setting("polcy", "growth"), GPUMEM_BAD_SETTING, "polcy=growth: unknown option");
   EXPECT(gpumem_check_setting("limit", "80%") == GPUMEM_OK);
+  EXPECT(gpumem_check_environment() == GPUMEM_OK);
+  setenv("GPUMEM_POLICY", "bogus", 1);
+  EXPECT_REFUSED(gpumem_check_environment(), GPUMEM_BAD_SETTING, "GPUMEM_POLICY=bogus: policy 'bogus' is unknown");
+  unsetenv("GPUMEM_POLICY");
+  setenv("GPUMEM_LIMIT", "abc", 1);
+  EXPECT_REFUSED(gpumem_check_environment(), GPUMEM_BAD_SETTING, "GPUMEM_LIMIT=abc");
+  unsetenv("GPUMEM_LIMIT");
   EXPECT_REFUSED(gpumem_allocate(NULL, 1, 0, NULL, &block), GPUMEM_INVALID_ARGUMENT, "the allocator is null");
   EXPECT(block == NULL);
   EXPECT_REFUSED(gpumem_free(NULL, &block), GPUMEM_INVALID_ARGUMENT, "the allocator is null");

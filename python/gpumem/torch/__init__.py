@@ -109,7 +109,8 @@ def _hooks(torch):
     path = str(library())
     if not os.path.isfile(path):
         raise RuntimeError(f"gpumem.torch: {path} does not exist: gpumem is not installed as a whole")
-    loaded = ctypes.CDLL(path)
+    loaded = _native.load()
+    _native.check(loaded.gpumem_check_environment())
     pluggable = torch.cuda.memory.CUDAPluggableAllocator(path, "gpumem_torch_alloc", "gpumem_torch_free")
     it = pluggable.allocator()
     for setter, function in (("set_init_fn", "init"), ("set_reset_fn", "empty_cache"),

@@ -93,6 +93,21 @@ def cache_folder():
     return folder
 
 
+def digest(file):
+    return hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()
+
+
+def digest_file(made):
+    return made.with_suffix(".sha256")
+
+
+def is_whole(made):
+    """False where the file was cut off or changed: to load such a one may kill the process."""
+    with contextlib.suppress(OSError):
+        return digest_file(made).read_text() == digest(made)
+    return False
+
+
 def compile_into(folder, name, torch_folder, abi, cxx, headers, *, movable=False):
     done = folder / f"{name}.so"
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as made:
@@ -104,6 +119,8 @@ def compile_into(folder, name, torch_folder, abi, cxx, headers, *, movable=False
             wrong = [each for each in ran.stderr.splitlines() if "error" in each] or ran.stderr.splitlines()[-1:]
             raise BuildError("the extension does not compile against this torch: " + " | ".join(wrong[:3]))
         os.chmod(made.name, 0o755 if movable else 0o700)
+        if not movable:
+            digest_file(done).write_text(digest(made.name))
         os.rename(made.name, done)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -166,10 +183,10 @@ def build(torch, in_place_of=None):
         return compile_into(pathlib.Path(own), key, torch_folder, abi, cxx, headers)
     done = folder / f"{key}.so"
     damaged = identity(in_place_of) if in_place_of is not None else None
-    if identity(done) not in (None, damaged):
+    if identity(done) not in (None, damaged) and is_whole(done):
         return done
     with open(folder / f"{key}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if identity(done) not in (None, damaged):
+        if identity(done) not in (None, damaged) and is_whole(done):
             return done
         return compile_into(folder, key, torch_folder, abi, cxx, headers)

@@ -34,8 +34,7 @@
 #include <vector>
 
 #include "gpumem/default_allocator.hpp"
-#include "gpumem/policy.hpp"
-#include "gpumem/settings.hpp"
+#include "gpumem/gpumem.h"
 #include "own_memory.hpp"
 
 namespace {
@@ -88,12 +87,17 @@ struct held_block {
   context_ptr context;
 };
 
-/// A MemPool, or the memory that CUDA graphs share: one region of gpumem's for each stream.
+/// The largest request that is small, here as in PyTorch's own allocator.
+constexpr std::size_t most_small = std::size_t{1} << 20;
+
+/// A MemPool, or the memory that CUDA graphs share: two regions of gpumem's for each stream.
 struct private_pool {
   int uses = 0;
   bool made_here = false;   // a MemPool's own GPU: on others it has uses only while it is entered there
   bool use_on_oom = false;  // its idle memory serves others before they run out of memory
-  std::map<cudaStream_t, std::uint64_t> regions;
+  // By stream, and whether for small requests: a small block that lives on would keep a large one from being whole
+  // again.
+  std::map<std::pair<cudaStream_t, bool>, std::uint64_t> regions;
   std::shared_ptr<own_memory> own;
 };
 
@@ -101,6 +105,7 @@ struct private_pool {
 struct stretch {
   bool paged = false;
   std::size_t bytes = 0;
+  context_ptr context;  // of what made the device give it
 };
 
 struct checkpoint : native::AllocatorState {
@@ -114,6 +119,7 @@ struct checkpoint : native::AllocatorState {
   std::vector<block> live;
 };
 
+bool in_forked_child = false;
 thread_local std::vector<std::string> compile_contexts;
 thread_local std::string user_metadata;
 
@@ -124,7 +130,8 @@ class torch_allocator final : public native::CUDAAllocator {
     int logical = -1;
     std::uint64_t limit_at_start = 0;
     std::uint64_t limit = 0;  // of gpumem's memory and that of MemPools with an allocator of their own
-    std::uint64_t own_taken = 0, own_returned = 0;
+    std::uint64_t own_taken = 0, own_returned = 0, own_misses = 0;
+    std::uint64_t peak_reserved = 0;  // of gpumem's memory and theirs together, as far as it was looked at
     double fraction = 1.0;
     caching::DeviceStats stats;  // what the book counts, and the peaks of what is only asked for
     std::uint64_t taken_before = 0, returned_before = 0, misses_before = 0;
@@ -151,13 +158,7 @@ class torch_allocator final : public native::CUDAAllocator {
       c.logical = d.ordinal;
       c.limit_at_start = c.limit = d.limit_bytes;
     }
-    in.on_out_of_memory([](int, std::uint64_t) {
-      bool freed = false;
-      for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
-        freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
-      }
-      return freed;
-    });
+    in.on_out_of_memory([](int, std::uint64_t) { return ask_callbacks(); });
     ready_ = true;
     lock.unlock();
     for (std::size_t i = 0; fraction < 1 && i < cards_.size(); ++i) {
@@ -169,6 +170,11 @@ class torch_allocator final : public native::CUDAAllocator {
   // Switched off, each request is a call of the driver, as with PyTorch's own: for looking at one request by itself.
   void enable(bool value) override { caches_ = value; }
   bool isEnabled() const override { return caches_; }
+  // For tools that look for bad accesses.
+  static bool is_without_caches() {
+    static const bool asked = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
+    return asked;
+  }
 
   // --- blocks -------------------------------------------------------------------------------------------------
   DataPtr allocate(std::size_t bytes) override {
@@ -236,13 +242,23 @@ class torch_allocator final : public native::CUDAAllocator {
       close_unused_pools(static_cast<DeviceIndex>(i));
       static_cast<void>(memory().trim(cards_[i].logical));
       if (watched_) {
+        const held_block nobody{.context = context_for(RecordContext::ALL)};
         const std::lock_guard lock{mutex_};
-        note_stretches(static_cast<DeviceIndex>(i));
+        note_stretches(static_cast<DeviceIndex>(i), nobody);
       }
     }
   }
   void cacheInfo(DeviceIndex device, std::size_t* largest) override {
-    const gpumem::statistics s = figures(card_of(device));
+    card& c = card_of(device);
+    const gpumem::statistics s = figures(c);
+    if (*largest == 0) {  // as native, begins with what the GPU has left
+      const c10::cuda::CUDAGuard guard{device};
+      std::size_t total = 0;
+      C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
+      const std::lock_guard lock{mutex_};
+      const std::uint64_t held = s.reserved_bytes + own_bytes(c);
+      *largest = std::min<std::size_t>(*largest, c.limit - std::min(c.limit, held));
+    }
     *largest = std::max(*largest, static_cast<std::size_t>(s.largest_free_bytes));
   }
   double getMemoryFraction(DeviceIndex device) override {
@@ -305,12 +321,13 @@ class torch_allocator final : public native::CUDAAllocator {
       observe(s.inactive_split_bytes[which], split_bytes);
       c10::CachingAllocator::Stat& reserved = s.reserved_bytes[which];
       reserved.current = static_cast<std::int64_t>(now.reserved_bytes + own_bytes(c));
-      reserved.peak = std::max(static_cast<std::int64_t>(now.peak_reserved_bytes), reserved.current);
+      reserved.peak = std::max(static_cast<std::int64_t>(now.peak_reserved_bytes), note_peak(c, now));
       reserved.allocated = static_cast<std::int64_t>(now.taken_bytes + c.own_taken - c.taken_before);
       reserved.freed = static_cast<std::int64_t>(returned + c.own_returned - c.returned_before);
     }
     count_private(s, private_bytes);
-    s.num_ooms = static_cast<std::int64_t>(now.out_of_memory - c.misses_before);
+    s.num_ooms = static_cast<std::int64_t>(now.out_of_memory + c.own_misses - c.misses_before);
+    s.max_split_size = static_cast<std::int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
     s.num_sync_all_streams = static_cast<std::int64_t>(now.host_waits - c.waits_before);
     s.num_device_alloc = static_cast<std::int64_t>(device_allocs(now) - c.device_allocs_before);
     s.num_device_free = static_cast<std::int64_t>(device_frees(now) - c.device_frees_before);
@@ -323,7 +340,7 @@ class torch_allocator final : public native::CUDAAllocator {
     each_stat(c.stats, [](c10::CachingAllocator::Stat& s) { s.reset_accumulated(); });
     c.taken_before = now.taken_bytes + c.own_taken;
     c.returned_before = now.taken_bytes - now.reserved_bytes + c.own_returned;
-    c.misses_before = now.out_of_memory;
+    c.misses_before = now.out_of_memory + c.own_misses;
     c.waits_before = now.host_waits;
     c.device_allocs_before = device_allocs(now);
     c.device_frees_before = device_frees(now);
@@ -333,6 +350,7 @@ class torch_allocator final : public native::CUDAAllocator {
     static_cast<void>(getDeviceStats(device));  // what is only asked for has its value of now
     static_cast<void>(memory().reset_peak_reserved(c.logical));
     const std::lock_guard lock{mutex_};
+    c.peak_reserved = 0;
     each_stat(c.stats, [](c10::CachingAllocator::Stat& s) { s.reset_peak(); });
   }
 
@@ -576,8 +594,7 @@ class torch_allocator final : public native::CUDAAllocator {
 
   native::SnapshotInfo snapshot(MempoolId_t pool) { return snapshot(pool, true); }
   native::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) {
-    c10::ApproximateClockToUnixTimeConverter clock;
-    const auto to_ns = clock.makeConverter();
+    const auto to_ns = clock_.makeConverter();
     native::SnapshotInfo out{};  // the numbers of config_metadata have no initializers
     std::vector<std::vector<gpumem::segment_view>> segments(cards_.size());
     for (std::size_t i = 0; i < cards_.size(); ++i) {
@@ -709,10 +726,17 @@ class torch_allocator final : public native::CUDAAllocator {
   }
 
   // --- allocating ---------------------------------------------------------------------------------------------
+  static bool ask_callbacks() {
+    bool freed = false;
+    for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+      freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    }
+    return freed;
+  }
   void* take(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
     constexpr std::size_t exabyte = std::size_t{1} << 60;
     TORCH_CHECK_WITH(OutOfMemoryError, bytes < exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
-    if (!caches_) return take_uncached(device, bytes);
+    if (!caches_ || is_without_caches()) return take_uncached(device, bytes);
     return take_in(device, bytes, stream, route_of(device, stream), 0);
   }
 
@@ -779,7 +803,7 @@ class torch_allocator final : public native::CUDAAllocator {
         const gpumem::request r{.bytes = held.requested,
                                 .stream = {held.stream},
                                 .device = c.logical,
-                                .region = region_of(c, id, held.stream)};
+                                .region = region_of(c, id, held.stream, held.requested)};
         if (const gpumem::result<void*> got = memory().try_allocate(r)) at = *got;
       }
       if (at == nullptr) continue;
@@ -806,14 +830,15 @@ class torch_allocator final : public native::CUDAAllocator {
       TORCH_CHECK(place == 0, "gpumem: a MemPool with an allocator of its own gives no exact address");
       bool asked = false;
       at = take_from_own(device, c, held, &asked);
+      if (at == nullptr && !asked && ask_callbacks()) at = take_from_own(device, c, held, &asked);
       TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr || !asked, "CUDA out of memory. Tried to allocate ",
                        in_words(bytes), ". The custom allocator backing this MemPool returned nullptr. ",
                        "Check preceding allocator warnings or logs.");
-      TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr, "CUDA out of memory. Tried to allocate ", in_words(bytes),
-                       ". The limit of ", in_words(c.limit), " leaves no room for a segment of this MemPool.");
+      if (at == nullptr) at = lent(device, c, held);
+      if (at == nullptr) refuse_own(device, c, held);
     } else {
       gpumem::request r{.bytes = bytes, .stream = {stream}, .device = c.logical};
-      if (pool != no_pool) r.region = region_of(c, pool, stream);
+      if (pool != no_pool) r.region = region_of(c, pool, stream, bytes);
       r.place = place;
       gpumem::oom_report report;
       gpumem::result<void*> got = place != 0 ? allocate_at(r) : memory().try_allocate(r, &report);
@@ -863,9 +888,9 @@ class torch_allocator final : public native::CUDAAllocator {
   void tell(DeviceIndex device, void* at, std::size_t bytes, const char* tag) {
     if (watched_) {
       const std::lock_guard lock{mutex_};
-      note_stretches(device);
       if (const auto found = book_.find(at); found != book_.end()) {
-        const held_block& held = found->second;
+        const held_block held = found->second;
+        note_stretches(device, held);
         record(TraceEntry::ALLOC, device, reinterpret_cast<std::size_t>(at), bytes, held.stream, held.pool,
                when_ >= RecordContext::ALLOC ? held.context : nullptr, nullptr, tag);
       }
@@ -886,20 +911,23 @@ class torch_allocator final : public native::CUDAAllocator {
     held_block held;
     {
       std::unique_lock lock{mutex_};
-      const auto found = book_.find(at);
+      auto found = book_.find(at);
       if (found == book_.end()) {
         lock.unlock();
         TORCH_CHECK(give_uncached(at), "invalid device pointer: ", at);
         return;
       }
       // What may throw comes first: until the book has lost the block, it is the program's, and can be freed again.
-      held_block& freed = found->second;
       if (watched_) {
+        const held_block freed = found->second;
+        if (context == nullptr && when_ >= RecordContext::ALLOC) context = freed.context;
         for (const TraceEntry::Action each : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
           record(each, freed.device, reinterpret_cast<std::size_t>(at), freed.requested, freed.stream, freed.pool,
                  context);
         }
+        found = book_.find(at);  // a tracker may have allocated
       }
+      held_block& freed = found->second;
       if (freed.own && freed.used_on.empty()) {
         freed.own->give(at);
       } else if (freed.own) {
@@ -916,7 +944,7 @@ class torch_allocator final : public native::CUDAAllocator {
       }
     }
     if (!held.own) {
-      memory().deallocate(at);
+      if (!in_forked_child) memory().deallocate(at);  // there CUDA does not work, and tensors that it inherited end
     } else if (held.own->pool_gone) {
       return_idle(card_of(held.device), held.device, *held.own);
     }
@@ -959,6 +987,7 @@ class torch_allocator final : public native::CUDAAllocator {
     const std::lock_guard lock{mutex_};
     held.own->add(taken, segment, held.stream);
     c.own_taken += segment;
+    static_cast<void>(note_peak(c, figures(c)));
     static_cast<void>(share_limit(c));
     return held.own->take(bytes, held.stream);
   }
@@ -1017,6 +1046,7 @@ class torch_allocator final : public native::CUDAAllocator {
     std::vector<void*> idle;
     {
       const std::lock_guard lock{mutex_};
+      static_cast<void>(note_peak(c, figures(c)));
       const std::size_t before = own.bytes();
       idle = own.take_idle();
       c.own_returned += before - own.bytes();
@@ -1026,21 +1056,41 @@ class torch_allocator final : public native::CUDAAllocator {
     static_cast<void>(share_limit(c));
   }
   static std::uint64_t own_bytes(const card& c) { return c.own_taken - c.own_returned; }
+  static std::int64_t note_peak(card& c, const gpumem::statistics& now) {
+    c.peak_reserved = std::max(c.peak_reserved, now.reserved_bytes + own_bytes(c));
+    return static_cast<std::int64_t>(c.peak_reserved);
+  }
   /// gpumem's limit is what the memory of such MemPools leaves of it.
   static gpumem::status share_limit(const card& c) {
     const std::uint64_t left = c.limit - std::min(c.limit, own_bytes(c));
     const auto now = memory().set_limit(c.logical, std::max<std::uint64_t>(1, left));
     return now ? gpumem::status{} : now.why();
   }
-  std::uint64_t region_of(card& c, const MempoolId_t& pool, cudaStream_t stream) {
+  std::uint64_t region_of(card& c, const MempoolId_t& pool, cudaStream_t stream, std::size_t bytes) {
     const std::lock_guard lock{mutex_};
-    std::uint64_t& region = c.pools[pool].regions[stream];
+    std::uint64_t& region = c.pools[pool].regions[{stream, bytes <= most_small}];
     if (region != 0) return region;
     const gpumem::result<std::uint64_t> opened = memory().open_region(c.logical, {stream});
     TORCH_CHECK(opened.ok(), "gpumem: ", opened.why().message());
     return region = *opened;
   }
 
+  /// The limit leaves no room for a segment of a MemPool with an allocator of its own.
+  [[noreturn]] void refuse_own(DeviceIndex device, card& c, const held_block& held) {
+    gpumem::oom_report report{.cause = gpumem::oom_cause::limit,
+                              .pool = std::to_string(c.logical),
+                              .policy = memory().devices()[static_cast<std::size_t>(c.logical)].policy,
+                              .requested_bytes = held.requested,
+                              .rounded_bytes = rounded(held.requested),
+                              .pool_statistics = figures(c)};
+    const c10::cuda::CUDAGuard guard{device};
+    C10_CUDA_CHECK(cudaMemGetInfo(&report.device_free_bytes, &report.device_total_bytes));
+    {
+      const std::lock_guard lock{mutex_};
+      ++c.own_misses;
+    }
+    refuse(device, c, held, report);
+  }
   // PyTorch's own first words, which programs look for; then gpumem's report.
   [[noreturn]] void refuse(DeviceIndex device, card& c, const held_block& held, const gpumem::oom_report& report) {
     std::vector<native::OutOfMemoryObserver> observers;
@@ -1061,6 +1111,10 @@ class torch_allocator final : public native::CUDAAllocator {
       }
       reserved = report.pool_statistics.reserved_bytes + own_bytes(c);
       limit = c.limit;
+    }
+    if (c10::memoryProfilingEnabled()) {
+      c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(held.requested), allocated, reserved,
+                                       c10::Device(c10::DeviceType::CUDA, device));
     }
     for (const auto& each : observers)
       each(device, held.requested, report.device_total_bytes, report.device_free_bytes);
@@ -1117,8 +1171,9 @@ class torch_allocator final : public native::CUDAAllocator {
     if constexpr (requires { entry.internal_metadata_; }) entry.internal_metadata_ = tag;
   }
 
-  // Segments that came or went since this was called last; of a paged one, its mapped stretches.
-  void note_stretches(DeviceIndex device) {
+  // Segments that came or went since this was called last; of a paged one, its mapped stretches. `by` is what made
+  // them.
+  void note_stretches(DeviceIndex device, const held_block& by = {}) {
     card& c = cards_[static_cast<std::size_t>(device)];
     if (c.logical < 0) return;
     const gpumem::statistics now = figures(c);
@@ -1149,12 +1204,16 @@ class torch_allocator final : public native::CUDAAllocator {
       for (const auto& gone : c.known_stretches) {
         if (is_in(seen, gone)) continue;
         record(gone.second.paged ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE, device, gone.first,
-               gone.second.bytes, nullptr, no_pool, nullptr);
+               gone.second.bytes, by.stream, by.pool, when_ >= RecordContext::ALLOC ? by.context : nullptr);
       }
-      for (const auto& come : seen) {
-        if (is_in(c.known_stretches, come)) continue;
+      for (auto& come : seen) {
+        if (is_in(c.known_stretches, come)) {
+          come.second.context = c.known_stretches.at(come.first).context;
+          continue;
+        }
+        come.second.context = by.context;
         record(come.second.paged ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC, device, come.first,
-               come.second.bytes, nullptr, no_pool, nullptr);
+               come.second.bytes, by.stream, by.pool, when_ >= RecordContext::ALLOC ? by.context : nullptr);
       }
     }
     c.known_stretches = std::move(seen);
@@ -1221,6 +1280,8 @@ class torch_allocator final : public native::CUDAAllocator {
           piece.is_large = true;
           piece.is_expandable = s.paged;
           piece.owner_private_pool_id = pool;
+          const auto made = c.known_stretches.find(b.begin);
+          if (made != c.known_stretches.end()) piece.context_when_allocated = made->second.context;
         }
         caching::SegmentInfo& piece = out.back();
         caching::BlockInfo& block = piece.blocks.emplace_back();
@@ -1241,7 +1302,8 @@ class torch_allocator final : public native::CUDAAllocator {
     return out;
   }
 
-  std::mutex mutex_;
+  c10::ApproximateClockToUnixTimeConverter clock_;  // it measures from here on: older than every entry
+  std::recursive_mutex mutex_;                      // trackers are told under it, and may ask this allocator
   std::atomic<bool> ready_{false};
   std::atomic<int> routes_{0};
   std::atomic<bool> caches_{true};
@@ -1283,14 +1345,13 @@ extern "C" __attribute__((visibility("default"))) const char* gpumem_torch_insta
   try {
     // A bad GPUMEM_* is told now. No GPU is touched before PyTorch does so: a process may still fork, and choose GPUs
     // by CUDA_VISIBLE_DEVICES.
-    gpumem::settings with;
-    if (const gpumem::status ok = with.apply(gpumem::process_environment()); !ok) return (why = ok.message()).c_str();
-    if (const auto known = gpumem::find_policy(with.policy); !known) {
-      return (why = "GPUMEM_POLICY=" + with.policy + ": " + known.why().message()).c_str();
-    }
+    if (gpumem_check_environment() != GPUMEM_OK) return (why = gpumem_last_message()).c_str();
+    // PyTorch reads its own settings at the first question; while its own allocator is current, all of them are valid.
+    static_cast<void>(native::CUDAAllocatorConfig::release_lock_on_cudamalloc());
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
         std::shared_ptr<native::CUDAAllocator>{&only(), [](native::CUDAAllocator*) {}});
     // torch.accelerator asks c10's registry, where PyTorch's own would stay, unused: no statistics, nothing to empty.
+    pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
     constexpr std::uint8_t above_native = 255;
     c10::SetAllocator(c10::DeviceType::CUDA, &only(), above_native);
     return nullptr;
