@@ -174,7 +174,8 @@ def build(torch, in_place_of=None):
     cxx, version = compiler()
     headers = cuda_headers()
     ours = sorted(include_folder().glob("gpumem/*.h*"))
-    key = key_of([platform.machine(), platform.libc_ver(), torch.version.git_version, torch.__version__, torch_folder, abi, version, headers, library(),
+    key = key_of([platform.machine(), platform.libc_ver(), torch.version.git_version, torch.__version__, torch_folder, abi, version,
+                  headers, library(),
                   *(each.read_bytes() for each in (*sorted(SOURCE.parent.iterdir()), *ours))])
     folder = cache_folder()
     if folder is None:
