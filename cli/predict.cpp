@@ -37,6 +37,7 @@ constexpr int failed = 1;
 constexpr int bad_input = 2;
 constexpr int nothing_fits = 3;
 constexpr std::uint64_t room_for_everything = std::uint64_t{1} << 40;
+constexpr std::uint64_t one_segment = std::uint64_t{2} << 20;  // no policy takes a smaller limit
 constexpr std::chrono::milliseconds plan_time{10'000};
 
 int fail(int code, std::string_view why) {
@@ -152,15 +153,28 @@ json native_row(const recording& of, std::uint64_t budget, const json& advice) {
       {"by", "replay of caching"}};
 }
 
+/// What is left of a capacity when `taken` bytes of it are used.
+std::uint64_t rest_of(const capacity& of, std::uint64_t taken) { return of.bytes - std::min(taken, of.bytes); }
+
+/// The rows of `advise` within the rest of a capacity.
+status advice_within(const recording& of, std::uint64_t rest, const bench::own_plan& plan, json& out) {
+  const bool any = rest >= one_segment;  // otherwise a replay of the least limit names the rows
+  if (status done = advice_for(of.trace, std::max(rest, one_segment), plan, out); !done) return done;
+  for (json& row : out) {
+    if (!any) row["fits"] = false;
+  }
+  return {};
+}
+
 status predict_all(const recording& of, const std::vector<capacity>& capacities, std::uint64_t context_bytes,
                    json& out) {
   const auto plan = bench::own_plan::make(of.trace, plan_time);
   if (!plan) return plan.why();
   out = json::array();
   for (const capacity& each : capacities) {
-    const std::uint64_t budget = each.bytes - std::min(context_bytes, each.bytes - 1);
+    const std::uint64_t budget = rest_of(each, context_bytes);
     json advice;
-    if (status done = advice_for(of.trace, budget, *plan, advice); !done) return done;
+    if (status done = advice_within(of, budget, *plan, advice); !done) return done;
     const auto add = [&](const std::string& policy, const json& row, const std::string& settings) {
       json line{{"capacity", each.name},
                 {"capacity_bytes", each.bytes},

@@ -444,6 +444,19 @@ TEST_F(Simulate, PredictsWhichCardsHoldTheProgram) {
   EXPECT_TRUE(native);
 }
 
+TEST_F(Simulate, PredictsForCapacitiesThatTheContextFills) {
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --capacity 24GiB ";
+  const std::string less = "--capacity 100MiB --capacity 450MiB --capacity 451MiB ";
+  const std::string program = "-- " GPUMEM_TEST_PROGRAM " take=1 > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + less + program).c_str())), 0) << content("err");
+  EXPECT_THAT(content("out"), HasSubstr("24GiB   growth "));
+  for (const char* each : {"100MiB", "450MiB", "451MiB"}) {
+    EXPECT_THAT(content("out"), HasSubstr(std::string{each} + "  every one  "));
+  }
+  const std::string alone = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --capacity 100MiB ";
+  EXPECT_EQ(WEXITSTATUS(std::system((alone + program).c_str())), 3) << content("err");
+}
+
 /// PyTorch as far as its hooks look at it, with memory from the runtime.
 constexpr const char* stand_in_torch = R"(import ctypes, types
 __version__ = "0+standin"
