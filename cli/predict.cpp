@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "cards.hpp"
 #include "device_figures.hpp"
 #include "options.hpp"
+#include "output_file.hpp"
 #include "own_plans.hpp"
 #include "process_traces.hpp"
 #include "run.hpp"
@@ -183,14 +185,17 @@ result<simulated_setup> setup_of(const predict_options& with, std::uint64_t cont
 result<recording> record_run(const predict_options& with, std::uint64_t context_bytes, int& exit_status) {
   const temporary_folder folder{"gpumem-predict-"};
   if (folder.path().empty()) return status{errc::unsupported, "cannot create a folder in TMPDIR"};
-  const std::string trace = folder.path() + "/run.csv";
+  std::error_code error;
+  const std::string trace =
+      with.trace.empty() ? folder.path() + "/run.csv" : std::filesystem::absolute(with.trace, error).string();
   const result<simulated_setup> setup = setup_of(with, context_bytes, trace);
   if (!setup) return setup.why();
+  std::filesystem::remove(trace, error);  // a run that fails leaves no trace of an earlier one
   recording out;
   result<simulated_outcome> ran = run_simulated(*setup);
   if (!ran) return ran.why();
   exit_status = ran->settled_reads == 0 ? ran->exit_status : 0;
-  const simulated_process* const traced = take_trace(*ran, trace, false, out.warnings);
+  const simulated_process* const traced = take_trace(*ran, trace, !with.trace.empty(), out.warnings);
   const simulated_process* const process = traced != nullptr ? traced : largest(*ran);
   if (exit_status != 0 || process == nullptr) {
     const json figures = figures_of(*ran, *setup);
@@ -242,6 +247,13 @@ status advice_within(const recording& of, std::uint64_t rest, const bench::own_p
   return {};
 }
 
+/// The variables of a row as the program needs them: PyTorch turns to gpumem by GPUMEM_TORCH. Elsewhere the limit has
+/// to be on gpumem's pool, as in the replay; the default of a preloaded program is the whole process.
+std::string settings_of(const recording& of, const json& row) {
+  const auto set = row["set"].get<std::string>();
+  return of.by_torch ? "GPUMEM_TORCH=1 " + set : set + " GPUMEM_LIMIT_SCOPE=pool";
+}
+
 status predict_all(const recording& of, const std::vector<capacity>& capacities, std::uint64_t context_bytes,
                    json& out) {
   const auto plan = bench::own_plan::make(of.trace, plan_time);
@@ -264,12 +276,23 @@ status predict_all(const recording& of, const std::vector<capacity>& capacities,
       out.push_back(std::move(line));
     };
     add("native", native_row(of, budget, advice), "");
-    for (const json& row : advice) add(row["policy"], row, row["set"]);
+    for (const json& row : advice) add(row["policy"], row, settings_of(of, row));
   }
   return {};
 }
 
-std::string as_text(const json& all) {
+/// How to make the file that GPUMEM_PLAN names; empty if no row that fits follows a plan.
+std::string plan_text(const json& rows, const std::string& trace) {
+  const bool planned = std::any_of(rows.begin(), rows.end(), [](const json& row) {
+    return row["fits"].get<bool>() && row["settings"].get<std::string>().find("GPUMEM_PLAN=") != std::string::npos;
+  });
+  if (!planned) return {};
+  if (!trace.empty()) return fmt::format("\nplanned follows a plan of this run: gpumem plan {} -o run.plan\n", trace);
+  return "\nplanned follows a plan of this run: predict --trace run.csv.gz keeps its allocations, and\n"
+         "gpumem plan run.csv.gz -o run.plan makes the plan.\n";
+}
+
+std::string as_text(const json& all, const std::string& trace) {
   const auto bytes = [](const json& value) { return format_bytes(value.get<std::uint64_t>()); };
   std::string out =
       fmt::format("{} operations, {} live at the peak on {} (--card); context {} (assumed, --context). Simulated.\n\n",
@@ -296,7 +319,7 @@ std::string as_text(const json& all) {
                      fits ? bytes(row["peak_reserved_bytes"]) : "-",
                      fits && card >= taken ? format_bytes(card - taken) : "-", fits ? row["settings"] : ""});
   }
-  return out + table(lines);
+  return out + table(lines) + plan_text(rows, trace);
 }
 
 }  // namespace
@@ -314,6 +337,9 @@ CLI::App* add_predict_command(CLI::App& to, predict_options& into) {
       ->type_name("NAME");
   predict->add_option("--context", into.context, "memory of a context on each card (default 450MiB)")
       ->type_name("SIZE");
+  predict
+      ->add_option("--trace", into.trace, "keep the run's allocations in this file, for plan, advise and gpumem_bench")
+      ->type_name("F");
   add_cudnn_workspace_option(*predict, into.cudnn_workspace);
   add_settle_option(*predict, into.settle);
   predict->add_flag("--json", into.json, "as JSON; the program's own output goes to standard error either way");
@@ -332,6 +358,9 @@ int predict(const predict_options& with) {
     const result<std::uint64_t> bytes = parse_bytes(with.context, "--context");
     if (!bytes) return fail(bad_input, bytes.why().message());
     context_bytes = *bytes;
+  }
+  if (!with.trace.empty()) {
+    if (status ok = check_output_file(with.trace, "--trace", true); !ok) return fail(bad_input, ok.message());
   }
   int exit_status = 0;
   const result<recording> ran = record_run(with, context_bytes, exit_status);
@@ -352,7 +381,7 @@ int predict(const predict_options& with) {
            {"warnings", ran->warnings},
            {"results", std::move(rows)}};
   const std::string text =
-      with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all);
+      with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all, with.trace);
   fmt::print("{}", text);
   for (const std::string& warning : ran->warnings) fmt::print(stderr, "gpumem: {}\n", warning);
   if (ran->host_values_read != 0) {

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 namespace gpumem::cli {
@@ -481,6 +482,32 @@ TEST_F(Simulate, PredictsNothingFromARunWithoutGpumemsFigures) {
   EXPECT_EQ(content("out"), "");
 }
 
+/// The output of `predict` for 1500 MiB of device memory on a card of 2 GiB, whose settings are then applied to it.
+TEST_F(Simulate, PrintsSettingsWithWhichTheProgramFits) {
+  const std::string in = "cd " + folder_ + " && timeout 60 ";
+  const std::string program = " -- " GPUMEM_TEST_PROGRAM " take=700 take=700 take=100 ";
+  const std::string trace = "--trace run.csv.gz";
+  const std::string predict = in + GPUMEM_PROGRAM " predict --capacity 2GiB " + trace + program + "> out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system(predict.c_str())), 0) << content("err");
+  const std::string plan = "gpumem plan run.csv.gz -o run.plan";
+  EXPECT_THAT(content("out"), HasSubstr("planned follows a plan of this run: " + plan + "\n"));
+  const std::string made = GPUMEM_PROGRAM + plan.substr(plan.find(' '));
+  EXPECT_EQ(std::system((in + made + " > plan.out 2>&1").c_str()), 0) << content("plan.out");
+  std::istringstream lines{content("out")};
+  int applied = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto at = line.find("GPUMEM_");
+    if (at == std::string::npos) continue;
+    ++applied;
+    const outcome got = simulate("--card 2GiB -- " GPUMEM_PROGRAM " run" + program, line.substr(at));
+    EXPECT_EQ(got.exit_status, 0) << line << "\n" << got.out << got.err;
+    EXPECT_TRUE(got.figures["oom"].empty()) << line;
+  }
+  EXPECT_GT(applied, 8) << content("out");
+  const outcome options = simulate("--card 2GiB --policy growth --limit 1598MiB" + program, "GPUMEM_LIMIT_SCOPE=pool");
+  EXPECT_EQ(options.exit_status, 0) << options.err;
+}
+
 TEST_F(Simulate, PredictsForCapacitiesThatTheContextFills) {
   const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --capacity 24GiB ";
   const std::string less = "--capacity 100MiB --capacity 450MiB --capacity 451MiB ";
@@ -570,7 +597,7 @@ TEST_F(Simulate, PredictsWithTheMemoryThatPyTorchDidNotTake) {
   std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
   std::ofstream{folder_ + "/outside.py"} << "import torch\ntorch.take(200)\ntorch.take_outside(2000)\n";
   const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --context 0 ";
-  const std::string sizes = "--capacity 2GiB --capacity 3GiB --json -- python3 outside.py > out 2> err";
+  const std::string sizes = "--capacity 2GiB --capacity 3GiB --trace t.csv --json -- python3 outside.py > out 2> err";
   EXPECT_EQ(WEXITSTATUS(std::system((predict + sizes).c_str())), 0) << content("err");
   auto figures = nlohmann::json::parse(content("out"), nullptr, false);
   EXPECT_EQ(figures["outside_bytes"], 2000 * mib);
@@ -579,6 +606,8 @@ TEST_F(Simulate, PredictsWithTheMemoryThatPyTorchDidNotTake) {
   for (const auto& row : figures["results"]) EXPECT_EQ(row["fits"], row["capacity"] == "3GiB") << row;
   EXPECT_EQ(row_of(figures, "3GiB", "native")["peak_reserved_bytes"], 2200 * mib);
   EXPECT_EQ(row_of(figures, "3GiB", "caching")["peak_reserved_bytes"], 2200 * mib);
+  EXPECT_EQ(row_of(figures, "3GiB", "growth")["settings"], "GPUMEM_TORCH=1 GPUMEM_POLICY=growth GPUMEM_LIMIT=1072MiB");
+  EXPECT_THAT(content("t.csv"), HasSubstr(",209715200,"));
 }
 
 TEST_F(Simulate, WarnsThatPyTorchsRecordIsIncomplete) {
@@ -636,9 +665,15 @@ TEST_F(Simulate, RefusesFilesThatCannotBeWrittenBeforeTheProgramRuns) {
     EXPECT_THAT(content("err"), HasSubstr(each.reason)) << each.words;
     EXPECT_EQ(content("out"), "") << each.words;
   }
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --trace ";
+  const std::string ran = " -- sh -c 'echo ran' > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "folder" + ran).c_str())), 2);
+  EXPECT_THAT(content("err"), StartsWith("gpumem: --trace folder: cannot be written: Is a directory"));
   EXPECT_TRUE(fs::is_fifo(folder_ + "/pipe"));
   std::ofstream{folder_ + "/kept.csv"} << "of before";
   EXPECT_EQ(simulate("--trace kept.csv --report no/t.html -- true").exit_status, 2);
+  EXPECT_EQ(content("kept.csv"), "of before");
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "kept.csv --settle soon" + ran).c_str())), 2);
   EXPECT_EQ(content("kept.csv"), "of before");
   EXPECT_FALSE(fs::exists(folder_ + "/figures.json")) << "nothing is left of the check";
 }
