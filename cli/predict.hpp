@@ -16,6 +16,7 @@ struct predict_options {
   std::string context = "450MiB";
   std::string cudnn_workspace = "0";
   std::string settle = "10m";
+  std::string trace;  ///< keeps the run's allocations; empty: they are removed
   bool json = false;
   std::vector<std::string> command;
 };

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 namespace gpumem::cli {
@@ -332,6 +333,7 @@ def workspace(kind, channels, last=False):
     assert cudnn.cudnnBackendGetAttribute(plan, 402, 3, i64(1), None, ctypes.byref(bytes)) == 0
     return bytes.value
 
+ctypes.CDLL("libcudart.so.13").cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1 << 20))
 print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), workspace(2, 16, last=True))
 )";
   // Input, filter and output of 16-bit values: 2 * (2 * 16 * 400 + 32 * 16 * 9 + 2 * 32 * 400).
@@ -339,7 +341,7 @@ print(workspace(2, 16), workspace(9, 16), workspace(0, 16), workspace(2, 3), wor
   EXPECT_EQ(simulate("-- python3 conv.py").out, "0 0 0 0 0\n");
   const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --cudnn-workspace ";
   std::system((predict + "converted -- python3 conv.py > out 2> err").c_str());
-  EXPECT_THAT(content("err"), HasSubstr("86016 86016 0 0 0\n"));
+  EXPECT_THAT(content("err"), StartsWith("86016 86016 0 0 0\n86016 86016 0 0 0\n")) << "both runs";
   EXPECT_EQ(WEXITSTATUS(std::system((predict + "much -- true > out 2> err").c_str())), 2);
   EXPECT_THAT(content("err"), HasSubstr("--cudnn-workspace much: expected 0 or converted"));
 }
@@ -444,6 +446,81 @@ TEST_F(Simulate, PredictsWhichCardsHoldTheProgram) {
   EXPECT_TRUE(native);
 }
 
+/// What `predict --json` says of a capacity's row; null if it has none.
+nlohmann::json row_of(const nlohmann::json& figures, const std::string& capacity, const std::string& policy) {
+  for (const auto& row : figures["results"]) {
+    if (row["capacity"] == capacity && row["policy"] == policy) return row;
+  }
+  return nullptr;
+}
+
+TEST_F(Simulate, PredictsWithTheMemoryThatGpumemDoesNotServe) {
+  const std::string predict =
+      "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --context 0 --capacity 1GiB --capacity 400MiB ";
+  const std::string program = "-- " GPUMEM_TEST_PROGRAM " take=100 managed=400 > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "--json " + program).c_str())), 0) << content("err");
+  auto figures = nlohmann::json::parse(content("out"), nullptr, false);
+  EXPECT_EQ(figures["outside_bytes"], 400 * mib);
+  EXPECT_THAT(content("err"),
+              HasSubstr("400.00 MiB were taken outside the allocations that gpumem serves (the peak of"));
+  EXPECT_EQ(row_of(figures, "1GiB", "native")["peak_reserved_bytes"], 500 * mib);
+  auto caching = row_of(figures, "1GiB", "caching");
+  EXPECT_EQ(caching["peak_reserved_bytes"], 500 * mib);
+  EXPECT_THAT(caching["settings"].get<std::string>(), HasSubstr("GPUMEM_LIMIT=624MiB"));
+  for (const auto& row : figures["results"]) EXPECT_EQ(row["fits"], row["capacity"] == "1GiB") << row;
+
+  const std::string enough = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --json --context 0 ";
+  EXPECT_EQ(WEXITSTATUS(std::system((enough + "-- " GPUMEM_TEST_PROGRAM " take=100 > out 2> err").c_str())), 0);
+  EXPECT_EQ(nlohmann::json::parse(content("out"), nullptr, false)["outside_bytes"], 0);
+  EXPECT_EQ(content("err"), "");
+}
+
+TEST_F(Simulate, PredictsNothingFromARunWithoutGpumemsFigures) {
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict -- ";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + GPUMEM_TEST_PROGRAM " managed=10 > out 2> err").c_str())), 1);
+  EXPECT_THAT(content("err"), HasSubstr("gpumem served no allocation of it"));
+  EXPECT_EQ(content("out"), "");
+}
+
+/// The output of `predict` for 1500 MiB of device memory on a card of 2 GiB, whose settings are then applied to it.
+TEST_F(Simulate, PrintsSettingsWithWhichTheProgramFits) {
+  const std::string in = "cd " + folder_ + " && timeout 60 ";
+  const std::string program = " -- " GPUMEM_TEST_PROGRAM " take=700 take=700 take=100 ";
+  const std::string trace = "--trace run.csv.gz";
+  const std::string predict = in + GPUMEM_PROGRAM " predict --capacity 2GiB " + trace + program + "> out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system(predict.c_str())), 0) << content("err");
+  const std::string plan = "gpumem plan run.csv.gz -o run.plan";
+  EXPECT_THAT(content("out"), HasSubstr("planned follows a plan of this run: " + plan + "\n"));
+  const std::string made = GPUMEM_PROGRAM + plan.substr(plan.find(' '));
+  EXPECT_EQ(std::system((in + made + " > plan.out 2>&1").c_str()), 0) << content("plan.out");
+  std::istringstream lines{content("out")};
+  int applied = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto at = line.find("GPUMEM_");
+    if (at == std::string::npos) continue;
+    ++applied;
+    const outcome got = simulate("--card 2GiB -- " GPUMEM_PROGRAM " run" + program, line.substr(at));
+    EXPECT_EQ(got.exit_status, 0) << line << "\n" << got.out << got.err;
+    EXPECT_TRUE(got.figures["oom"].empty()) << line;
+  }
+  EXPECT_GT(applied, 8) << content("out");
+  const outcome options = simulate("--card 2GiB --policy growth --limit 1598MiB" + program, "GPUMEM_LIMIT_SCOPE=pool");
+  EXPECT_EQ(options.exit_status, 0) << options.err;
+}
+
+TEST_F(Simulate, PredictsForCapacitiesThatTheContextFills) {
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --capacity 24GiB ";
+  const std::string less = "--capacity 100MiB --capacity 450MiB --capacity 451MiB ";
+  const std::string program = "-- " GPUMEM_TEST_PROGRAM " take=1 > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + less + program).c_str())), 0) << content("err");
+  EXPECT_THAT(content("out"), HasSubstr("24GiB   growth "));
+  for (const char* each : {"100MiB", "450MiB", "451MiB"}) {
+    EXPECT_THAT(content("out"), HasSubstr(std::string{each} + "  every one  "));
+  }
+  const std::string alone = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --capacity 100MiB ";
+  EXPECT_EQ(WEXITSTATUS(std::system((alone + program).c_str())), 3) << content("err");
+}
+
 /// PyTorch as far as its hooks look at it, with memory from the runtime.
 constexpr const char* stand_in_torch = R"(import ctypes, types
 __version__ = "0+standin"
@@ -454,7 +531,13 @@ def take(mib):
     at = ctypes.c_void_p()
     assert _cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(mib << 20)) == 0
     _entries.append({"action": "alloc", "addr": at.value, "size": mib << 20, "stream": 0, "time_us": len(_entries)})
-    _peaks["allocated_bytes.all.peak"] = sum(each["size"] for each in _entries)
+    _peaks["allocated_bytes.all.peak"] = _peaks["reserved_bytes.all.peak"] = sum(each["size"] for each in _entries)
+
+def take_outside(mib):
+    assert _cuda.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(mib << 20)) == 0
+
+def forget():
+    del _entries[:-1]
 
 def read_forever():
     here = ctypes.c_int()
@@ -509,6 +592,38 @@ TEST_F(Simulate, TakesTheTraceOfTheLargestOfSeveralProcesses) {
   }
 }
 
+TEST_F(Simulate, PredictsWithTheMemoryThatPyTorchDidNotTake) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
+  std::ofstream{folder_ + "/outside.py"} << "import torch\ntorch.take(200)\ntorch.take_outside(2000)\n";
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --context 0 ";
+  const std::string sizes = "--capacity 2GiB --capacity 3GiB --trace t.csv --json -- python3 outside.py > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + sizes).c_str())), 0) << content("err");
+  auto figures = nlohmann::json::parse(content("out"), nullptr, false);
+  EXPECT_EQ(figures["outside_bytes"], 2000 * mib);
+  EXPECT_THAT(content("err"),
+              HasSubstr("1.95 GiB were taken outside PyTorch's allocator (the peak of all device memory"));
+  for (const auto& row : figures["results"]) EXPECT_EQ(row["fits"], row["capacity"] == "3GiB") << row;
+  EXPECT_EQ(row_of(figures, "3GiB", "native")["peak_reserved_bytes"], 2200 * mib);
+  EXPECT_EQ(row_of(figures, "3GiB", "caching")["peak_reserved_bytes"], 2200 * mib);
+  EXPECT_EQ(row_of(figures, "3GiB", "growth")["settings"], "GPUMEM_TORCH=1 GPUMEM_POLICY=growth GPUMEM_LIMIT=1072MiB");
+  EXPECT_THAT(content("t.csv"), HasSubstr(",209715200,"));
+}
+
+TEST_F(Simulate, WarnsThatPyTorchsRecordIsIncomplete) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
+  std::ofstream{folder_ + "/limits.py"} << "import torch\ntorch.take(200)\ntorch.take(30)\ntorch.forget()\n";
+  std::ofstream{folder_ + "/whole.py"} << "import torch\ntorch.take(200)\ntorch.take(30)\n";
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --capacity 2GiB -- python3 ";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "limits.py > out 2> err").c_str())), 0) << content("err");
+  EXPECT_THAT(content("err"),
+              HasSubstr("incomplete record: PyTorch's tensors peaked at 230.00 MiB, its record of them at "
+                        "30.00 MiB"));
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "whole.py > out 2> err").c_str())), 0) << content("err");
+  EXPECT_EQ(content("err"), "");
+}
+
 TEST_F(Simulate, SaysThatAProcessLeftNoTrace) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
@@ -550,9 +665,15 @@ TEST_F(Simulate, RefusesFilesThatCannotBeWrittenBeforeTheProgramRuns) {
     EXPECT_THAT(content("err"), HasSubstr(each.reason)) << each.words;
     EXPECT_EQ(content("out"), "") << each.words;
   }
+  const std::string predict = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --trace ";
+  const std::string ran = " -- sh -c 'echo ran' > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "folder" + ran).c_str())), 2);
+  EXPECT_THAT(content("err"), StartsWith("gpumem: --trace folder: cannot be written: Is a directory"));
   EXPECT_TRUE(fs::is_fifo(folder_ + "/pipe"));
   std::ofstream{folder_ + "/kept.csv"} << "of before";
   EXPECT_EQ(simulate("--trace kept.csv --report no/t.html -- true").exit_status, 2);
+  EXPECT_EQ(content("kept.csv"), "of before");
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "kept.csv --settle soon" + ran).c_str())), 2);
   EXPECT_EQ(content("kept.csv"), "of before");
   EXPECT_FALSE(fs::exists(folder_ + "/figures.json")) << "nothing is left of the check";
 }

@@ -1,5 +1,5 @@
 // A program over the CUDA runtime, for `gpumem simulate`: each argument is an action.
-//   take=MIB  free  until_full=MIB  card=N  read  read_forever  attributes  memory  make=FILE  await=FILE
+//   take=MIB  managed=MIB  free  until_full=MIB  card=N  read  read_forever  attributes  memory  make=FILE  await=FILE
 //   library=FILE:FUNCTION  kill  exit=STATUS  dead_stream  export=FILE  open=FILE  close  share_pages=MIB:FILE
 //   import_pages=FILE  drop_pages
 #include <cuda.h>
@@ -28,6 +28,13 @@ int take(std::size_t mib) {
   if (const cudaError_t e = cudaMalloc(&p, mib << 20); e != cudaSuccess) return give_up("cudaMalloc", e);
   blocks.push_back(p);
   return 0;
+}
+
+/// Managed memory, which gpumem does not serve.
+int take_managed(std::size_t mib) {
+  void* p = nullptr;
+  const cudaError_t e = cudaMallocManaged(&p, mib << 20, cudaMemAttachGlobal);
+  return e == cudaSuccess ? 0 : give_up("cudaMallocManaged", e);
 }
 
 int free_all() {
@@ -200,6 +207,7 @@ int act(const std::string& word) {
   const std::string name = word.substr(0, equals);
   const std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
   if (name == "take") return take(std::strtoull(value.c_str(), nullptr, 10));
+  if (name == "managed") return take_managed(std::strtoull(value.c_str(), nullptr, 10));
   if (name == "free") return free_all();
   if (name == "until_full") {
     while (take(std::strtoull(value.c_str(), nullptr, 10)) == 0) {
