@@ -44,7 +44,7 @@ outcome background::wait() {
 }
 
 bool eventually(const std::function<bool()>& what) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds{60};
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds{240};
   while (!what()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds{2});
