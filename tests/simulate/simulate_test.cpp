@@ -98,6 +98,15 @@ TEST_F(Simulate, ShowsTheProgramTheCardThatWasNamed) {
   EXPECT_EQ(program("attributes", "--card 3GiB").out, "NVIDIA H100 80GB HBM3|3072|9.0|132|2048|232448|51200\n");
 }
 
+TEST_F(Simulate, NamesACardOfTheTableInItsExample) {
+  const std::string help = simulate("--help").out;
+  const std::string option = "Example: gpumem simulate --card ";
+  const auto at = help.find(option);
+  ASSERT_NE(at, std::string::npos) << help;
+  const std::string card = help.substr(at + option.size(), help.find(' ', at + option.size()) - at - option.size());
+  EXPECT_THAT(simulate("--card list").out, HasSubstr("\n" + card + " ")) << card;
+}
+
 TEST_F(Simulate, CountsEachCardForItself) {
   const outcome got = program("take=100 card=1 take=30 card=0 take=10", "--cards 2 --context 0");
   EXPECT_EQ(got.exit_status, 0) << got.out;
