@@ -171,6 +171,19 @@ TEST_F(Simulate, ServesTheProgramByAPolicy) {
   EXPECT_LE(limited.figures["cards"][0]["peak_reserved_bytes"], 100 * mib);
 }
 
+TEST_F(Simulate, RefusesAChildThatIsForkedAfterTheFirstCudaCall) {
+  const std::string card = "--card 1GiB --context 0 --shared fork-" + std::to_string(::getpid());
+  const outcome got = program("take=100 fork_take=50 take=10 memory", card);
+  EXPECT_EQ(got.exit_status, 0) << got.out;
+  EXPECT_EQ(got.out, "cudaMalloc: initialization error\ncudaMalloc: initialization error\n914 of 1024 MiB are free\n");
+  EXPECT_EQ(got.figures["cards"].size(), 1U);
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 110 * mib);
+  const outcome before = program("fork_take=50 take=10", "--card 1GiB --context 0");
+  EXPECT_EQ(before.out, "cudaMalloc: initialization error\n") << "the child's child";
+  ASSERT_EQ(before.figures["cards"].size(), 2U) << "a child of a process without CUDA has its own";
+  EXPECT_EQ(before.figures["cards"][0]["peak_live_bytes"], 50 * mib);
+}
+
 TEST_F(Simulate, TracesWhatAPolicyServed) {
   const outcome got = program("take=3 take=5 free", "--policy growth --trace t.csv");
   EXPECT_EQ(got.exit_status, 0) << got.err;

@@ -1,12 +1,13 @@
 // A program over the CUDA runtime, for `gpumem simulate`: each argument is an action.
 //   take=MIB  free  until_full=MIB  card=N  read  read_forever  attributes  memory  make=FILE  await=FILE
 //   library=FILE:FUNCTION  kill  exit=STATUS  dead_stream  export=FILE  open=FILE  close  share_pages=MIB:FILE
-//   import_pages=FILE  drop_pages
+//   import_pages=FILE  drop_pages  fork_take=MIB
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -28,6 +29,18 @@ int take(std::size_t mib) {
   if (const cudaError_t e = cudaMalloc(&p, mib << 20); e != cudaSuccess) return give_up("cudaMalloc", e);
   blocks.push_back(p);
   return 0;
+}
+
+int fork_take(std::size_t mib, bool again = true) {
+  const pid_t child = fork();
+  if (child == 0) {
+    int status = take(mib);
+    std::fflush(stdout);
+    if (again) status += fork_take(mib, false);
+    _exit(status);
+  }
+  int status = 0;
+  return child > 0 && waitpid(child, &status, 0) == child ? 0 : 9;
 }
 
 int free_all() {
@@ -201,6 +214,7 @@ int act(const std::string& word) {
   const std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
   if (name == "take") return take(std::strtoull(value.c_str(), nullptr, 10));
   if (name == "free") return free_all();
+  if (name == "fork_take") return fork_take(std::strtoull(value.c_str(), nullptr, 10));
   if (name == "until_full") {
     while (take(std::strtoull(value.c_str(), nullptr, 10)) == 0) {
     }
