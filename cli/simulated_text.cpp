@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 
@@ -125,6 +126,36 @@ void explain(const simulated_outcome& of, json& warnings) {
   }
 }
 
+/// Cards on which processes that did not see each other held more together than there is.
+void explain_sums(const simulated_outcome& of, const simulated_setup& setup, json& warnings) {
+  const char* const shared = std::getenv("SIMCUDA_SHARED");
+  if (!setup.shared.empty() || (shared != nullptr && *shared != '\0')) return;
+  struct users {
+    int processes = 0;
+    std::uint64_t peaks = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<std::int64_t, users> by_card;
+  for (const simulated_process& each : of.processes) {
+    for (int i = 0; i < each.record.cards; ++i) {
+      const simcuda::card_record& card = each.record.card[i];
+      if (card.peak_used_bytes == 0) continue;
+      users& all = by_card[card.number];
+      ++all.processes;
+      all.peaks += card.peak_used_bytes;
+      all.bytes = card.bytes;
+    }
+  }
+  for (const auto& each : by_card) {
+    const users& all = each.second;
+    if (all.processes < 2 || all.peaks <= all.bytes) continue;
+    warnings.push_back(fmt::format(
+        "{} processes took memory of card {}, each as if it had the card to itself: their peaks are {} together, more "
+        "than its {}. If they run at the same time, --shared NAME makes them share it",
+        all.processes, each.first, format_bytes(all.peaks), format_bytes(all.bytes)));
+  }
+}
+
 std::string amount(const json& bytes) { return format_bytes(bytes.get<std::uint64_t>()); }
 
 std::string tell_hazards(const json& figures) {
@@ -221,6 +252,7 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
     out["hazards"] = hazards;
     out["hazards_at"] = hazards_of(of);
   }
+  explain_sums(of, setup, out["warnings"]);
   explain(of, out["warnings"]);
   return out;
 }

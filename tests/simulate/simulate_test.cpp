@@ -171,6 +171,25 @@ TEST_F(Simulate, ServesTheProgramByAPolicy) {
   EXPECT_LE(limited.figures["cards"][0]["peak_reserved_bytes"], 100 * mib);
 }
 
+TEST_F(Simulate, WarnsOfProcessesThatHoldMoreThanTheCardTogether) {
+  const auto both = [this](const std::string& first, const std::string& second, const std::string& options) {
+    return simulate("--card 1GiB --context 0 " + options + " -- sh -c '" + first +
+                    " " GPUMEM_TEST_PROGRAM " take=600; " + second + " " GPUMEM_TEST_PROGRAM " take=700'");
+  };
+  const outcome got = both("", "", "");
+  ASSERT_EQ(got.figures["warnings"].size(), 1U) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("2 processes took memory of card 0, each as if it had the card to itself: their peaks "
+                                 "are 1.27 GiB together, more than its 1.00 GiB. If they run at the same time, "
+                                 "--shared NAME makes them share it"));
+  EXPECT_TRUE(both("", "", "--shared sums-" + std::to_string(::getpid())).figures["warnings"].empty());
+  const std::string second_card = "CUDA_VISIBLE_DEVICES=1";
+  EXPECT_TRUE(both("", second_card, "--cards 2").figures["warnings"].empty()) << "each has a card";
+  EXPECT_THAT(both(second_card, second_card, "--cards 2").err, HasSubstr("took memory of card 1, each as if"));
+  const outcome fits = simulate("--card 1GiB --context 0 -- sh -c '" GPUMEM_TEST_PROGRAM
+                                " take=1000; " GPUMEM_TEST_PROGRAM " attributes; " GPUMEM_TEST_PROGRAM " take=20'");
+  EXPECT_TRUE(fits.figures["warnings"].empty()) << fits.figures["warnings"];
+}
+
 TEST_F(Simulate, RefusesAChildThatIsForkedAfterTheFirstCudaCall) {
   const std::string card = "--card 1GiB --context 0 --shared fork-" + std::to_string(::getpid());
   const outcome got = program("take=100 fork_take=50 take=10 memory", card);
