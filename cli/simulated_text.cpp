@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -59,6 +60,7 @@ json refusals_of(const simulated_process& of, bool several) {
     const simcuda::refusal_record& each = of.record.refusal[i];
     const std::uint64_t total = of.record.card[each.card].bytes;
     const std::uint64_t free = total > each.used_bytes ? total - each.used_bytes : 0;
+    const std::string refused_by(each.why, ::strnlen(each.why, sizeof each.why));
     json row{{"card", each.card},
              {"at_s", seconds(each.at_ns)},
              {"function", std::string{each.function}},
@@ -66,7 +68,8 @@ json refusals_of(const simulated_process& of, bool several) {
              {"used_bytes", each.used_bytes},
              {"others_bytes", each.others_bytes},
              {"free_bytes", free},
-             {"why", each.requested_bytes <= free ? "no room in one piece"
+             {"why", !refused_by.empty()            ? refused_by
+                     : each.requested_bytes <= free ? "no room in one piece"
                      : each.others_bytes != 0
                          ? fmt::format("more than is free; others hold {}", format_bytes(each.others_bytes))
                          : "more than is free"}};

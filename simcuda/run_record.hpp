@@ -26,7 +26,7 @@ struct card_record {
   std::int64_t number = 0;            ///< of the card on the machine, whatever ordinal it has here
 };
 
-/// A request that the card had no room for.
+/// A request that the card had no room for, or that an allocator in front of the driver refused.
 struct refusal_record {
   std::uint64_t at_ns = 0;
   std::uint64_t requested_bytes = 0;
@@ -34,6 +34,7 @@ struct refusal_record {
   std::uint64_t others_bytes = 0;  ///< of it, by other processes
   std::int32_t card = 0;
   char function[44] = {};
+  char why[384] = {};  ///< of an allocator that refused it in front of the driver; empty: the card had no room
 };
 
 /// Bytes that went on while a stream may still use them: handed to another user, or back to the driver.

@@ -171,6 +171,22 @@ TEST_F(Simulate, ServesTheProgramByAPolicy) {
   EXPECT_LE(limited.figures["cards"][0]["peak_reserved_bytes"], 100 * mib);
 }
 
+TEST_F(Simulate, TellsWhatGpumemsOwnLimitRefused) {
+  const outcome got = program("until_full=100", "--card 2GiB --context 0 --policy growth --limit 1GiB");
+  EXPECT_THAT(got.out, HasSubstr("7 blocks")) << got.err;  // 256 MiB are kept for what is not gpumem's
+  ASSERT_EQ(got.figures["oom"].size(), 1U) << got.err;
+  const auto& row = got.figures["oom"][0];
+  EXPECT_EQ(row["function"], "cuMemAlloc");
+  EXPECT_EQ(row["requested_bytes"], 100 * mib);
+  EXPECT_EQ(row["used_bytes"], 700 * mib);
+  EXPECT_THAT(row["why"].get<std::string>(), StartsWith("gpumem: limit 768.00 MiB reached with 700.00 MiB live"));
+  EXPECT_THAT(row["why"].get<std::string>(), HasSubstr("GPUMEM_LIMIT=1.00 GiB is on the whole process"));
+  // The card's own refusal is one row, although gpumem passes it on.
+  const outcome full = program("until_full=100", "--card 1GiB --context 450MiB --policy growth");
+  ASSERT_EQ(full.figures["oom"].size(), 1U) << full.err;
+  EXPECT_EQ(full.figures["oom"][0]["why"], "more than is free");
+}
+
 TEST_F(Simulate, WarnsOfProcessesThatHoldMoreThanTheCardTogether) {
   const auto both = [this](const std::string& first, const std::string& second, const std::string& options) {
     return simulate("--card 1GiB --context 0 " + options + " -- sh -c '" + first +
