@@ -202,6 +202,21 @@ std::string settled_warning(const simulated_outcome& of, const simulated_setup& 
       setup.settle_s, of.settled_reads);
 }
 
+std::string unsupported_warning(const simulated_outcome& of) {
+  std::uint64_t times = 0;
+  std::string first;
+  for (const simulated_process& each : of.processes) {
+    times += each.record.unsupported;
+    const char* const name = each.record.first_unsupported;
+    if (first.empty()) first.assign(name, ::strnlen(name, sizeof each.record.first_unsupported));
+  }
+  if (times == 0) return {};
+  return fmt::format(
+      "requests for memory by functions that simulated cards do not support: {}, first {}; they were refused, and what "
+      "they take on a card is not counted",
+      times, first);
+}
+
 json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
   const simcuda::card_profile& profile = *simcuda::find_card(setup.card);
   json out{
@@ -254,6 +269,9 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
     for (const simulated_process& each : of.processes) hazards += each.record.hazards;
     out["hazards"] = hazards;
     out["hazards_at"] = hazards_of(of);
+  }
+  if (const std::string unsupported = unsupported_warning(of); !unsupported.empty()) {
+    out["warnings"].push_back(unsupported);
   }
   explain_sums(of, setup, out["warnings"]);
   explain(of, out["warnings"]);

@@ -64,6 +64,8 @@ struct process_record {
   std::int32_t foreign_runtime = 0;
   char runtime[512] = {};
   char undefined[96] = {};          ///< the first of these uses: its function, and what it used
+  std::uint64_t unsupported = 0;    ///< requests for memory by functions that the doubles do not have
+  char first_unsupported[64] = {};  ///< the first of these functions
   std::uint64_t hazards = 0;        ///< all of them; the first `report_hazards` are kept
   card_record card[report_cards];
   refusal_record refusal[report_refusals];

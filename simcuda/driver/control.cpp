@@ -136,6 +136,11 @@ void simcuda_note_refusal(int device, const char* function, std::uint64_t bytes,
   note_refused_before(*w.gpus[static_cast<std::size_t>(device)], function, bytes, why);
 }
 
+void simcuda_note_unsupported(const char* function) {
+  const std::lock_guard lock{the_world().mutex};
+  note_unsupported(function);
+}
+
 std::uint64_t simcuda_undefined_uses() {
   std::uint64_t all = 0;
   for (const auto& [what, times] : gpumem::simcuda::undefined_uses()) all += times;

@@ -70,4 +70,9 @@ void note_refused_before(const gpu& on, std::string_view function, std::uint64_t
   write(into.why, why);
 }
 
+void note_unsupported(std::string_view function) {
+  process_record* const record = own_record();
+  if (record != nullptr && record->unsupported++ == 0) write(record->first_unsupported, function);
+}
+
 }  // namespace gpumem::simcuda

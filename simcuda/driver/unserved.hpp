@@ -13,5 +13,7 @@ struct gpu;
 void note_card_numbers();
 /// An allocator in front of the driver refused `bytes` that the program requested of `function`, because of `why`.
 void note_refused_before(const gpu& on, std::string_view function, std::uint64_t bytes, std::string_view why);
+/// The program requested memory by a function that the doubles do not have.
+void note_unsupported(std::string_view function);
 
 }  // namespace gpumem::simcuda

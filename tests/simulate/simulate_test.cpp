@@ -187,6 +187,16 @@ TEST_F(Simulate, TellsWhatGpumemsOwnLimitRefused) {
   EXPECT_EQ(full.figures["oom"][0]["why"], "more than is free");
 }
 
+TEST_F(Simulate, WarnsOfMemoryThatTheDoublesDoNotSupport) {
+  const outcome got = program("take_3d=100 take_array take_array", "--card 1GiB --context 0");
+  EXPECT_EQ(got.exit_status, 0);
+  EXPECT_THAT(got.out, StartsWith("pitch 1024, 1024 by 1024\ncudaMallocArray: operation not supported\n"));
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 100 * mib);
+  ASSERT_EQ(got.figures["warnings"].size(), 1U) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("functions that simulated cards do not support: 2, first cudaMallocArray; they were"));
+  EXPECT_TRUE(program("take_3d=2000", "--card 1GiB").figures["warnings"].empty());
+}
+
 TEST_F(Simulate, WarnsOfProcessesThatHoldMoreThanTheCardTogether) {
   const auto both = [this](const std::string& first, const std::string& second, const std::string& options) {
     return simulate("--card 1GiB --context 0 " + options + " -- sh -c '" + first +

@@ -1,7 +1,7 @@
 // A program over the CUDA runtime, for `gpumem simulate`: each argument is an action.
 //   take=MIB  free  until_full=MIB  card=N  read  read_forever  attributes  memory  make=FILE  await=FILE
 //   library=FILE:FUNCTION  kill  exit=STATUS  dead_stream  export=FILE  open=FILE  close  share_pages=MIB:FILE
-//   import_pages=FILE  drop_pages  fork_take=MIB
+//   import_pages=FILE  drop_pages  take_3d=MIB  take_array  fork_take=MIB
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -31,6 +31,24 @@ int take(std::size_t mib) {
   return 0;
 }
 
+/// Slices of 1 MiB, whose rows fill their pitch.
+int take_3d(std::size_t mib) {
+  cudaPitchedPtr p{};
+  if (const cudaError_t e = cudaMalloc3D(&p, {1024, 1024, mib}); e != cudaSuccess) return give_up("cudaMalloc3D", e);
+  blocks.push_back(p.ptr);
+  std::printf("pitch %zu, %zu by %zu\n", p.pitch, p.xsize, p.ysize);
+  return 0;
+}
+
+/// Goes on where it is refused.
+int take_array() {
+  cudaArray_t made = nullptr;
+  const cudaChannelFormatDesc format{32, 0, 0, 0, cudaChannelFormatKindFloat};
+  static_cast<void>(give_up("cudaMallocArray", cudaMallocArray(&made, &format, 1024, 1024, 0)));
+  return 0;
+}
+
+/// In a child, and in a child of its own.
 int fork_take(std::size_t mib, bool again = true) {
   const pid_t child = fork();
   if (child == 0) {
@@ -214,6 +232,8 @@ int act(const std::string& word) {
   const std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
   if (name == "take") return take(std::strtoull(value.c_str(), nullptr, 10));
   if (name == "free") return free_all();
+  if (name == "take_3d") return take_3d(std::strtoull(value.c_str(), nullptr, 10));
+  if (name == "take_array") return take_array();
   if (name == "fork_take") return fork_take(std::strtoull(value.c_str(), nullptr, 10));
   if (name == "until_full") {
     while (take(std::strtoull(value.c_str(), nullptr, 10)) == 0) {
