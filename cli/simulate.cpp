@@ -146,7 +146,7 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
   simulate->footer(
       "Kernels do nothing and values are not computed; the program's allocations are real.\n"
       "The command and its arguments follow --: gpumem simulate [OPTIONS] -- COMMAND...\n"
-      "Example: gpumem simulate --card a100-80g --trace run.csv.gz -- python train.py");
+      "Example: gpumem simulate --card a100-80gb --trace run.csv.gz -- python train.py");
   simulate->add_option("--card", into.card, "a name of --card list, or memory: 24GiB (default h100)")
       ->type_name("NAME|BYTES");
   simulate->add_option("--cards", into.cards, "how many of it")->type_name("N");

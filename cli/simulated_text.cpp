@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 
@@ -58,6 +60,7 @@ json refusals_of(const simulated_process& of, bool several) {
     const simcuda::refusal_record& each = of.record.refusal[i];
     const std::uint64_t total = of.record.card[each.card].bytes;
     const std::uint64_t free = total > each.used_bytes ? total - each.used_bytes : 0;
+    const std::string refused_by(each.why, ::strnlen(each.why, sizeof each.why));
     json row{{"card", each.card},
              {"at_s", seconds(each.at_ns)},
              {"function", std::string{each.function}},
@@ -65,7 +68,8 @@ json refusals_of(const simulated_process& of, bool several) {
              {"used_bytes", each.used_bytes},
              {"others_bytes", each.others_bytes},
              {"free_bytes", free},
-             {"why", each.requested_bytes <= free ? "no room in one piece"
+             {"why", !refused_by.empty()            ? refused_by
+                     : each.requested_bytes <= free ? "no room in one piece"
                      : each.others_bytes != 0
                          ? fmt::format("more than is free; others hold {}", format_bytes(each.others_bytes))
                          : "more than is free"}};
@@ -125,6 +129,36 @@ void explain(const simulated_outcome& of, json& warnings) {
   }
 }
 
+/// Cards on which processes that did not see each other held more together than there is.
+void explain_sums(const simulated_outcome& of, const simulated_setup& setup, json& warnings) {
+  const char* const shared = std::getenv("SIMCUDA_SHARED");
+  if (!setup.shared.empty() || (shared != nullptr && *shared != '\0')) return;
+  struct users {
+    int processes = 0;
+    std::uint64_t peaks = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<std::int64_t, users> by_card;
+  for (const simulated_process& each : of.processes) {
+    for (int i = 0; i < each.record.cards; ++i) {
+      const simcuda::card_record& card = each.record.card[i];
+      if (card.peak_used_bytes == 0) continue;
+      users& all = by_card[card.number];
+      ++all.processes;
+      all.peaks += card.peak_used_bytes;
+      all.bytes = card.bytes;
+    }
+  }
+  for (const auto& each : by_card) {
+    const users& all = each.second;
+    if (all.processes < 2 || all.peaks <= all.bytes) continue;
+    warnings.push_back(fmt::format(
+        "{} processes took memory of card {}, each as if it had the card to itself: their peaks are {} together, more "
+        "than its {}. If they run at the same time, --shared NAME makes them share it",
+        all.processes, each.first, format_bytes(all.peaks), format_bytes(all.bytes)));
+  }
+}
+
 std::string amount(const json& bytes) { return format_bytes(bytes.get<std::uint64_t>()); }
 
 std::string tell_hazards(const json& figures) {
@@ -166,6 +200,21 @@ std::string settled_warning(const simulated_outcome& of, const simulated_setup& 
       "ended: for {:g} s the program took no more memory and read values of the card {} times. If it waits for a value "
       "(until a loss has fallen), that never comes: nothing is computed. --settle 0 lets it run on",
       setup.settle_s, of.settled_reads);
+}
+
+std::string unsupported_warning(const simulated_outcome& of) {
+  std::uint64_t times = 0;
+  std::string first;
+  for (const simulated_process& each : of.processes) {
+    times += each.record.unsupported;
+    const char* const name = each.record.first_unsupported;
+    if (first.empty()) first.assign(name, ::strnlen(name, sizeof each.record.first_unsupported));
+  }
+  if (times == 0) return {};
+  return fmt::format(
+      "requests for memory by functions that simulated cards do not support: {}, first {}; they were refused, and what "
+      "they take on a card is not counted",
+      times, first);
 }
 
 json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
@@ -221,6 +270,10 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
     out["hazards"] = hazards;
     out["hazards_at"] = hazards_of(of);
   }
+  if (const std::string unsupported = unsupported_warning(of); !unsupported.empty()) {
+    out["warnings"].push_back(unsupported);
+  }
+  explain_sums(of, setup, out["warnings"]);
   explain(of, out["warnings"]);
   return out;
 }

@@ -38,6 +38,11 @@ int simcuda_card_memory(int card, uint64_t* total, uint64_t* used);
 /* Memory that a library takes for itself on the current device, and gives back: a CUresult. */
 int simcuda_charge_library(uint64_t* at, uint64_t bytes);
 int simcuda_discharge_library(uint64_t at);
+/* An allocator in front of the driver refused a request of the program's on the device with that ordinal, for instance
+ * at a limit of its own: `why`, one line, stands in the run's report beside the card's own refusals. */
+void simcuda_note_refusal(int device, const char* function, uint64_t bytes, const char* why);
+/* The program requested memory by a function that the double of a library does not have. */
+void simcuda_note_unsupported(const char* function);
 /* Number of undefined uses, counted with SIMCUDA_STRICT=report, which also prints them at exit. */
 uint64_t simcuda_undefined_uses(void);
 /* The n-th call of the function from now on returns `error`, and so does its context from then on. */

@@ -8,7 +8,7 @@
 
 namespace gpumem::simcuda {
 
-inline constexpr std::uint64_t report_layout = 0x73696d63'00000003;  // "simc", 3
+inline constexpr std::uint64_t report_layout = 0x73696d63'00000004;  // "simc", 4
 inline constexpr int report_cards = 16;
 inline constexpr int report_refusals = 32;
 inline constexpr int report_hazards = 64;
@@ -23,9 +23,10 @@ struct card_record {
   std::uint64_t context_bytes = 0;
   std::uint64_t modules_bytes = 0;
   std::uint64_t libraries_bytes = 0;  ///< of cuBLAS, cuDNN and NCCL, for themselves
+  std::int64_t number = 0;            ///< of the card on the machine, whatever ordinal it has here
 };
 
-/// A request that the card had no room for.
+/// A request that the card had no room for, or that an allocator in front of the driver refused.
 struct refusal_record {
   std::uint64_t at_ns = 0;
   std::uint64_t requested_bytes = 0;
@@ -33,6 +34,7 @@ struct refusal_record {
   std::uint64_t others_bytes = 0;  ///< of it, by other processes
   std::int32_t card = 0;
   char function[44] = {};
+  char why[384] = {};  ///< of an allocator that refused it in front of the driver; empty: the card had no room
 };
 
 /// Bytes that went on while a stream may still use them: handed to another user, or back to the driver.
@@ -61,8 +63,10 @@ struct process_record {
   /// The file that asked for the driver's private tables: a runtime of NVIDIA's own, which does not run here.
   std::int32_t foreign_runtime = 0;
   char runtime[512] = {};
-  char undefined[96] = {};    ///< the first of these uses: its function, and what it used
-  std::uint64_t hazards = 0;  ///< all of them; the first `report_hazards` are kept
+  char undefined[96] = {};          ///< the first of these uses: its function, and what it used
+  std::uint64_t unsupported = 0;    ///< requests for memory by functions that the doubles do not have
+  char first_unsupported[64] = {};  ///< the first of these functions
+  std::uint64_t hazards = 0;        ///< all of them; the first `report_hazards` are kept
   card_record card[report_cards];
   refusal_record refusal[report_refusals];
   hazard_record hazard[report_hazards];

@@ -6,6 +6,7 @@
 #include "python_line.hpp"
 #include "run_record.hpp"
 #include "shared_turn.hpp"
+#include "unserved.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: these functions are global
 
@@ -127,6 +128,19 @@ int simcuda_discharge_library(std::uint64_t at) {
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
+
+void simcuda_note_refusal(int device, const char* function, std::uint64_t bytes, const char* why) {
+  const world& w = the_world();
+  const std::lock_guard lock{the_world().mutex};
+  if (device < 0 || static_cast<std::size_t>(device) >= w.gpus.size()) return;
+  note_refused_before(*w.gpus[static_cast<std::size_t>(device)], function, bytes, why);
+}
+
+void simcuda_note_unsupported(const char* function) {
+  const std::lock_guard lock{the_world().mutex};
+  note_unsupported(function);
+}
+
 std::uint64_t simcuda_undefined_uses() {
   std::uint64_t all = 0;
   for (const auto& [what, times] : gpumem::simcuda::undefined_uses()) all += times;

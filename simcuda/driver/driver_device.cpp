@@ -9,6 +9,7 @@
 #include "driver_table.hpp"
 #include "keep_report.hpp"
 #include "shared_turn.hpp"
+#include "unserved.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -47,9 +48,12 @@ static bool join_shared_cards() {
 CUresult CUDAAPI cuInit(unsigned int flags) {
   SIMCUDA_ENTER_EARLY("cuInit");
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (the_world().forked) return CUDA_ERROR_NOT_INITIALIZED;
   if (the_world().gpus.empty()) return CUDA_ERROR_NO_DEVICE;
   if (!join_shared_cards()) return CUDA_ERROR_SYSTEM_NOT_READY;
   open_report();
+  note_card_numbers();
+  refuse_forked_children();
   the_world().initialised = true;
   return CUDA_SUCCESS;
 }

@@ -1,5 +1,7 @@
 #include "world.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -136,6 +138,7 @@ void make_gpu(gpu& g, const world_config& config) {
 void reset(world& w, const world_config& config) {
   w.config = config;
   w.initialised = false;
+  w.forked = false;
   w.failures.clear();
   w.any_failure = false;
   forget_calls(w);
@@ -182,8 +185,32 @@ void configure(const world_config& config) {
   plan_failures(w);  // of the environment, which every world of the process has
 }
 
+// A driver that was initialised before a fork does not work in the child, nor in the child's own children.
+// The locks are held across the fork, so that the child does not inherit them locked by a thread that it lacks.
+void refuse_forked_children() {
+  static const int registered = ::pthread_atfork(
+      [] {
+        the_world().mutex.lock();
+        the_world().functions_mutex.lock();
+      },
+      [] {
+        the_world().functions_mutex.unlock();
+        the_world().mutex.unlock();
+      },
+      [] {
+        world& w = the_world();
+        w.forked = w.forked || w.initialised;
+        w.initialised = false;
+        ++w.generation;
+        w.functions_mutex.unlock();
+        w.mutex.unlock();
+      });
+  static_cast<void>(registered);
+}
+
 void publish_held() {
   const world& w = the_world();
+  if (w.forked) return;  // the parent's memory, which it publishes itself
   for (const auto& g : w.gpus) w.shared->publish(g->card, own_bytes(*g));
 }
 

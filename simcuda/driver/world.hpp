@@ -193,6 +193,7 @@ struct world {
   short_lock mutex;
   world_config config;
   std::atomic<bool> initialised = false;
+  bool forked = false;  ///< this process is the child of one that had initialised the driver
   unsigned long long next_id = 1;
   std::uint64_t next_handle = 1;
   std::vector<std::unique_ptr<gpu>> gpus;
@@ -222,6 +223,8 @@ inline world& the_world() {
   world* const w = made_world.load(std::memory_order_acquire);
   return w != nullptr ? *w : make_world();
 }
+/// At cuInit: from now on a child of fork cannot use CUDA, and its calls get CUDA_ERROR_NOT_INITIALIZED.
+void refuse_forked_children();
 /// A device that was reset: everything on it is gone.
 void remake(gpu& g);
 CUstream new_stream(CUcontext context, unsigned int flags);

@@ -1,6 +1,8 @@
 // The runtime double: functions that nvcc's generated code calls to register kernels and to launch them.
 //
 // Fat binaries go to the driver as libraries at the first launch from them; no kernel's code ever runs here.
+#include <dlfcn.h>
+
 #include <map>
 #include <mutex>
 #include <string>
@@ -211,5 +213,14 @@ cudaError_t CUDARTAPI cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
 
 /// The result of every function of the real runtime that the double lacks; the build generates these functions.
 int simcudart_not_supported() { return remember(cudaErrorNotSupported); }
+
+/// The same of a function that allocates or maps memory: the run's report tells of it.
+int simcudart_memory_not_supported(const char* name) {
+  if (const cudaError_t e = enter(); e != cudaSuccess) return remember(e);
+  using note_function = void (*)(const char*);
+  static const auto note = reinterpret_cast<note_function>(::dlsym(RTLD_DEFAULT, "simcuda_note_unsupported"));
+  if (note != nullptr) note(name);
+  return remember(cudaErrorNotSupported);
+}
 
 }  // extern "C"

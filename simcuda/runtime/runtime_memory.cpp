@@ -74,6 +74,16 @@ cudaError_t CUDARTAPI cudaMallocPitch(void** p, std::size_t* pitch, std::size_t 
   });
 }
 
+cudaError_t CUDARTAPI cudaMalloc3D(cudaPitchedPtr* p, cudaExtent extent) {
+  return call([&] {
+    CUdeviceptr at = 0;
+    *p = {nullptr, 0, extent.width, extent.height};
+    if (extent.height != 0 && extent.depth > SIZE_MAX / extent.height) return CUDA_ERROR_OUT_OF_MEMORY;
+    return address_into(&p->ptr,
+                        driver().cuMemAllocPitch(&at, &p->pitch, extent.width, extent.height * extent.depth, 4), at);
+  });
+}
+
 cudaError_t CUDARTAPI cudaFree(void* p) {
   return call([&] { return p == nullptr ? CUDA_SUCCESS : driver().cuMemFree(address_of(p)); });
 }

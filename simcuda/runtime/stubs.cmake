@@ -11,9 +11,16 @@ if(REAL)
   list(SORT names)
 endif()
 
-set(text "// Generated: what the double of the CUDA runtime lacks.\nextern \"C\" {\nint simcudart_not_supported();\n")
+# Functions that allocate or map memory, or make a pool for it.
+set(memory "^cudaMalloc|MemAllocNode$|MemPoolCreate$|MemPoolImport|ImportExternalMemory$|GetMapped")
+
+set(text "// Generated: what the double of the CUDA runtime lacks.\nextern \"C\" {\nint simcudart_not_supported();\nint simcudart_memory_not_supported(const char*);\n")
 foreach(name IN LISTS names)
   string(SUBSTRING ${name} 3 -1 name)
-  string(APPEND text "int ${name}() { return simcudart_not_supported(); }\n")
+  if(name MATCHES "${memory}")
+    string(APPEND text "int ${name}() { return simcudart_memory_not_supported(\"${name}\"); }\n")
+  else()
+    string(APPEND text "int ${name}() { return simcudart_not_supported(); }\n")
+  endif()
 endforeach()
 file(WRITE ${OUTPUT} "${text}}\n")

@@ -6,10 +6,13 @@
 //
 // Not among them are begin_allocate_to_pool and release_pool: gpumem notices by itself that a stream captures, and the
 // driver tells it when the graph is gone.
+#include <dlfcn.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "gpumem/default_allocator.hpp"
 #include "gpumem/export.h"
@@ -31,6 +34,21 @@ int logical_of(const gpumem::allocator& in, int physical) {
   return *logical;
 }
 
+/// `gpumem simulate` lists what its card refused (simcuda/control.h), and gpumem's own refusals as well.
+void tell_simulated_card(int device, const gpumem::oom_report& refused) {
+  using note_function = void (*)(int, const char*, std::uint64_t, const char*);
+  const auto function = reinterpret_cast<note_function>(::dlsym(RTLD_DEFAULT, "simcuda_note_refusal"));
+  const gpumem::statistics& s = refused.pool_statistics;
+  const bool by_limit = s.reserved_bytes + refused.rounded_bytes > s.limit_bytes;
+  const bool by_card = refused.cause == gpumem::oom_cause::device_full && !by_limit;
+  if (function == nullptr || by_card) return;
+  const std::string why = refused.headline();
+  constexpr std::string_view before = " asked, ";
+  const std::size_t at = why.find(before);
+  const std::string cause = at == std::string::npos ? why : why.substr(at + before.size());
+  function(device, "gpumem_torch_alloc", refused.requested_bytes, ("gpumem: " + cause).c_str());
+}
+
 }  // namespace
 
 /// As PyTorch's MempoolId_t is passed: two integers in registers.
@@ -45,8 +63,13 @@ extern "C" {
 GPUMEM_API void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stream) {
   if (bytes <= 0) return nullptr;
   gpumem::allocator& from = opened();
-  return from.allocate(
-      {.bytes = static_cast<std::size_t>(bytes), .stream = {stream}, .device = logical_of(from, device)});
+  try {
+    return from.allocate(
+        {.bytes = static_cast<std::size_t>(bytes), .stream = {stream}, .device = logical_of(from, device)});
+  } catch (const gpumem::out_of_memory& refused) {
+    tell_simulated_card(device, refused.report());
+    throw;
+  }
 }
 
 // The block goes back in the order of the stream that it was allocated for, which is the one that PyTorch names here; a

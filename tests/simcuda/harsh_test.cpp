@@ -21,7 +21,10 @@ constexpr std::size_t mib = std::size_t{1} << 20;
 
 class Harsh : public testing::Test {
  protected:
-  void SetUp() override { open({.devices = 2, .bytes = 64 * mib}); }
+  void SetUp() override {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");  // a forked child could not use CUDA
+    open({.devices = 2, .bytes = 64 * mib});
+  }
 
   void open(const simcuda::world_config& config) {
     simcuda::configure(config);

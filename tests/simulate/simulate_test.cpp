@@ -99,6 +99,15 @@ TEST_F(Simulate, ShowsTheProgramTheCardThatWasNamed) {
   EXPECT_EQ(program("attributes", "--card 3GiB").out, "NVIDIA H100 80GB HBM3|3072|9.0|132|2048|232448|51200\n");
 }
 
+TEST_F(Simulate, NamesACardOfTheTableInItsExample) {
+  const std::string help = simulate("--help").out;
+  const std::string option = "Example: gpumem simulate --card ";
+  const auto at = help.find(option);
+  ASSERT_NE(at, std::string::npos) << help;
+  const std::string card = help.substr(at + option.size(), help.find(' ', at + option.size()) - at - option.size());
+  EXPECT_THAT(simulate("--card list").out, HasSubstr("\n" + card + " ")) << card;
+}
+
 TEST_F(Simulate, CountsEachCardForItself) {
   const outcome got = program("take=100 card=1 take=30 card=0 take=10", "--cards 2 --context 0");
   EXPECT_EQ(got.exit_status, 0) << got.out;
@@ -161,6 +170,64 @@ TEST_F(Simulate, ServesTheProgramByAPolicy) {
   const outcome limited = program("until_full=10", "--policy growth --limit 100MiB");
   EXPECT_THAT(limited.out, HasSubstr("blocks")) << limited.err;
   EXPECT_LE(limited.figures["cards"][0]["peak_reserved_bytes"], 100 * mib);
+}
+
+TEST_F(Simulate, TellsWhatGpumemsOwnLimitRefused) {
+  const outcome got = program("until_full=100", "--card 2GiB --context 0 --policy growth --limit 1GiB");
+  EXPECT_THAT(got.out, HasSubstr("7 blocks")) << got.err;  // 256 MiB are kept for what is not gpumem's
+  ASSERT_EQ(got.figures["oom"].size(), 1U) << got.err;
+  const auto& row = got.figures["oom"][0];
+  EXPECT_EQ(row["function"], "cuMemAlloc");
+  EXPECT_EQ(row["requested_bytes"], 100 * mib);
+  EXPECT_EQ(row["used_bytes"], 700 * mib);
+  EXPECT_THAT(row["why"].get<std::string>(), StartsWith("gpumem: limit 768.00 MiB reached with 700.00 MiB live"));
+  EXPECT_THAT(row["why"].get<std::string>(), HasSubstr("GPUMEM_LIMIT=1.00 GiB is on the whole process"));
+  // The card's own refusal is one row, although gpumem passes it on.
+  const outcome full = program("until_full=100", "--card 1GiB --context 450MiB --policy growth");
+  ASSERT_EQ(full.figures["oom"].size(), 1U) << full.err;
+  EXPECT_EQ(full.figures["oom"][0]["why"], "more than is free");
+}
+
+TEST_F(Simulate, WarnsOfMemoryThatTheDoublesDoNotSupport) {
+  const outcome got = program("take_3d=100 take_array take_array", "--card 1GiB --context 0");
+  EXPECT_EQ(got.exit_status, 0);
+  EXPECT_THAT(got.out, StartsWith("pitch 1024, 1024 by 1024\ncudaMallocArray: operation not supported\n"));
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 100 * mib);
+  ASSERT_EQ(got.figures["warnings"].size(), 1U) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("functions that simulated cards do not support: 2, first cudaMallocArray; they were"));
+  EXPECT_TRUE(program("take_3d=2000", "--card 1GiB").figures["warnings"].empty());
+}
+
+TEST_F(Simulate, WarnsOfProcessesThatHoldMoreThanTheCardTogether) {
+  const auto both = [this](const std::string& first, const std::string& second, const std::string& options) {
+    return simulate("--card 1GiB --context 0 " + options + " -- sh -c '" + first +
+                    " " GPUMEM_TEST_PROGRAM " take=600; " + second + " " GPUMEM_TEST_PROGRAM " take=700'");
+  };
+  const outcome got = both("", "", "");
+  ASSERT_EQ(got.figures["warnings"].size(), 1U) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("2 processes took memory of card 0, each as if it had the card to itself: their peaks "
+                                 "are 1.27 GiB together, more than its 1.00 GiB. If they run at the same time, "
+                                 "--shared NAME makes them share it"));
+  EXPECT_TRUE(both("", "", "--shared sums-" + std::to_string(::getpid())).figures["warnings"].empty());
+  const std::string second_card = "CUDA_VISIBLE_DEVICES=1";
+  EXPECT_TRUE(both("", second_card, "--cards 2").figures["warnings"].empty()) << "each has a card";
+  EXPECT_THAT(both(second_card, second_card, "--cards 2").err, HasSubstr("took memory of card 1, each as if"));
+  const outcome fits = simulate("--card 1GiB --context 0 -- sh -c '" GPUMEM_TEST_PROGRAM
+                                " take=1000; " GPUMEM_TEST_PROGRAM " attributes; " GPUMEM_TEST_PROGRAM " take=20'");
+  EXPECT_TRUE(fits.figures["warnings"].empty()) << fits.figures["warnings"];
+}
+
+TEST_F(Simulate, RefusesAChildThatIsForkedAfterTheFirstCudaCall) {
+  const std::string card = "--card 1GiB --context 0 --shared fork-" + std::to_string(::getpid());
+  const outcome got = program("take=100 fork_take=50 take=10 memory", card);
+  EXPECT_EQ(got.exit_status, 0) << got.out;
+  EXPECT_EQ(got.out, "cudaMalloc: initialization error\ncudaMalloc: initialization error\n914 of 1024 MiB are free\n");
+  EXPECT_EQ(got.figures["cards"].size(), 1U);
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 110 * mib);
+  const outcome before = program("fork_take=50 take=10", "--card 1GiB --context 0");
+  EXPECT_EQ(before.out, "cudaMalloc: initialization error\n") << "the child's child";
+  ASSERT_EQ(before.figures["cards"].size(), 2U) << "a child of a process without CUDA has its own";
+  EXPECT_EQ(before.figures["cards"][0]["peak_live_bytes"], 50 * mib);
 }
 
 TEST_F(Simulate, TracesWhatAPolicyServed) {

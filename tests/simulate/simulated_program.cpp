@@ -1,12 +1,13 @@
 // A program over the CUDA runtime, for `gpumem simulate`: each argument is an action.
 //   take=MIB  managed=MIB  free  until_full=MIB  card=N  read  read_forever  attributes  memory  make=FILE  await=FILE
 //   library=FILE:FUNCTION  kill  exit=STATUS  dead_stream  export=FILE  open=FILE  close  share_pages=MIB:FILE
-//   import_pages=FILE  drop_pages
+//   import_pages=FILE  drop_pages  take_3d=MIB  take_array  fork_take=MIB
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -35,6 +36,36 @@ int take_managed(std::size_t mib) {
   void* p = nullptr;
   const cudaError_t e = cudaMallocManaged(&p, mib << 20, cudaMemAttachGlobal);
   return e == cudaSuccess ? 0 : give_up("cudaMallocManaged", e);
+}
+
+/// Slices of 1 MiB, whose rows fill their pitch.
+int take_3d(std::size_t mib) {
+  cudaPitchedPtr p{};
+  if (const cudaError_t e = cudaMalloc3D(&p, {1024, 1024, mib}); e != cudaSuccess) return give_up("cudaMalloc3D", e);
+  blocks.push_back(p.ptr);
+  std::printf("pitch %zu, %zu by %zu\n", p.pitch, p.xsize, p.ysize);
+  return 0;
+}
+
+/// Goes on where it is refused.
+int take_array() {
+  cudaArray_t made = nullptr;
+  const cudaChannelFormatDesc format{32, 0, 0, 0, cudaChannelFormatKindFloat};
+  static_cast<void>(give_up("cudaMallocArray", cudaMallocArray(&made, &format, 1024, 1024, 0)));
+  return 0;
+}
+
+/// In a child, and in a child of its own.
+int fork_take(std::size_t mib, bool again = true) {
+  const pid_t child = fork();
+  if (child == 0) {
+    int status = take(mib);
+    std::fflush(stdout);
+    if (again) status += fork_take(mib, false);
+    _exit(status);
+  }
+  int status = 0;
+  return child > 0 && waitpid(child, &status, 0) == child ? 0 : 9;
 }
 
 int free_all() {
@@ -209,6 +240,9 @@ int act(const std::string& word) {
   if (name == "take") return take(std::strtoull(value.c_str(), nullptr, 10));
   if (name == "managed") return take_managed(std::strtoull(value.c_str(), nullptr, 10));
   if (name == "free") return free_all();
+  if (name == "take_3d") return take_3d(std::strtoull(value.c_str(), nullptr, 10));
+  if (name == "take_array") return take_array();
+  if (name == "fork_take") return fork_take(std::strtoull(value.c_str(), nullptr, 10));
   if (name == "until_full") {
     while (take(std::strtoull(value.c_str(), nullptr, 10)) == 0) {
     }

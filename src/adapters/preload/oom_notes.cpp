@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "checked_mutex.hpp"
+#include "driver_file.hpp"
 #include "gpumem/settings.hpp"
 #include "log.hpp"
 #include "process_settings.hpp"
@@ -95,11 +96,27 @@ void note(const std::string& why) {
   if (with.oom_log && !line.empty()) log_line(line);
 }
 
+/// Behind the pool and the size, which a report has in columns of its own.
+std::string cause_in(const std::string& why) {
+  constexpr std::string_view before = " asked, ";
+  const std::size_t at = why.find(before);
+  return at == std::string::npos ? why : why.substr(at + before.size());
+}
+
+/// `gpumem simulate` lists what the card refused, and this as well.
+void tell_simulated_card(int ordinal, const refused_request& request, const std::string& why) {
+  using note_function = void (*)(int, const char*, std::uint64_t, const char*);
+  const auto function = reinterpret_cast<note_function>(driver_symbol("simcuda_note_refusal"));
+  if (function != nullptr) function(ordinal, request.function, request.bytes, ("gpumem: " + cause_in(why)).c_str());
+}
+
 }  // namespace
 
-void note_out_of_memory(const served_device* on, const std::string& why) noexcept {
+void note_out_of_memory(const served_device& on, const refused_request& request, const std::string& why) noexcept {
   try {
-    note(on != nullptr ? why + beside_gpumem(*on) : why);
+    const std::string whole = why + beside_gpumem(on);
+    note(whole);
+    if (!refused_by_driver()) tell_simulated_card(on.ordinal, request, whole);
   } catch (const std::exception&) {  // the host has no memory to say it with
   }
 }
@@ -108,16 +125,16 @@ void note_refused_call(int ordinal, std::uint64_t bytes, bool by_account) noexce
   try {
     const served_device* const d =
         ordinal >= 0 && ordinal < most_devices ? open_devices[ordinal].load(std::memory_order_acquire) : nullptr;
-    std::string why = fmt::format("out of memory: {} asked of the driver beside gpumem, ", format_bytes(bytes));
-    if (!by_account) {
-      why += "which has none left; gpumem holds nothing idle that it could give back";
-    } else if (d != nullptr && bytes > d->limit_bytes) {
-      why += fmt::format("more than the limit {} in all; ask for less, or raise GPUMEM_LIMIT",
-                         format_bytes(d->limit_bytes));
-    } else {
-      why += "more than the limit leaves; free memory or raise GPUMEM_LIMIT";
+    std::string cause = "which has none left; gpumem holds nothing idle that it could give back";
+    if (by_account && d != nullptr && bytes > d->limit_bytes) {
+      cause = fmt::format("more than the limit {} in all; ask for less, or raise GPUMEM_LIMIT",
+                          format_bytes(d->limit_bytes));
+    } else if (by_account) {
+      cause = "more than the limit leaves; free memory or raise GPUMEM_LIMIT";
     }
-    note_out_of_memory(by_account ? d : nullptr, why);
+    const std::string beside = by_account && d != nullptr ? beside_gpumem(*d) : "";
+    note(fmt::format("out of memory: {} asked of the driver beside gpumem, {}{}", format_bytes(bytes), cause, beside));
+    if (by_account) tell_simulated_card(ordinal, {"a call beside gpumem", bytes}, cause + beside);
   } catch (const std::exception&) {  // as above
   }
 }

@@ -154,7 +154,7 @@ CUresult alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s, Pool... poo
   const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {on}});
   if (got) take_every_device(*d);
   if (got) return *at = number_of(*got), CUDA_SUCCESS;
-  if (got.code() == errc::out_of_memory) note_out_of_memory(d, got.why().message());
+  if (got.code() == errc::out_of_memory) note_out_of_memory(*d, {"cuMemAllocAsync", bytes}, got.why().message());
   const std::optional<CUresult> answer = answer_to(got.why());
   return answer ? *answer : driver::call(at, bytes, pool..., s);
 }
@@ -189,7 +189,7 @@ CUresult free_async(CUdeviceptr p, CUstream s) {
 result<CUdeviceptr> allocate_for_all(served_device& d, std::size_t bytes, CUresult* answer) {
   const result<void*> got = d.memory->try_allocate({.bytes = bytes, .stream = {d.home}});
   if (!got) {
-    if (got.code() == errc::out_of_memory) note_out_of_memory(&d, got.why().message());
+    if (got.code() == errc::out_of_memory) note_out_of_memory(d, {"cuMemAlloc", bytes}, got.why().message());
     *answer = answer_to(got.why()).value_or(CUDA_ERROR_UNKNOWN);
     return got.why();
   }

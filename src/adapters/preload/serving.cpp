@@ -97,13 +97,23 @@ bool fits_current_device(std::uint64_t bytes) {
   return fits;
 }
 
-// The pool grows: what the process has beside it may have grown as well, unseen.
+thread_local bool driver_refused = false;
+
+/// What the driver says to a pool that grows, which what the process has beside it, unseen, may forbid.
+template <typename Function, typename... Arguments>
+CUresult grow(std::uint64_t bytes, Function&& function, Arguments... arguments) {
+  driver_refused = false;
+  if (!fits_current_device(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult e = function(arguments...);
+  driver_refused = e == CUDA_ERROR_OUT_OF_MEMORY;
+  return e;
+}
 CUresult CUDAAPI allocate_segment(CUdeviceptr* at, std::size_t bytes) {
-  return fits_current_device(bytes) ? take_memory.load()(at, bytes) : CUDA_ERROR_OUT_OF_MEMORY;
+  return grow(bytes, take_memory.load(), at, bytes);
 }
 CUresult CUDAAPI create_pages(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* of,
                               unsigned long long flags) {
-  return fits_current_device(bytes) ? take_pages.load()(handle, bytes, of, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+  return grow(bytes, take_pages.load(), handle, bytes, of, flags);
 }
 
 template <typename Pointer>
@@ -375,6 +385,8 @@ void take_every_device(const served_device& used) noexcept {
 }
 
 bool has_context_events() noexcept { return records_on_context; }
+
+bool refused_by_driver() noexcept { return driver_refused; }
 
 relaxed_capture::relaxed_capture() noexcept { exchanged_ = calls()->exchange_capture_mode(&mode_) == CUDA_SUCCESS; }
 relaxed_capture::~relaxed_capture() {

@@ -70,6 +70,9 @@ served_device* forget_device(CUdevice device) noexcept;
 /// It was reset: its memory is nobody's, and its group's again.
 void leave_group(served_device& d) noexcept;
 
+/// Whether the driver had no memory when the calling thread last made a pool grow.
+bool refused_by_driver() noexcept;
+
 /// Wholly idle memory of every device goes back to the driver; false where there was none.
 bool give_back_idle() noexcept;
 

@@ -16,6 +16,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/PeerToPeerAccess.h>
 #include <c10/util/flat_hash_map.h>
+#include <dlfcn.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
 #include <algorithm>
@@ -56,6 +57,21 @@ constexpr std::size_t everything = static_cast<std::size_t>(c10::CachingAllocato
 constexpr std::size_t large = static_cast<std::size_t>(c10::CachingAllocator::StatType::LARGE_POOL);
 
 std::size_t rounded(std::size_t bytes) { return (bytes + 511) / 512 * 512; }
+
+/// `gpumem simulate` lists what its card refused (simcuda/control.h), and gpumem's own refusals as well.
+void tell_simulated_card(int device, const gpumem::oom_report& refused) {
+  using note_function = void (*)(int, const char*, std::uint64_t, const char*);
+  const auto function = reinterpret_cast<note_function>(::dlsym(RTLD_DEFAULT, "simcuda_note_refusal"));
+  const gpumem::statistics& s = refused.pool_statistics;
+  const bool by_limit = s.reserved_bytes + refused.rounded_bytes > s.limit_bytes;
+  const bool by_card = refused.cause == gpumem::oom_cause::device_full && !by_limit;
+  if (function == nullptr || by_card) return;
+  const std::string why = refused.headline();
+  constexpr std::string_view before = " asked, ";
+  const std::size_t at = why.find(before);
+  const std::string cause = at == std::string::npos ? why : why.substr(at + before.size());
+  function(device, "a tensor", refused.requested_bytes, ("gpumem: " + cause).c_str());
+}
 
 std::string in_words(std::uint64_t bytes) {
   constexpr std::array<const char*, 4> units{"bytes", "KiB", "MiB", "GiB"};
@@ -1118,6 +1134,7 @@ class torch_allocator final : public native::CUDAAllocator {
     }
     for (const auto& each : observers)
       each(device, held.requested, report.device_total_bytes, report.device_free_bytes);
+    tell_simulated_card(device, report);
     const std::string allowed = limit < report.device_total_bytes ? in_words(limit) + " allowed; " : "";
     const std::string in_pools =
         of_pools != 0 ? "with " + in_words(of_pools) + " allocated in private pools (e.g., CUDA Graphs), " : "";
