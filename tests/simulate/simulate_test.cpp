@@ -568,6 +568,96 @@ TEST_F(Simulate, KeepsPyTorchsFiguresWhereItsTraceCannotBeWritten) {
   EXPECT_EQ(got.figures["cards"][0]["peak_live_by"], "torch");
 }
 
+/// What PyTorch's own record asks of the hooks: a request that did not fit has no address.
+TEST_F(Simulate, TakesTheTraceOfAProgramThatRanOutOfMemory) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
+  std::ofstream{folder_ + "/fills.py"} << R"(import torch
+torch.take(30)
+torch._entries.append({"action": "oom", "device_free": 5, "size": 7, "stream": 0, "time_us": 9})
+torch.take(20)
+)";
+  const outcome got = simulate("--trace t.csv -- python3 fills.py");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(content("t.csv"), HasSubstr(",31457280,"));
+  EXPECT_THAT(content("t.csv"), HasSubstr(",20971520,"));
+  // An entry that cannot be understood: no trace, and no part of one.
+  std::ofstream{folder_ + "/fills.py", std::ios::app} << "torch._entries.append({'action': 'alloc'})\n";
+  const outcome broken = simulate("--trace t.csv -- python3 fills.py");
+  EXPECT_EQ(broken.exit_status, 1);
+  EXPECT_THAT(broken.err, HasSubstr("no trace was recorded: KeyError: 'addr'"));
+  for (const auto& entry : fs::directory_iterator{folder_}) EXPECT_NE(entry.path().extension(), ".csv");
+}
+
+TEST_F(Simulate, LeavesAnAllocatorAloneThatRecordsNothing) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch << R"(
+def refuse(**_): raise RuntimeError("does not yet support recordHistory")
+memory._record_memory_history = refuse
+if __import__("os").environ["BACKEND"] != "native":
+    memory.get_allocator_backend = lambda: "cudaMallocAsync"
+)";
+  std::ofstream{folder_ + "/takes.py"} << "import torch\ntorch.take(30)\nprint('ran')\n";
+  const outcome other = simulate("--trace t.csv -- python3 takes.py", "BACKEND=cudaMallocAsync");
+  EXPECT_EQ(other.out, "ran\n") << other.err;
+  EXPECT_EQ(other.exit_status, 1) << "no trace";
+  EXPECT_THAT(other.err, HasSubstr("its allocator was cudaMallocAsync; expected native"));
+  EXPECT_EQ(other.figures["cards"][0]["peak_live_by"], "torch");
+  std::ofstream{folder_ + "/torch.py", std::ios::app} << "memory._snapshot = lambda: {'device_traces': [[]]}\n";
+  const outcome native = simulate("--trace t.csv -- python3 takes.py", "BACKEND=native");
+  EXPECT_EQ(native.out, "ran\n") << native.err;
+  EXPECT_THAT(native.err, HasSubstr("PyTorch does not record its allocations: RuntimeError: does not yet support"));
+  const std::string predict = "cd " + folder_ +
+                              " && BACKEND=cudaMallocAsync timeout 60 " GPUMEM_PROGRAM
+                              " predict --context 0 --capacity 1GiB --json -- python3 takes.py > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system(predict.c_str())), 0) << content("err");
+  EXPECT_EQ(nlohmann::json::parse(content("out"), nullptr, false)["peak_live_bytes"], 30 * mib);
+}
+
+/// The stand-in's record is a list that the last call limits and clears, as PyTorch's is.
+TEST_F(Simulate, KeepsTheRecordWhereTheProgramRecordsItself) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch << R"(
+asked = []
+def change(enabled, context, stacks, max_entries, clear, *others):
+    asked.append((enabled, context, max_entries, clear, *others))
+    if enabled is None or clear: _entries.clear()
+    del _entries[:-max_entries]
+_C._cuda_record_memory_history = change
+_C._cuda_memorySnapshot = lambda *_: {"device_traces": [list(_entries)]}
+memory._snapshot = lambda: _C._cuda_memorySnapshot(None)
+)";
+  std::ofstream{folder_ + "/records.py"} << R"(import sys, torch
+torch.take(10)
+def own(): return [each["size"] >> 20 for each in torch.memory._snapshot()["device_traces"][0]]
+print(own())
+torch._C._cuda_record_memory_history("all", "alloc", "all", 3, True, False, False, [])
+torch.take(20)
+print(own())
+torch.take(30); torch.take(31); torch.take(32)
+print(own())
+torch._C._cuda_record_memory_history("all", "alloc", "all", 9, False, False, False, ["alloc"])
+print(own())
+torch._C._cuda_record_memory_history(None, "all", "all", 7, False, False, False, [])
+torch.take(40)
+print(own())
+first, _, last = torch.asked
+assert first == ("all", "alloc", sys.maxsize, False, False, False, []), first
+assert last == ("all", None, sys.maxsize, False, False, False, []), last
+)";
+  const outcome got = simulate("--trace t.csv -- python3 records.py");
+  EXPECT_EQ(got.exit_status, 0) << got.out << got.err;
+  EXPECT_EQ(got.out, "[]\n[20]\n[30, 31, 32]\n[]\n[]\n") << "what the program asked for";
+  for (const char* size : {",10485760,", ",20971520,", ",31457280,", ",41943040,"}) {
+    EXPECT_THAT(content("t.csv"), HasSubstr(size));
+  }
+  // Without a trace the program has its own record.
+  std::ofstream{folder_ + "/plain.py"} << "import torch\ntorch.take(10)\n"
+                                          "torch._C._cuda_record_memory_history(None, None, 'all', 7, False)\n"
+                                          "torch.take(20)\nprint(len(torch._entries))\n";
+  EXPECT_EQ(simulate("-- python3 plain.py").out, "1\n");
+}
+
 TEST_F(Simulate, RefusesAContextLargerThanTheCard) {
   EXPECT_EQ(simulate("--card 64MiB -- true").exit_status, 2);
   EXPECT_THAT(content("err"), HasSubstr("--context 450MiB: larger than the card (64.00 MiB); expected"));
