@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <string>
 
@@ -39,14 +40,28 @@ void note_used(const gpu& on, card_record& card) {
   card.peak_used_ns = since_begin_ns();
 }
 
+/// A file of its own for each program that the process has become: one that executes another keeps its figures. -1:
+/// there is none.
+int make_record_file(const std::string& folder) {
+  const std::string start = folder + "/" + std::to_string(::getpid());
+  int file = -1;
+  for (int n = 0; file < 0; ++n) {
+    std::string path = start;
+    if (n != 0) path.append(".").append(std::to_string(n));
+    path.append(".simcuda");
+    file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0 && errno != EEXIST) break;
+  }
+  return file;
+}
+
 }  // namespace
 
 void open_report() {
   if (record->layout == report_layout && record->cards != 0) return;
   const char* const folder = std::getenv("SIMCUDA_REPORT");
   if (folder != nullptr && *folder != '\0' && record == &unseen) {
-    const std::string path = std::string{folder} + "/" + std::to_string(::getpid()) + ".simcuda";
-    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const int file = make_record_file(folder);
     if (file >= 0 && ::ftruncate(file, sizeof(process_record)) == 0) {
       void* const at = ::mmap(nullptr, sizeof(process_record), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
       if (at != MAP_FAILED) record = static_cast<process_record*>(at);

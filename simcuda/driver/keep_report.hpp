@@ -9,7 +9,8 @@ namespace gpumem::simcuda {
 struct gpu;
 struct hazard_record;
 
-/// At cuInit: creates the process's file, named by its id, in the folder that SIMCUDA_REPORT names.
+/// At cuInit: creates the program's file, PID.simcuda, in the folder that SIMCUDA_REPORT names. The next program that
+/// the process executes has PID.1.simcuda.
 void open_report();
 /// Call after the program allocated or freed `bytes`.
 void note_taken(gpu& on, std::uint64_t bytes);

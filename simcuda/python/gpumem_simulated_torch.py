@@ -190,13 +190,21 @@ def _at_end():
             torch.cuda.memory._dump_snapshot(os.environ["SIMCUDA_TORCH_SNAPSHOT"])
     except Exception as wrong:  # the program's end must not change for it
         figures = {"error": f"{type(wrong).__name__}: {wrong}"}
-    path = os.path.join(_folder, f"{_pid}.torch.json")
+    path = os.path.join(_folder, f"{_record_name()}.torch.json")
     try:
         with open(path + ".part", "w", encoding="utf-8") as out:
             json.dump(figures, out)
         os.replace(path + ".part", path)
     except OSError:  # the run is over and its folder gone: nobody reads it
         pass
+
+
+def _record_name():
+    """Of the driver's file: the last one of this process, which has one for each program that it executed."""
+    name, number = str(_pid), 1
+    while os.path.exists(os.path.join(_folder, f"{_pid}.{number}.simcuda")):
+        name, number = f"{_pid}.{number}", number + 1
+    return name
 
 
 def _of(torch, device):
@@ -213,7 +221,7 @@ def _write_trace(torch):
     recorded = {device: entries for device, entries in enumerate(torch.cuda.memory._snapshot()["device_traces"])
                 if any(each["action"] == "alloc" for each in entries)}
     for device, entries in recorded.items():
-        path = own_path(_history, _pid)
+        path = own_path(_history, _record_name())
         try:
             rows = write_rows(entries, path)
         except BaseException:
@@ -224,11 +232,11 @@ def _write_trace(torch):
     return None
 
 
-def own_path(path, pid):
-    """A file for each process: run.csv.gz is run.pid7.csv.gz for process 7, and stays a trace by its ending."""
+def own_path(path, name):
+    """A file for each record: run.csv.gz is run.pid7.csv.gz for process 7, and stays a trace by its ending."""
     packed = ".gz" if path.endswith(".gz") else ""
     stem, ending = os.path.splitext(path.removesuffix(packed))
-    return f"{stem}.pid{pid}{ending}{packed}"
+    return f"{stem}.pid{name}{ending}{packed}"
 
 
 def write_rows(entries, path):

@@ -1,7 +1,7 @@
 // A program over the CUDA runtime, for `gpumem simulate`: each argument is an action.
 //   take=MIB  free  until_full=MIB  card=N  read  read_forever  attributes  memory  make=FILE  await=FILE
 //   library=FILE:FUNCTION  kill  exit=STATUS  dead_stream  export=FILE  open=FILE  close  share_pages=MIB:FILE
-//   import_pages=FILE  drop_pages
+//   import_pages=FILE  drop_pages  exec=ACTION (this program anew, with that action and those behind it)  hold
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -11,6 +11,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -195,6 +196,11 @@ int call_library(const std::string& word) {
   return 0;
 }
 
+/// Runs until a signal ends it.
+int hold() {
+  for (;;) pause();
+}
+
 int act(const std::string& word) {
   const auto equals = word.find('=');
   const std::string name = word.substr(0, equals);
@@ -224,6 +230,7 @@ int act(const std::string& word) {
   if (name == "import_pages") return import_pages(value);
   if (name == "drop_pages") return drop_pages();
   if (name == "library") return call_library(value);
+  if (name == "hold") return hold();
   if (name == "kill") return raise(SIGKILL);
   if (name == "exit") std::exit(std::atoi(value.c_str()));
   return 8;
@@ -233,6 +240,11 @@ int act(const std::string& word) {
 
 int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
+    if (std::strncmp(argv[i], "exec=", 5) == 0) {
+      argv[i] += 5;
+      argv[i - 1] = argv[0];
+      execv("/proc/self/exe", argv + i - 1);
+    }
     if (const int status = act(argv[i]); status != 0) return status;
     std::fflush(stdout);
   }
