@@ -3,9 +3,7 @@
 #include "simulated_run.hpp"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +17,7 @@
 
 #include "cards.hpp"
 #include "command_file.hpp"
+#include "run_processes.hpp"
 #include "settling.hpp"
 #include "shared_cards.hpp"
 #include "temporary_folder.hpp"
@@ -31,11 +30,15 @@ namespace {
 namespace fs = std::filesystem;
 
 pid_t passed_on_to = 0;
+volatile sig_atomic_t was_passed_on = 0;
 // The terminal's signals reach the command too, because both processes are in its foreground group.
 void pass_on(int signal, siginfo_t* from, void* /*context*/) {
   const int saved = errno;
   const bool sent_by_a_process = from != nullptr && from->si_code <= 0;
-  if (passed_on_to > 0 && sent_by_a_process) ::kill(passed_on_to, signal);
+  if (passed_on_to > 0 && sent_by_a_process) {
+    was_passed_on = 1;
+    ::kill(passed_on_to, signal);
+  }
   errno = saved;
 }
 
@@ -130,6 +133,7 @@ std::vector<simulated_process> read_records(const std::string& folder) {
 /// Signals that are ignored, as under nohup, stay ignored.
 void handle_signals(pid_t child) {
   passed_on_to = child;
+  was_passed_on = 0;
   for (const int each : {SIGTERM, SIGHUP, SIGINT, SIGQUIT}) {
     struct sigaction now {};
     if (::sigaction(each, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_IGN)
@@ -141,33 +145,21 @@ void handle_signals(pid_t child) {
   }
 }
 
-/// False: the child runs on. `into` is what waitpid says of it.
-bool ended_within(int child_file, pid_t child, std::chrono::milliseconds time, int& into) {
-  pollfd ended{child_file, POLLIN, 0};
-  if (child_file >= 0) static_cast<void>(::poll(&ended, 1, static_cast<int>(time.count())));
-  const pid_t got = ::waitpid(child, &into, child_file >= 0 ? WNOHANG : 0);
-  return got == child || (got < 0 && errno != EINTR);
-}
-
-/// Waits for the command; signals that end it reach it by this process, too. One whose figures have settled is ended:
-/// as from the keyboard, so that Python leaves its own figures, then with less patience.
-void wait_for(pid_t child, const std::string& records, double settle_s, simulated_outcome& out) {
-  handle_signals(child);
-  const int child_file = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
+/// Waits for the command; signals that end it reach it by this process, too. One whose figures have settled is ended.
+/// Whoever ends the command ends what it has started: a shell that is killed leaves its command running.
+void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_outcome& out) {
+  handle_signals(pid);
+  run_child_process child{pid};
   settling figures{settle_s};
-  int waited = 0;
-  while (!ended_within(child_file, child, std::chrono::milliseconds{500}, waited)) {
-    if (out.settled_reads != 0 || !figures.look(read_records(records))) continue;
+  while (!child.ended_within(std::chrono::milliseconds{500})) {
+    if (!figures.look(read_records(records))) continue;
     out.settled_reads = figures.reads();
-    for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
-      ::kill(child, signal);
-      if (ended_within(child_file, child, std::chrono::seconds{10}, waited)) break;
-    }
+    end_run(child, records);
     break;
   }
   passed_on_to = 0;  // its number may soon be another process'
-  if (child_file >= 0) ::close(child_file);
-  out.exit_status = status_of(waited);
+  out.exit_status = status_of(child.waited());
+  if (was_passed_on != 0 && out.exit_status != 0) end_left_behind(child, records);
 }
 
 }  // namespace

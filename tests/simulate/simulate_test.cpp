@@ -61,6 +61,29 @@ class Simulate : public ::testing::Test {
   std::string folder_;
 };
 
+/// PyTorch as far as its hooks look at it, with memory from the runtime.
+constexpr const char* stand_in_torch = R"(import ctypes, types
+__version__ = "0+standin"
+_C, _entries, _peaks = types.SimpleNamespace(), [], {}
+_cuda = ctypes.CDLL("libcudart.so.13")
+
+def take(mib):
+    at = ctypes.c_void_p()
+    assert _cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(mib << 20)) == 0
+    _entries.append({"action": "alloc", "addr": at.value, "size": mib << 20, "stream": 0, "time_us": len(_entries)})
+    _peaks["allocated_bytes.all.peak"] = sum(each["size"] for each in _entries)
+
+def read_forever():
+    here = ctypes.c_int()
+    while True:
+        _cuda.cudaMemcpy(ctypes.byref(here), ctypes.c_void_p(_entries[0]["addr"]), ctypes.c_size_t(4), 2)
+
+memory = types.SimpleNamespace(get_allocator_backend=lambda: "native", _record_memory_history=lambda **_: None,
+                               _snapshot=lambda: {"device_traces": [_entries]})
+cuda = types.SimpleNamespace(is_initialized=lambda: bool(_entries), device_count=lambda: 1, _lazy_call=lambda f: f(),
+                             memory_stats=lambda _: _peaks, memory=memory)
+)";
+
 TEST_F(Simulate, TellsThePeakAndPassesTheStatusOn) {
   const outcome got = program("take=100 take=200 free take=50 exit=42", "--card 24GiB --context 300MiB");
   EXPECT_EQ(got.exit_status, 42) << got.err;
@@ -151,6 +174,56 @@ TEST_F(Simulate, EndsAProgramThatWaitsForAValue) {
   EXPECT_EQ(simulate("--settle 1s -- sh -c 'sleep 3; exit 5'").exit_status, 5);
 }
 
+/// Whether a process with this id lives, after some time for it to end.
+bool lives(const std::string& pid) {
+  const fs::path process = "/proc/" + pid;
+  for (int i = 0; i < 500 && fs::exists(process / "exe"); ++i) ::usleep(10'000);
+  std::error_code error;
+  return !fs::read_symlink(process / "exe", error).empty();  // one that has ended and is not waited for has none
+}
+
+TEST_F(Simulate, EndsTheProgramsOfAShellThatItEnds) {
+  const auto in_shell = [](const std::string& words) {
+    return R"(sh -c 'sh -c "echo \$\$ > pid; exec )" GPUMEM_TEST_PROGRAM " " + words + R"("; touch after')";
+  };
+  const outcome got = simulate("--settle 2s --context 0 -- " + in_shell("take=100 read_forever"));
+  EXPECT_THAT(got.err, HasSubstr("ended: for 2 s"));
+  EXPECT_FALSE(fs::exists(folder_ + "/after"));
+  std::string pid = content("pid");
+  ASSERT_FALSE(pid.empty());
+  EXPECT_FALSE(lives(pid.substr(0, pid.size() - 1)));
+
+  const std::string command = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " simulate --quiet -- " +
+                              in_shell("take=100 make=taken hold") + " > out 2> err & simulated=$!; cd " + folder_ +
+                              "; while ! test -e taken; do sleep 0.05; done; kill -TERM $simulated; wait $simulated";
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 128 + 15) << content("err");
+  pid = content("pid");
+  EXPECT_FALSE(lives(pid.substr(0, pid.size() - 1)));
+}
+
+TEST_F(Simulate, CountsEachProgramThatAProcessExecutes) {
+  const outcome got = program("take=200 exec=take=100 take=20", "--context 0");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  ASSERT_EQ(got.figures["cards"].size(), 2U);
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 200 * mib);
+  EXPECT_EQ(got.figures["cards"][1]["peak_live_bytes"], 120 * mib);
+  EXPECT_EQ(got.figures["cards"][0]["pid"], got.figures["cards"][1]["pid"]);
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
+  std::ofstream{folder_ + "/again.py"} << R"(import os, sys, torch
+torch.take(int(sys.argv[1]))
+if len(sys.argv) > 2: os.execv(sys.executable, [sys.executable, __file__, *sys.argv[2:]])
+)";
+  const outcome python = simulate("--context 0 --trace t.csv -- python3 again.py 300 30");
+  EXPECT_EQ(python.exit_status, 0) << python.err;
+  EXPECT_EQ(python.figures["cards"][0]["peak_live_bytes"], 300 * mib);
+  EXPECT_EQ(python.figures["cards"][0]["peak_live_by"], "driver") << "it left no figures of its own";
+  EXPECT_EQ(python.figures["cards"][1]["peak_live_bytes"], 30 * mib);
+  EXPECT_EQ(python.figures["cards"][1]["peak_live_by"], "torch");
+  EXPECT_THAT(content("t.csv"), HasSubstr(",31457280,"));
+  EXPECT_THAT(python.err, HasSubstr("(300.00 MiB, no record)"));
+}
+
 TEST_F(Simulate, ServesTheProgramByAPolicy) {
   const outcome got = program("take=3 take=3 free take=3", "--policy growth --context 0");
   EXPECT_EQ(got.exit_status, 0) << got.out << got.err;
@@ -192,6 +265,7 @@ TEST_F(Simulate, SharesACardBetweenPrograms) {
   for (int i = 0; i < 1000 && fs::exists(file); ++i) ::usleep(10'000);
   EXPECT_FALSE(fs::exists(file)) << "the last to end removes it";
   EXPECT_EQ(program("memory", card).out, "924 of 1024 MiB are free\n");
+  EXPECT_EQ(program("take=800 exec=memory", card).out, "924 of 1024 MiB are free\n") << "its next program has nothing";
 }
 
 TEST_F(Simulate, PassesMemoryFromOneProgramToAnother) {
@@ -443,29 +517,6 @@ TEST_F(Simulate, PredictsWhichCardsHoldTheProgram) {
   }
   EXPECT_TRUE(native);
 }
-
-/// PyTorch as far as its hooks look at it, with memory from the runtime.
-constexpr const char* stand_in_torch = R"(import ctypes, types
-__version__ = "0+standin"
-_C, _entries, _peaks = types.SimpleNamespace(), [], {}
-_cuda = ctypes.CDLL("libcudart.so.13")
-
-def take(mib):
-    at = ctypes.c_void_p()
-    assert _cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(mib << 20)) == 0
-    _entries.append({"action": "alloc", "addr": at.value, "size": mib << 20, "stream": 0, "time_us": len(_entries)})
-    _peaks["allocated_bytes.all.peak"] = sum(each["size"] for each in _entries)
-
-def read_forever():
-    here = ctypes.c_int()
-    while True:
-        _cuda.cudaMemcpy(ctypes.byref(here), ctypes.c_void_p(_entries[0]["addr"]), ctypes.c_size_t(4), 2)
-
-memory = types.SimpleNamespace(get_allocator_backend=lambda: "native", _record_memory_history=lambda **_: None,
-                               _snapshot=lambda: {"device_traces": [_entries]})
-cuda = types.SimpleNamespace(is_initialized=lambda: bool(_entries), device_count=lambda: 1, _lazy_call=lambda f: f(),
-                             memory_stats=lambda _: _peaks, memory=memory)
-)";
 
 constexpr const char* two_processes = R"(import subprocess, sys, torch
 if len(sys.argv) > 1:
