@@ -20,6 +20,7 @@
 #include "run_processes.hpp"
 #include "settling.hpp"
 #include "shared_cards.hpp"
+#include "spinning.hpp"
 #include "temporary_folder.hpp"
 #include "text.hpp"
 #include "units.hpp"
@@ -145,15 +146,34 @@ void handle_signals(pid_t child) {
   }
 }
 
+/// Says once that the program seems to wait for what a kernel would write. True: it is to be ended for it, because the
+/// user named a time: without one, a program that only computes on the host must not be.
+bool ends_for_spinning(double spun_s, double settle_s, bool& told) {
+  constexpr double tell_s = 60;
+  const bool end = settle_s > 0 && settle_s != default_settle_s && spun_s >= settle_s;
+  if (!end && (told || spun_s < tell_s)) return false;
+  told = true;
+  fmt::print(stderr,
+             "gpumem: {}for {:.0f} s the program has only used the processor, after it launched kernels, and called "
+             "nothing. If it waits for a value that a kernel writes into the host's memory, that never comes: kernels "
+             "do nothing. {}\n",
+             end ? "ended: " : "", spun_s, end ? "--settle 0 lets it run on" : "--settle 60s ends such a program");
+  return end;
+}
+
 /// Waits for the command; signals that end it reach it by this process, too. One whose figures have settled is ended.
 /// Whoever ends the command ends what it has started: a shell that is killed leaves its command running.
 void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_outcome& out) {
   handle_signals(pid);
   run_child_process child{pid};
   settling figures{settle_s};
+  spinning loops;
+  bool told = false;
   while (!child.ended_within(std::chrono::milliseconds{500})) {
-    if (!figures.look(read_records(records))) continue;
-    out.settled_reads = figures.reads();
+    const std::vector<simulated_process> now = read_records(records);
+    const bool settled = figures.look(now);
+    if (!settled && !ends_for_spinning(loops.look(now), settle_s, told)) continue;
+    if (settled) out.settled_reads = figures.reads();
     end_run(child, records);
     break;
   }

@@ -174,6 +174,17 @@ TEST_F(Simulate, EndsAProgramThatWaitsForAValue) {
   EXPECT_EQ(simulate("--settle 1s -- sh -c 'sleep 3; exit 5'").exit_status, 5);
 }
 
+TEST_F(Simulate, EndsAProgramThatLooksForAKernelsValue) {
+  const outcome got = program("take=100 launch spin", "--settle 2s --context 0");
+  EXPECT_EQ(got.exit_status, 128 + 2) << got.err;
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 100 * mib);
+  EXPECT_THAT(got.err, HasSubstr(" s the program has only used the processor, after it launched kernels"));
+  // One that works on the host, one that sleeps, and one that has launched nothing are left alone.
+  EXPECT_EQ(program("launch compute=5 exit=7", "--settle 1s").exit_status, 7);
+  EXPECT_EQ(simulate("--settle 1s -- timeout -s KILL 4 " GPUMEM_TEST_PROGRAM " launch hold").exit_status, 128 + 9);
+  EXPECT_EQ(simulate("--settle 1s -- timeout -s KILL 4 " GPUMEM_TEST_PROGRAM " take=1 spin").exit_status, 128 + 9);
+}
+
 /// Whether a process with this id lives, after some time for it to end.
 bool lives(const std::string& pid) {
   const fs::path process = "/proc/" + pid;

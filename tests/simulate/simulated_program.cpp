@@ -2,6 +2,7 @@
 //   take=MIB  free  until_full=MIB  card=N  read  read_forever  attributes  memory  make=FILE  await=FILE
 //   library=FILE:FUNCTION  kill  exit=STATUS  dead_stream  export=FILE  open=FILE  close  share_pages=MIB:FILE
 //   import_pages=FILE  drop_pages  exec=ACTION (this program anew, with that action and those behind it)  hold
+//   launch  spin  compute=SECONDS (with memory that comes and goes)
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -12,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -201,6 +203,32 @@ int hold() {
   for (;;) pause();
 }
 
+int launch() {
+  static_cast<void>(cudaFree(nullptr));
+  const CUresult e =
+      of_driver<decltype(cuLaunchKernel)>("cuLaunchKernel")(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  return e == CUDA_SUCCESS ? 0 : give_up_driver("launch", e);
+}
+
+/// Waits in a loop for a value that a kernel would write.
+int spin() {
+  static volatile int written = 0;
+  while (written == 0) {
+  }
+  return 0;
+}
+
+/// Keeps the processor busy for a while, as a program that works on the host.
+int compute(int seconds) {
+  const std::time_t end = std::time(nullptr) + seconds;
+  std::size_t sum = 0;
+  while (std::time(nullptr) < end) {
+    std::vector<char> block(std::size_t{64} << 20, 'x');  // larger than what malloc keeps: new pages each time
+    sum += static_cast<std::size_t>(block[block.size() / 2]);
+  }
+  return sum == 0 ? 9 : 0;
+}
+
 int act(const std::string& word) {
   const auto equals = word.find('=');
   const std::string name = word.substr(0, equals);
@@ -231,6 +259,9 @@ int act(const std::string& word) {
   if (name == "drop_pages") return drop_pages();
   if (name == "library") return call_library(value);
   if (name == "hold") return hold();
+  if (name == "launch") return launch();
+  if (name == "spin") return spin();
+  if (name == "compute") return compute(std::atoi(value.c_str()));
   if (name == "kill") return raise(SIGKILL);
   if (name == "exit") std::exit(std::atoi(value.c_str()));
   return 8;
