@@ -208,6 +208,7 @@ result<recording> record_run(const predict_options& with, std::uint64_t context_
   out.host_values_read = process->record.host_values_read;
   out.processes = processes_with_memory(*ran);
   if (ran->settled_reads != 0) out.warnings.push_back(settled_warning(*ran, *setup));
+  if (std::string why = unsupported_warning(*ran); !why.empty()) out.warnings.push_back(std::move(why));
   if (!out.by_torch) {
     if (status ok = check_one_recorded(*ran); !ok) return ok;
     if (status ok = record_by_gpumem(*setup, trace, folder.path(), out); !ok) return ok;

@@ -89,8 +89,8 @@ std::string why_no_trace(const simulated_outcome& of) {
     for (const char* key : {"trace_error", "error"}) {
       if (each.torch.contains(key)) return each.torch.value(key, "");
     }
-    if (each.torch.value("allocator", "native") != "native") {
-      return "PyTorch left no record, because it used an allocator other than its native one";
+    if (const std::string by = each.torch.value("allocator", "native"); by != "native") {
+      return fmt::format("PyTorch left no record, because its allocator was {}; expected native", by);
     }
     if (!each.torch.contains("trace")) return "PyTorch allocated nothing on a card";
   }

@@ -3,9 +3,7 @@
 #include "simulated_run.hpp"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,8 +17,10 @@
 
 #include "cards.hpp"
 #include "command_file.hpp"
+#include "run_processes.hpp"
 #include "settling.hpp"
 #include "shared_cards.hpp"
+#include "spinning.hpp"
 #include "temporary_folder.hpp"
 #include "text.hpp"
 #include "units.hpp"
@@ -31,11 +31,15 @@ namespace {
 namespace fs = std::filesystem;
 
 pid_t passed_on_to = 0;
+volatile sig_atomic_t was_passed_on = 0;
 // The terminal's signals reach the command too, because both processes are in its foreground group.
 void pass_on(int signal, siginfo_t* from, void* /*context*/) {
   const int saved = errno;
   const bool sent_by_a_process = from != nullptr && from->si_code <= 0;
-  if (passed_on_to > 0 && sent_by_a_process) ::kill(passed_on_to, signal);
+  if (passed_on_to > 0 && sent_by_a_process) {
+    was_passed_on = 1;
+    ::kill(passed_on_to, signal);
+  }
   errno = saved;
 }
 
@@ -130,6 +134,7 @@ std::vector<simulated_process> read_records(const std::string& folder) {
 /// Signals that are ignored, as under nohup, stay ignored.
 void handle_signals(pid_t child) {
   passed_on_to = child;
+  was_passed_on = 0;
   for (const int each : {SIGTERM, SIGHUP, SIGINT, SIGQUIT}) {
     struct sigaction now {};
     if (::sigaction(each, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_IGN)
@@ -141,33 +146,40 @@ void handle_signals(pid_t child) {
   }
 }
 
-/// False: the child runs on. `into` is what waitpid says of it.
-bool ended_within(int child_file, pid_t child, std::chrono::milliseconds time, int& into) {
-  pollfd ended{child_file, POLLIN, 0};
-  if (child_file >= 0) static_cast<void>(::poll(&ended, 1, static_cast<int>(time.count())));
-  const pid_t got = ::waitpid(child, &into, child_file >= 0 ? WNOHANG : 0);
-  return got == child || (got < 0 && errno != EINTR);
+/// Says once that the program seems to wait for what a kernel would write. True: it is to be ended for it, because the
+/// user named a time: without one, a program that only computes on the host must not be.
+bool ends_for_spinning(double spun_s, double settle_s, bool& told) {
+  constexpr double tell_s = 60;
+  const bool end = settle_s > 0 && settle_s != default_settle_s && spun_s >= settle_s;
+  if (!end && (told || spun_s < tell_s)) return false;
+  told = true;
+  fmt::print(stderr,
+             "gpumem: {}for {:.0f} s the program has only used the processor, after it launched kernels, and called "
+             "nothing. If it waits for a value that a kernel writes into the host's memory, that never comes: kernels "
+             "do nothing. {}\n",
+             end ? "ended: " : "", spun_s, end ? "--settle 0 lets it run on" : "--settle 60s ends such a program");
+  return end;
 }
 
-/// Waits for the command; signals that end it reach it by this process, too. One whose figures have settled is ended:
-/// as from the keyboard, so that Python leaves its own figures, then with less patience.
-void wait_for(pid_t child, const std::string& records, double settle_s, simulated_outcome& out) {
-  handle_signals(child);
-  const int child_file = static_cast<int>(::syscall(SYS_pidfd_open, child, 0));
+/// Waits for the command; signals that end it reach it by this process, too. One whose figures have settled is ended.
+/// Whoever ends the command ends what it has started: a shell that is killed leaves its command running.
+void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_outcome& out) {
+  handle_signals(pid);
+  run_child_process child{pid};
   settling figures{settle_s};
-  int waited = 0;
-  while (!ended_within(child_file, child, std::chrono::milliseconds{500}, waited)) {
-    if (out.settled_reads != 0 || !figures.look(read_records(records))) continue;
-    out.settled_reads = figures.reads();
-    for (const int signal : {SIGINT, SIGTERM, SIGKILL}) {
-      ::kill(child, signal);
-      if (ended_within(child_file, child, std::chrono::seconds{10}, waited)) break;
-    }
+  spinning loops;
+  bool told = false;
+  while (!child.ended_within(std::chrono::milliseconds{500})) {
+    const std::vector<simulated_process> now = read_records(records);
+    const bool settled = figures.look(now);
+    if (!settled && !ends_for_spinning(loops.look(now), settle_s, told)) continue;
+    if (settled) out.settled_reads = figures.reads();
+    end_run(child, records);
     break;
   }
   passed_on_to = 0;  // its number may soon be another process'
-  if (child_file >= 0) ::close(child_file);
-  out.exit_status = status_of(waited);
+  out.exit_status = status_of(child.waited());
+  if (was_passed_on != 0 && out.exit_status != 0) end_left_behind(child, records);
 }
 
 }  // namespace

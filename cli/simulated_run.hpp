@@ -12,6 +12,8 @@
 
 namespace gpumem::cli {
 
+constexpr double default_settle_s = 600;
+
 struct simulated_setup {
   std::string card;              ///< a profile's key
   std::uint64_t card_bytes = 0;  ///< 0: the memory of the profile
@@ -26,7 +28,9 @@ struct simulated_setup {
   std::string history;            ///< PyTorch's record of process N goes to its name with .pidN; empty: none
   bool referee = false;           ///< who uses what is followed, in Python by operations
   bool output_to_stderr = false;  ///< the program's, where standard output is for the result
-  double settle_s = 600;  ///< a program that reads values and takes no more memory for that long is ended; 0: none is
+  /// A program that reads values and takes no more memory for that long is ended; 0: none is. Where it is not the
+  /// default, so is one that only waits for a value of a kernel (spinning.hpp).
+  double settle_s = default_settle_s;
   std::vector<std::string> command;
 };
 

@@ -188,6 +188,36 @@ extern "C" SEEN int copy(void* to, int to_device, void* from, int from_device, l
 """
 
 
+@step
+def record_kept():
+    """With `simulate --trace`: the program switches its own record off, after a short one; the run's trace has all."""
+    import gpumem_simulated_torch
+
+    blocks = [torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")]
+    torch.cuda.memory._record_memory_history(max_entries=2, clear_history=True)
+    blocks += [torch.empty(n * MIB, dtype=torch.uint8, device="cuda") for n in (4, 5, 6, 7)]
+    own = [each.get("size", 0) // MIB for each in torch.cuda.memory._snapshot()["device_traces"][0]]
+    expect("MiB in the program's own record", own[-1:], [7])
+    expect("entries of it", len(own), 2)
+    try:
+        torch.empty(200 * GIB, dtype=torch.uint8, device="cuda")
+        raise AssertionError("200 GiB were given")
+    except torch.OutOfMemoryError:
+        pass
+    torch.cuda.memory._record_memory_history(enabled=None)
+    torch.cuda.memory._record_memory_history(False)  # the older form
+    blocks.append(torch.empty(8 * MIB, dtype=torch.uint8, device="cuda"))
+    expect("the program's entries, once it is off", torch.cuda.memory._snapshot()["device_traces"][0], [])
+    entries = gpumem_simulated_torch._whole_snapshot(None)["device_traces"][0]
+    expect("requests that did not fit", sum(each["action"] == "oom" for each in entries), 1)
+    with tempfile.TemporaryDirectory() as folder:
+        gpumem_simulated_torch.write_rows(entries, f"{folder}/t.csv")
+        rows = pathlib.Path(folder, "t.csv").read_text().splitlines()[1:]
+    sizes = [int(row.split(",")[4]) // MIB for row in rows if ",allocate," in row]
+    expect("MiB in the trace", [size for size in sizes if size in range(3, 9)], [3, 4, 5, 6, 7, 8])
+    return f"{len(rows)} rows, through two ends of the program's record and a request that did not fit"
+
+
 def probe_in_cpp():
     import ctypes
 

@@ -115,6 +115,9 @@ std::string shared_cards::join(std::string_view name, int cards, std::uint64_t b
   all_->cards = static_cast<std::uint64_t>(cards);
   all_->bytes = bytes_each;
   all_->layout = layout;
+  for (region::process& each : all_->processes) {  // a program that this process was before gave everything back
+    if (each.pid == static_cast<std::uint64_t>(::getpid())) each.pid = 0;
+  }
   const auto spare = std::find_if(std::begin(all_->processes), std::end(all_->processes),
                                   [](const region::process& p) { return !p.alive(); });
   if (spare != std::end(all_->processes)) {

@@ -6,7 +6,6 @@
 #include "python_line.hpp"
 #include "run_record.hpp"
 #include "shared_turn.hpp"
-#include "unserved.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: these functions are global
 
@@ -133,7 +132,7 @@ void simcuda_note_refusal(int device, const char* function, std::uint64_t bytes,
   const world& w = the_world();
   const std::lock_guard lock{the_world().mutex};
   if (device < 0 || static_cast<std::size_t>(device) >= w.gpus.size()) return;
-  note_refused_before(*w.gpus[static_cast<std::size_t>(device)], function, bytes, why);
+  note_refused(*w.gpus[static_cast<std::size_t>(device)], function, bytes, why);
 }
 
 void simcuda_note_unsupported(const char* function) {

@@ -9,7 +9,6 @@
 #include "driver_table.hpp"
 #include "keep_report.hpp"
 #include "shared_turn.hpp"
-#include "unserved.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -52,7 +51,6 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
   if (the_world().gpus.empty()) return CUDA_ERROR_NO_DEVICE;
   if (!join_shared_cards()) return CUDA_ERROR_SYSTEM_NOT_READY;
   open_report();
-  note_card_numbers();
   refuse_forked_children();
   the_world().initialised = true;
   return CUDA_SUCCESS;

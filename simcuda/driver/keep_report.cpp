@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <string>
 
@@ -39,14 +40,28 @@ void note_used(const gpu& on, card_record& card) {
   card.peak_used_ns = since_begin_ns();
 }
 
+/// A file of its own for each program that the process has become: one that executes another keeps its figures. -1:
+/// there is none.
+int make_record_file(const std::string& folder) {
+  const std::string start = folder + "/" + std::to_string(::getpid());
+  int file = -1;
+  for (int n = 0; file < 0; ++n) {
+    std::string path = start;
+    if (n != 0) path.append(".").append(std::to_string(n));
+    path.append(".simcuda");
+    file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file < 0 && errno != EEXIST) break;
+  }
+  return file;
+}
+
 }  // namespace
 
 void open_report() {
   if (record->layout == report_layout && record->cards != 0) return;
   const char* const folder = std::getenv("SIMCUDA_REPORT");
   if (folder != nullptr && *folder != '\0' && record == &unseen) {
-    const std::string path = std::string{folder} + "/" + std::to_string(::getpid()) + ".simcuda";
-    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const int file = make_record_file(folder);
     if (file >= 0 && ::ftruncate(file, sizeof(process_record)) == 0) {
       void* const at = ::mmap(nullptr, sizeof(process_record), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
       if (at != MAP_FAILED) record = static_cast<process_record*>(at);
@@ -58,7 +73,10 @@ void open_report() {
   record->pid = static_cast<std::uint64_t>(::getpid());
   record->began_ns = now_ns(CLOCK_REALTIME);
   record->cards = static_cast<std::int32_t>(std::min<std::size_t>(w.gpus.size(), report_cards));
-  for (int i = 0; i < record->cards; ++i) record->card[i].bytes = w.config.bytes;
+  for (int i = 0; i < record->cards; ++i) {
+    record->card[i].bytes = w.config.bytes;
+    record->card[i].number = w.gpus[static_cast<std::size_t>(i)]->card;
+  }
   record->layout = report_layout;
 }
 
@@ -86,7 +104,7 @@ void note_charge(gpu& on, charge what, std::uint64_t bytes) {
   note_used(on, *card);
 }
 
-void note_refused(gpu& on, std::string_view function, std::uint64_t bytes) {
+void note_refused(const gpu& on, std::string_view function, std::uint64_t bytes, std::string_view why) {
   const std::uint64_t index = record->refusals++;
   if (index >= report_refusals) return;
   refusal_record& into = record->refusal[index];
@@ -97,6 +115,11 @@ void note_refused(gpu& on, std::string_view function, std::uint64_t bytes) {
   into.used_bytes = own_bytes(on) + into.others_bytes;
   into.card = on.ordinal;
   function.copy(into.function, sizeof into.function - 1);
+  why.copy(into.why, sizeof into.why - 1);
+}
+
+void note_unsupported(std::string_view function) {
+  if (record->unsupported++ == 0) function.copy(record->first_unsupported, sizeof record->first_unsupported - 1);
 }
 
 void note_host_read(std::uint64_t bytes) {

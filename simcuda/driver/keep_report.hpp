@@ -9,7 +9,8 @@ namespace gpumem::simcuda {
 struct gpu;
 struct hazard_record;
 
-/// At cuInit: creates the process's file, named by its id, in the folder that SIMCUDA_REPORT names.
+/// At cuInit: creates the program's file, PID.simcuda, in the folder that SIMCUDA_REPORT names. The next program that
+/// the process executes has PID.1.simcuda.
 void open_report();
 /// Call after the program allocated or freed `bytes`.
 void note_taken(gpu& on, std::uint64_t bytes);
@@ -17,7 +18,10 @@ void note_given_back(gpu& on, std::uint64_t bytes);
 /// Memory that the program did not request itself.
 enum class charge { context, module, library };
 void note_charge(gpu& on, charge what, std::uint64_t bytes);
-void note_refused(gpu& on, std::string_view function, std::uint64_t bytes);
+/// `why` is of an allocator in front of the driver; empty: the card has no room.
+void note_refused(const gpu& on, std::string_view function, std::uint64_t bytes, std::string_view why = {});
+/// The program requested memory by a function that the doubles do not have.
+void note_unsupported(std::string_view function);
 void note_host_read(std::uint64_t bytes);
 void note_kernel();
 void note_undefined(std::string_view what);

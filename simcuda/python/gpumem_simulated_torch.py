@@ -10,6 +10,7 @@ _history = os.environ.get("SIMCUDA_TORCH_HISTORY", "")
 _folder = os.environ.get("SIMCUDA_REPORT", "")
 _pid = os.getpid()
 _before_reset = {}  # device: the peaks that a program has reset
+_no_record = ""  # why PyTorch's allocations are not recorded
 
 
 class _after_torch(importlib.abc.MetaPathFinder):
@@ -32,16 +33,99 @@ class _after_torch(importlib.abc.MetaPathFinder):
 
                 gpumem_referee.watch_torch(module)
             if _history:
+                _keep_record(module)
                 module.cuda._lazy_call(_record)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
-def _record():
-    import torch
+def _records(torch):
+    """Whether PyTorch's allocator can record: of PyTorch's own, only the native one does."""
+    return torch.cuda.memory.get_allocator_backend() == "native"
 
-    torch.cuda.memory._record_memory_history(max_entries=sys.maxsize, stacks="python", context=None)
+
+def _record():
+    global _no_record
+    try:
+        import torch
+
+        if _records(torch) and not _own["on"]:  # else it is on, with the tracebacks that the program asked for
+            _own["is_run"] = True
+            torch.cuda.memory._record_memory_history(max_entries=sys.maxsize, stacks="python", context=None)
+    except Exception as wrong:  # the program runs as well without a record
+        _no_record = f"PyTorch does not record its allocations: {type(wrong).__name__}: {wrong}"
+    _own["is_run"] = False
+
+
+# Parameters of torch._C._cuda_record_memory_history, in order, and what the record of a run needs of them.
+_recording = ("enabled", "context", "stacks", "max_entries", "clear_history", "compile_context",
+              "global_record_annotations", "skip_actions", "record_pinned_host_memory", "record_cuda")
+_needed = {"enabled": "all", "max_entries": sys.maxsize, "clear_history": False, "skip_actions": [],
+           "record_cuda": True}
+_own = {"on": False, "is_run": False}  # the program's own record; `is_run`: the run's is being switched on
+_whole_snapshot = None  # torch._C._cuda_memorySnapshot
+
+
+def _keep_record(torch):
+    """A program may use PyTorch's record itself; it cannot switch off, clear or shorten the run's.
+
+    Tracebacks are recorded as the program asks for them, and its snapshots have the entries that it asked for.
+    """
+    global _whole_snapshot
+    change = getattr(torch._C, "_cuda_record_memory_history", None)
+    change_legacy = getattr(torch._C, "_cuda_record_memory_history_legacy", None)
+    if change is None:
+        return
+
+    def change_and_keep(*values, **named):
+        if not _records(torch):
+            return change(*values, **named)
+        asked = {**dict(zip(_recording, values)), **named}
+        if not _own["is_run"]:
+            _note_own(asked)
+        if asked.get("enabled", "all") is None:
+            asked["context"], asked["stacks"] = None, "python"
+        # Versions of PyTorch have different last parameters: only those that the caller passes exist.
+        kept = {name: _needed.get(name, value) for name, value in asked.items()}
+        return change(*(kept[name] for name in _recording[:len(values)]),
+                      **{name: kept[name] for name in named})
+
+    def change_legacy_and_keep(enabled, record_context=True, max_entries=1, alloc_context=False, cpp_context=False,
+                               *others, **named):
+        if not _records(torch):
+            return change_legacy(enabled, record_context, max_entries, alloc_context, cpp_context, *others, **named)
+        context = "alloc" if alloc_context else "state" if record_context else None
+        torch.cuda.memory._record_memory_history("all" if enabled else None, context, "all" if cpp_context else "python")
+
+    def own_snapshot(*values):
+        seen = _whole_snapshot(*values)
+        if _records(torch) and isinstance(seen.get("device_traces"), list):
+            seen["device_traces"] = [_own_entries(device, all) for device, all in enumerate(seen["device_traces"])]
+        return seen
+
+    _whole_snapshot = getattr(torch._C, "_cuda_memorySnapshot", None)
+    if _whole_snapshot is not None:
+        torch._C._cuda_memorySnapshot = own_snapshot
+    torch._C._cuda_record_memory_history = change_and_keep
+    if change_legacy is not None:
+        torch._C._cuda_record_memory_history_legacy = change_legacy_and_keep
+
+
+def _note_own(asked):
+    """The program's record begins with entries that come from now on, unless it was on before and is not cleared."""
+    on = asked.get("enabled", "all") == "all" and asked.get("record_cuda", True)
+    if _whole_snapshot is not None and on and (not _own["on"] or asked.get("clear_history", False)):
+        _own["since"] = [len(entries) for entries in _whole_snapshot(None)["device_traces"]]
+    _own.update(on=on, most=asked.get("max_entries", sys.maxsize), skipped=asked.get("skip_actions") or ())
+
+
+def _own_entries(device, entries):
+    if not _own["on"]:
+        return []
+    since = _own["since"][device] if device < len(_own["since"]) else 0
+    seen = [each for each in entries[since:] if each["action"] not in _own["skipped"]]
+    return seen[-_own["most"]:]
 
 
 def _keep_peaks(torch):
@@ -85,6 +169,8 @@ def _at_end():
     if torch is None or os.getpid() != _pid or not getattr(torch, "cuda", None) or not torch.cuda.is_initialized():
         return
     try:
+        if _whole_snapshot is not None:
+            torch._C._cuda_memorySnapshot = _whole_snapshot
         figures = {"version": str(torch.__version__), "allocator": "unknown", "cards": []}
         figures["allocator"] = torch.cuda.memory.get_allocator_backend()
         if figures["allocator"] != "pluggable":
@@ -96,16 +182,29 @@ def _at_end():
                 trace = _write_trace(torch)
             except Exception as wrong:  # a full disk: the figures are as good without a trace
                 figures["trace_error"] = f"{type(wrong).__name__}: {wrong}"
+        if trace is None and _no_record:
+            figures["trace_error"] = _no_record
         if trace is not None:
             figures["trace"] = trace
         if os.environ.get("SIMCUDA_TORCH_SNAPSHOT") and trace is not None:
             torch.cuda.memory._dump_snapshot(os.environ["SIMCUDA_TORCH_SNAPSHOT"])
     except Exception as wrong:  # the program's end must not change for it
         figures = {"error": f"{type(wrong).__name__}: {wrong}"}
-    path = os.path.join(_folder, f"{_pid}.torch.json")
-    with open(path + ".part", "w", encoding="utf-8") as out:
-        json.dump(figures, out)
-    os.replace(path + ".part", path)
+    path = os.path.join(_folder, f"{_record_name()}.torch.json")
+    try:
+        with open(path + ".part", "w", encoding="utf-8") as out:
+            json.dump(figures, out)
+        os.replace(path + ".part", path)
+    except OSError:  # the run is over and its folder gone: nobody reads it
+        pass
+
+
+def _record_name():
+    """Of the driver's file: the last one of this process, which has one for each program that it executed."""
+    name, number = str(_pid), 1
+    while os.path.exists(os.path.join(_folder, f"{_pid}.{number}.simcuda")):
+        name, number = f"{_pid}.{number}", number + 1
+    return name
 
 
 def _of(torch, device):
@@ -122,16 +221,22 @@ def _write_trace(torch):
     recorded = {device: entries for device, entries in enumerate(torch.cuda.memory._snapshot()["device_traces"])
                 if any(each["action"] == "alloc" for each in entries)}
     for device, entries in recorded.items():
-        path = own_path(_history, _pid)
-        return {"device": device, "rows": write_rows(entries, path), "file": path, "cards": len(recorded)}
+        path = own_path(_history, _record_name())
+        try:
+            rows = write_rows(entries, path)
+        except BaseException:
+            if os.path.exists(path):
+                os.unlink(path)  # a part of a trace
+            raise
+        return {"device": device, "rows": rows, "file": path, "cards": len(recorded)}
     return None
 
 
-def own_path(path, pid):
-    """A file for each process: run.csv.gz is run.pid7.csv.gz for process 7, and stays a trace by its ending."""
+def own_path(path, name):
+    """A file for each record: run.csv.gz is run.pid7.csv.gz for process 7, and stays a trace by its ending."""
     packed = ".gz" if path.endswith(".gz") else ""
     stem, ending = os.path.splitext(path.removesuffix(packed))
-    return f"{stem}.pid{pid}{ending}{packed}"
+    return f"{stem}.pid{name}{ending}{packed}"
 
 
 def write_rows(entries, path):
@@ -146,11 +251,13 @@ def write_rows(entries, path):
         out.write("Thread,Time,Action,Pointer,Size,Stream\n")
         for each in entries:
             action = each["action"]
+            if action not in ("alloc", "free_requested"):
+                continue  # others, such as oom, may have no address
             address = each["addr"]
             if action == "alloc":
                 live[address] = size = each["size"]
                 word = "allocate"
-            elif action == "free_requested" and address in live:
+            elif address in live:
                 size = live.pop(address)
                 word = "free"
             else:

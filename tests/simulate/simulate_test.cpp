@@ -62,6 +62,35 @@ class Simulate : public ::testing::Test {
   std::string folder_;
 };
 
+/// PyTorch as far as its hooks look at it, with memory from the runtime.
+constexpr const char* stand_in_torch = R"(import ctypes, types
+__version__ = "0+standin"
+_C, _entries, _peaks = types.SimpleNamespace(), [], {}
+_cuda = ctypes.CDLL("libcudart.so.13")
+
+def take(mib):
+    at = ctypes.c_void_p()
+    assert _cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(mib << 20)) == 0
+    _entries.append({"action": "alloc", "addr": at.value, "size": mib << 20, "stream": 0, "time_us": len(_entries)})
+    _peaks["allocated_bytes.all.peak"] = _peaks["reserved_bytes.all.peak"] = sum(each["size"] for each in _entries)
+
+def take_outside(mib):
+    assert _cuda.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(mib << 20)) == 0
+
+def forget():
+    del _entries[:-1]
+
+def read_forever():
+    here = ctypes.c_int()
+    while True:
+        _cuda.cudaMemcpy(ctypes.byref(here), ctypes.c_void_p(_entries[0]["addr"]), ctypes.c_size_t(4), 2)
+
+memory = types.SimpleNamespace(get_allocator_backend=lambda: "native", _record_memory_history=lambda **_: None,
+                               _snapshot=lambda: {"device_traces": [_entries]})
+cuda = types.SimpleNamespace(is_initialized=lambda: bool(_entries), device_count=lambda: 1, _lazy_call=lambda f: f(),
+                             memory_stats=lambda _: _peaks, memory=memory)
+)";
+
 TEST_F(Simulate, TellsThePeakAndPassesTheStatusOn) {
   const outcome got = program("take=100 take=200 free take=50 exit=42", "--card 24GiB --context 300MiB");
   EXPECT_EQ(got.exit_status, 42) << got.err;
@@ -159,6 +188,67 @@ TEST_F(Simulate, EndsAProgramThatWaitsForAValue) {
   EXPECT_THAT(got.err, HasSubstr("If it waits for a value (until a loss has fallen), that never comes"));
   // One that reads nothing, however long it takes, is left alone.
   EXPECT_EQ(simulate("--settle 1s -- sh -c 'sleep 3; exit 5'").exit_status, 5);
+}
+
+TEST_F(Simulate, EndsAProgramThatLooksForAKernelsValue) {
+  const outcome got = program("take=100 launch spin", "--settle 2s --context 0");
+  EXPECT_EQ(got.exit_status, 128 + 2) << got.err;
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 100 * mib);
+  EXPECT_THAT(got.err, HasSubstr(" s the program has only used the processor, after it launched kernels"));
+  // One that works on the host, one that sleeps, and one that has launched nothing are left alone.
+  EXPECT_EQ(program("launch compute=5 exit=7", "--settle 1s").exit_status, 7);
+  EXPECT_EQ(simulate("--settle 1s -- timeout -s KILL 4 " GPUMEM_TEST_PROGRAM " launch hold").exit_status, 128 + 9);
+  EXPECT_EQ(simulate("--settle 1s -- timeout -s KILL 4 " GPUMEM_TEST_PROGRAM " take=1 spin").exit_status, 128 + 9);
+}
+
+/// Whether a process with this id lives, after some time for it to end.
+bool lives(const std::string& pid) {
+  const fs::path process = "/proc/" + pid;
+  for (int i = 0; i < 500 && fs::exists(process / "exe"); ++i) ::usleep(10'000);
+  std::error_code error;
+  return !fs::read_symlink(process / "exe", error).empty();  // one that has ended and is not waited for has none
+}
+
+TEST_F(Simulate, EndsTheProgramsOfAShellThatItEnds) {
+  const auto in_shell = [](const std::string& words) {
+    return R"(sh -c 'sh -c "echo \$\$ > pid; exec )" GPUMEM_TEST_PROGRAM " " + words + R"("; touch after')";
+  };
+  const outcome got = simulate("--settle 2s --context 0 -- " + in_shell("take=100 read_forever"));
+  EXPECT_THAT(got.err, HasSubstr("ended: for 2 s"));
+  EXPECT_FALSE(fs::exists(folder_ + "/after"));
+  std::string pid = content("pid");
+  ASSERT_FALSE(pid.empty());
+  EXPECT_FALSE(lives(pid.substr(0, pid.size() - 1)));
+
+  const std::string command = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " simulate --quiet -- " +
+                              in_shell("take=100 make=taken hold") + " > out 2> err & simulated=$!; cd " + folder_ +
+                              "; while ! test -e taken; do sleep 0.05; done; kill -TERM $simulated; wait $simulated";
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 128 + 15) << content("err");
+  pid = content("pid");
+  EXPECT_FALSE(lives(pid.substr(0, pid.size() - 1)));
+}
+
+TEST_F(Simulate, CountsEachProgramThatAProcessExecutes) {
+  const outcome got = program("take=200 exec=take=100 take=20", "--context 0");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  ASSERT_EQ(got.figures["cards"].size(), 2U);
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 200 * mib);
+  EXPECT_EQ(got.figures["cards"][1]["peak_live_bytes"], 120 * mib);
+  EXPECT_EQ(got.figures["cards"][0]["pid"], got.figures["cards"][1]["pid"]);
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
+  std::ofstream{folder_ + "/again.py"} << R"(import os, sys, torch
+torch.take(int(sys.argv[1]))
+if len(sys.argv) > 2: os.execv(sys.executable, [sys.executable, __file__, *sys.argv[2:]])
+)";
+  const outcome python = simulate("--context 0 --trace t.csv -- python3 again.py 300 30");
+  EXPECT_EQ(python.exit_status, 0) << python.err;
+  EXPECT_EQ(python.figures["cards"][0]["peak_live_bytes"], 300 * mib);
+  EXPECT_EQ(python.figures["cards"][0]["peak_live_by"], "driver") << "it left no figures of its own";
+  EXPECT_EQ(python.figures["cards"][1]["peak_live_bytes"], 30 * mib);
+  EXPECT_EQ(python.figures["cards"][1]["peak_live_by"], "torch");
+  EXPECT_THAT(content("t.csv"), HasSubstr(",31457280,"));
+  EXPECT_THAT(python.err, HasSubstr("(300.00 MiB, no record)"));
 }
 
 TEST_F(Simulate, ServesTheProgramByAPolicy) {
@@ -260,6 +350,7 @@ TEST_F(Simulate, SharesACardBetweenPrograms) {
   for (int i = 0; i < 1000 && fs::exists(file); ++i) ::usleep(10'000);
   EXPECT_FALSE(fs::exists(file)) << "the last to end removes it";
   EXPECT_EQ(program("memory", card).out, "924 of 1024 MiB are free\n");
+  EXPECT_EQ(program("take=800 exec=memory", card).out, "924 of 1024 MiB are free\n") << "its next program has nothing";
 }
 
 TEST_F(Simulate, PassesMemoryFromOneProgramToAnother) {
@@ -588,35 +679,6 @@ TEST_F(Simulate, PredictsForCapacitiesThatTheContextFills) {
   EXPECT_EQ(WEXITSTATUS(std::system((alone + program).c_str())), 3) << content("err");
 }
 
-/// PyTorch as far as its hooks look at it, with memory from the runtime.
-constexpr const char* stand_in_torch = R"(import ctypes, types
-__version__ = "0+standin"
-_C, _entries, _peaks = types.SimpleNamespace(), [], {}
-_cuda = ctypes.CDLL("libcudart.so.13")
-
-def take(mib):
-    at = ctypes.c_void_p()
-    assert _cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(mib << 20)) == 0
-    _entries.append({"action": "alloc", "addr": at.value, "size": mib << 20, "stream": 0, "time_us": len(_entries)})
-    _peaks["allocated_bytes.all.peak"] = _peaks["reserved_bytes.all.peak"] = sum(each["size"] for each in _entries)
-
-def take_outside(mib):
-    assert _cuda.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(mib << 20)) == 0
-
-def forget():
-    del _entries[:-1]
-
-def read_forever():
-    here = ctypes.c_int()
-    while True:
-        _cuda.cudaMemcpy(ctypes.byref(here), ctypes.c_void_p(_entries[0]["addr"]), ctypes.c_size_t(4), 2)
-
-memory = types.SimpleNamespace(get_allocator_backend=lambda: "native", _record_memory_history=lambda **_: None,
-                               _snapshot=lambda: {"device_traces": [_entries]})
-cuda = types.SimpleNamespace(is_initialized=lambda: bool(_entries), device_count=lambda: 1, _lazy_call=lambda f: f(),
-                             memory_stats=lambda _: _peaks, memory=memory)
-)";
-
 constexpr const char* two_processes = R"(import subprocess, sys, torch
 if len(sys.argv) > 1:
     torch.take(int(sys.argv[1]))
@@ -754,6 +816,96 @@ TEST_F(Simulate, KeepsPyTorchsFiguresWhereItsTraceCannotBeWritten) {
   EXPECT_EQ(got.exit_status, 1) << got.err;
   EXPECT_THAT(got.err, HasSubstr("no trace was recorded: FileNotFoundError: "));
   EXPECT_EQ(got.figures["cards"][0]["peak_live_by"], "torch");
+}
+
+/// What PyTorch's own record asks of the hooks: a request that did not fit has no address.
+TEST_F(Simulate, TakesTheTraceOfAProgramThatRanOutOfMemory) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch;
+  std::ofstream{folder_ + "/fills.py"} << R"(import torch
+torch.take(30)
+torch._entries.append({"action": "oom", "device_free": 5, "size": 7, "stream": 0, "time_us": 9})
+torch.take(20)
+)";
+  const outcome got = simulate("--trace t.csv -- python3 fills.py");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(content("t.csv"), HasSubstr(",31457280,"));
+  EXPECT_THAT(content("t.csv"), HasSubstr(",20971520,"));
+  // An entry that cannot be understood: no trace, and no part of one.
+  std::ofstream{folder_ + "/fills.py", std::ios::app} << "torch._entries.append({'action': 'alloc'})\n";
+  const outcome broken = simulate("--trace t.csv -- python3 fills.py");
+  EXPECT_EQ(broken.exit_status, 1);
+  EXPECT_THAT(broken.err, HasSubstr("no trace was recorded: KeyError: 'addr'"));
+  for (const auto& entry : fs::directory_iterator{folder_}) EXPECT_NE(entry.path().extension(), ".csv");
+}
+
+TEST_F(Simulate, LeavesAnAllocatorAloneThatRecordsNothing) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch << R"(
+def refuse(**_): raise RuntimeError("does not yet support recordHistory")
+memory._record_memory_history = refuse
+if __import__("os").environ["BACKEND"] != "native":
+    memory.get_allocator_backend = lambda: "cudaMallocAsync"
+)";
+  std::ofstream{folder_ + "/takes.py"} << "import torch\ntorch.take(30)\nprint('ran')\n";
+  const outcome other = simulate("--trace t.csv -- python3 takes.py", "BACKEND=cudaMallocAsync");
+  EXPECT_EQ(other.out, "ran\n") << other.err;
+  EXPECT_EQ(other.exit_status, 1) << "no trace";
+  EXPECT_THAT(other.err, HasSubstr("its allocator was cudaMallocAsync; expected native"));
+  EXPECT_EQ(other.figures["cards"][0]["peak_live_by"], "torch");
+  std::ofstream{folder_ + "/torch.py", std::ios::app} << "memory._snapshot = lambda: {'device_traces': [[]]}\n";
+  const outcome native = simulate("--trace t.csv -- python3 takes.py", "BACKEND=native");
+  EXPECT_EQ(native.out, "ran\n") << native.err;
+  EXPECT_THAT(native.err, HasSubstr("PyTorch does not record its allocations: RuntimeError: does not yet support"));
+  const std::string predict = "cd " + folder_ +
+                              " && BACKEND=cudaMallocAsync timeout 60 " GPUMEM_PROGRAM
+                              " predict --context 0 --capacity 1GiB --json -- python3 takes.py > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system(predict.c_str())), 0) << content("err");
+  EXPECT_EQ(nlohmann::json::parse(content("out"), nullptr, false)["peak_live_bytes"], 30 * mib);
+}
+
+/// The stand-in's record is a list that the last call limits and clears, as PyTorch's is.
+TEST_F(Simulate, KeepsTheRecordWhereTheProgramRecordsItself) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch << R"(
+asked = []
+def change(enabled, context, stacks, max_entries, clear, *others):
+    asked.append((enabled, context, max_entries, clear, *others))
+    if enabled is None or clear: _entries.clear()
+    del _entries[:-max_entries]
+_C._cuda_record_memory_history = change
+_C._cuda_memorySnapshot = lambda *_: {"device_traces": [list(_entries)]}
+memory._snapshot = lambda: _C._cuda_memorySnapshot(None)
+)";
+  std::ofstream{folder_ + "/records.py"} << R"(import sys, torch
+torch.take(10)
+def own(): return [each["size"] >> 20 for each in torch.memory._snapshot()["device_traces"][0]]
+print(own())
+torch._C._cuda_record_memory_history("all", "alloc", "all", 3, True, False, False, [])
+torch.take(20)
+print(own())
+torch.take(30); torch.take(31); torch.take(32)
+print(own())
+torch._C._cuda_record_memory_history("all", "alloc", "all", 9, False, False, False, ["alloc"])
+print(own())
+torch._C._cuda_record_memory_history(None, "all", "all", 7, False, False, False, [])
+torch.take(40)
+print(own())
+first, _, last = torch.asked
+assert first == ("all", "alloc", sys.maxsize, False, False, False, []), first
+assert last == ("all", None, sys.maxsize, False, False, False, []), last
+)";
+  const outcome got = simulate("--trace t.csv -- python3 records.py");
+  EXPECT_EQ(got.exit_status, 0) << got.out << got.err;
+  EXPECT_EQ(got.out, "[]\n[20]\n[30, 31, 32]\n[]\n[]\n") << "what the program asked for";
+  for (const char* size : {",10485760,", ",20971520,", ",31457280,", ",41943040,"}) {
+    EXPECT_THAT(content("t.csv"), HasSubstr(size));
+  }
+  // Without a trace the program has its own record.
+  std::ofstream{folder_ + "/plain.py"} << "import torch\ntorch.take(10)\n"
+                                          "torch._C._cuda_record_memory_history(None, None, 'all', 7, False)\n"
+                                          "torch.take(20)\nprint(len(torch._entries))\n";
+  EXPECT_EQ(simulate("-- python3 plain.py").out, "1\n");
 }
 
 TEST_F(Simulate, RefusesAContextLargerThanTheCard) {

@@ -1,7 +1,9 @@
 // A program over the CUDA runtime, for `gpumem simulate`: each argument is an action.
 //   take=MIB  managed=MIB  free  until_full=MIB  card=N  read  read_forever  attributes  memory  make=FILE  await=FILE
 //   library=FILE:FUNCTION  kill  exit=STATUS  dead_stream  export=FILE  open=FILE  close  share_pages=MIB:FILE
-//   import_pages=FILE  drop_pages  take_3d=MIB  take_array  fork_take=MIB
+//   import_pages=FILE  drop_pages  take_3d=MIB  take_array  fork_take=MIB  hold  launch  spin
+//   exec=ACTION (this program anew, with that action and those behind it)
+//   compute=SECONDS (with memory that comes and goes)
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -12,6 +14,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -233,6 +237,37 @@ int call_library(const std::string& word) {
   return 0;
 }
 
+/// Runs until a signal ends it.
+int hold() {
+  for (;;) pause();
+}
+
+int launch() {
+  static_cast<void>(cudaFree(nullptr));
+  const CUresult e =
+      of_driver<decltype(cuLaunchKernel)>("cuLaunchKernel")(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  return e == CUDA_SUCCESS ? 0 : give_up_driver("launch", e);
+}
+
+/// Waits in a loop for a value that a kernel would write.
+int spin() {
+  static volatile int written = 0;
+  while (written == 0) {
+  }
+  return 0;
+}
+
+/// Keeps the processor busy for a while, as a program that works on the host.
+int compute(int seconds) {
+  const std::time_t end = std::time(nullptr) + seconds;
+  std::size_t sum = 0;
+  while (std::time(nullptr) < end) {
+    std::vector<char> block(std::size_t{64} << 20, 'x');  // larger than what malloc keeps: new pages each time
+    sum += static_cast<std::size_t>(block[block.size() / 2]);
+  }
+  return sum == 0 ? 9 : 0;
+}
+
 int act(const std::string& word) {
   const auto equals = word.find('=');
   const std::string name = word.substr(0, equals);
@@ -266,6 +301,10 @@ int act(const std::string& word) {
   if (name == "import_pages") return import_pages(value);
   if (name == "drop_pages") return drop_pages();
   if (name == "library") return call_library(value);
+  if (name == "hold") return hold();
+  if (name == "launch") return launch();
+  if (name == "spin") return spin();
+  if (name == "compute") return compute(std::atoi(value.c_str()));
   if (name == "kill") return raise(SIGKILL);
   if (name == "exit") std::exit(std::atoi(value.c_str()));
   return 8;
@@ -275,6 +314,11 @@ int act(const std::string& word) {
 
 int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
+    if (std::strncmp(argv[i], "exec=", 5) == 0) {
+      argv[i] += 5;
+      argv[i - 1] = argv[0];
+      execv("/proc/self/exe", argv + i - 1);
+    }
     if (const int status = act(argv[i]); status != 0) return status;
     std::fflush(stdout);
   }

@@ -1,0 +1,91 @@
+#include "spinning.hpp"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace gpumem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Least part of the time on a processor: less means a process that was stopped, more only that few others run.
+constexpr double least_share = 0.1;
+
+std::uint64_t value_of(const fs::path& file, const std::string& name) {
+  std::ifstream lines{file};
+  for (std::string word; lines >> word;) {
+    std::uint64_t value = 0;
+    if (word == name && lines >> value) return value;
+  }
+  return 0;
+}
+
+std::uint64_t progress_of(const simcuda::process_record& record) {
+  std::uint64_t out = record.kernels + record.host_values_read + record.refusals;
+  for (const simcuda::card_record& card : record.card) out += card.peak_used_bytes + card.live_bytes;
+  return out;
+}
+
+}  // namespace
+
+std::optional<host_activity> activity_of(std::uint64_t pid) {
+  const fs::path process = "/proc/" + std::to_string(pid);
+  std::ifstream file{process / "stat"};
+  std::string line;
+  std::getline(file, line);
+  const auto name_end = line.rfind(')');
+  if (name_end == std::string::npos) return {};
+  std::istringstream words{line.substr(name_end + 1)};
+  std::string state;
+  std::uint64_t value[13] = {};  // from the parent's id to the time in the system
+  words >> state;
+  for (std::uint64_t& each : value) {
+    if (std::int64_t number = 0; words >> number) each = static_cast<std::uint64_t>(number);
+  }
+  if (state == "Z" || state == "X") return {};
+  host_activity out;
+  out.page_faults = value[6] + value[8];
+  out.cpu_ticks = value[10] + value[11];
+  out.reads_and_writes = value_of(process / "io", "syscr:") + value_of(process / "io", "syscw:");
+  std::error_code error;
+  for (const auto& thread : fs::directory_iterator{process / "task", error}) {
+    out.sleeps += value_of(thread.path() / "status", "voluntary_ctxt_switches:");
+  }
+  return out;
+}
+
+bool spinning::only_spun(const seen& before, const seen& now, double seconds) {
+  const double ticks = seconds * static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return before.record == now.record && before.host.page_faults == now.host.page_faults &&
+         before.host.sleeps == now.host.sleeps && before.host.reads_and_writes == now.host.reads_and_writes &&
+         static_cast<double>(now.host.cpu_ticks - before.host.cpu_ticks) >= least_share * ticks;
+}
+
+double spinning::look(const std::vector<simulated_process>& now, clock::time_point at) {
+  const double time = std::chrono::duration<double>(at - since_).count();
+  std::map<std::uint64_t, seen> found;  // a process that executed another program has a record for each
+  std::uint64_t kernels = 0;
+  for (const simulated_process& each : now) {
+    const std::optional<host_activity> host = activity_of(each.record.pid);
+    if (!host) continue;
+    seen& process = found[each.record.pid];
+    process.host = *host;
+    process.record += progress_of(each.record);
+    kernels += each.record.kernels;
+  }
+  bool all = kernels != 0 && found.size() == before_.size();
+  for (const auto& each : found) {
+    const auto known = before_.find(each.first);
+    all = all && known != before_.end() && only_spun(known->second, each.second, time);
+  }
+  if (all) return time;
+  before_ = std::move(found);
+  since_ = at;
+  return 0;
+}
+
+}  // namespace gpumem::cli
