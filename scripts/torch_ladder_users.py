@@ -164,11 +164,14 @@ static std::map<int, long> seen;
 static std::mutex one;
 extern "C" SEEN void attach() {
   get()->attachAllocatorTraceTracker([](const TraceEntry& e) {
+    static_cast<void>(get()->getDeviceStats(0));  // a tracker may ask the allocator
     const std::lock_guard lock{one};
     seen[static_cast<int>(e.action_)] += 1;
   });
 }
 extern "C" SEEN long seen_of(int action) { const std::lock_guard lock{one}; return seen[action]; }
+// In MiB: the largest block that could be had, asked as cuDNN's benchmark mode does.
+extern "C" SEEN int largest() { std::size_t n = 0; get()->cacheInfo(0, &n); return static_cast<int>(n >> 20); }
 // The runtime's handle of a segment and where the block lies in it; or why not.
 static std::string why;
 extern "C" SEEN const char* share(void* at, char* into, long* offset) try {
@@ -252,6 +255,8 @@ def trackers_peers_processes():
     seen = {name: probe.seen_of(i) for i, name in enumerate(names)}
     expect("the block's events", [seen[name] for name in names[:3]], [1, 1, 1])
     assert seen["SEGMENT_ALLOC"] + seen["SEGMENT_MAP"] >= 1 and seen["SEGMENT_FREE"] + seen["SEGMENT_UNMAP"] >= 1, seen
+    free, could_be = torch.cuda.mem_get_info(0)[0] // MIB, probe.largest()
+    assert could_be >= free, f"{could_be} MiB is the largest block, with {free} MiB free"
     for _ in range(2):  # enabled already, the second time
         probe.reach(0, 1)
         probe.reach(1, 0)
