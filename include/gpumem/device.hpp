@@ -7,9 +7,11 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -169,6 +171,15 @@ class device {
   status wait_host(fence f) {
     return call(device_call::wait_host, [&] { return do_wait_host(f); });
   }
+  /// Waits on the host until one of `fences` is done; true then. False after `most_ns` of `clock_ns` (UINT64_MAX: no
+  /// limit), or once `stop` returns true; it is asked between two looks at the fences. Counts as one `wait_host`. A
+  /// device that does not override `do_wait_any` waits for the first fence, with no limit.
+  result<bool> wait_any(std::span<const fence> fences, std::uint64_t most_ns, const std::function<bool()>& stop) {
+    return call(device_call::wait_host, [&] { return do_wait_any(fences, most_ns, stop); });
+  }
+  /// Nanoseconds of the clock that limits `wait_any`: the host's steady clock, or the virtual one of a simulated
+  /// device.
+  [[nodiscard]] std::uint64_t clock_ns() const noexcept { return do_clock_ns(); }
   status wait_stream(stream_ref waiter, fence f) {
     return call(device_call::wait_stream, [&] { return do_wait_stream(waiter, f); });
   }
@@ -269,6 +280,15 @@ class device {
     return {errc::unsupported, "this device does not tell when a graph is gone"};
   }
   virtual status do_synchronize() = 0;
+  virtual result<bool> do_wait_any(std::span<const fence> fences, std::uint64_t /*most_ns*/,
+                                   const std::function<bool()>& /*stop*/) {
+    status waited = fences.empty() ? status{} : do_wait_host(fences.front());
+    return waited ? result<bool>{!fences.empty()} : result<bool>{std::move(waited)};
+  }
+  [[nodiscard]] virtual std::uint64_t do_clock_ns() const noexcept {
+    return static_cast<std::uint64_t>(
+        std::chrono::nanoseconds{std::chrono::steady_clock::now().time_since_epoch()}.count());
+  }
 
   void set_condition(device_condition now) noexcept { condition_.store(now, std::memory_order_relaxed); }
 

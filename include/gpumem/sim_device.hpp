@@ -11,7 +11,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -158,6 +160,9 @@ class sim_device final : public device {
   result<fence> do_record_context() override;
   result<bool> do_query(fence f) override;
   status do_wait_host(fence f) override;
+  result<bool> do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
+                           const std::function<bool()>& stop) override;
+  [[nodiscard]] std::uint64_t do_clock_ns() const noexcept override;
   status do_wait_stream(stream_ref waiter, fence f) override;
   void do_drop(fence f) noexcept override;
   result<std::uint64_t> do_stream_id(stream_ref of) override;

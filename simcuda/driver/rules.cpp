@@ -89,6 +89,7 @@ bool implicit_capture(const CUstream_st& legacy) {
 
 // "This error indicates a disallowed implicit dependency on a current capture sequence from cudaStreamLegacy."
 CUresult ready_for_work(CUstream_st& s) {
+  ++submitted_by_thread;
   if (s.graph != nullptr && invalidated(s)) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (!implicit_capture(s)) return CUDA_SUCCESS;
   for (const auto& other : the_world().streams) {

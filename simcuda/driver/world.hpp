@@ -229,6 +229,9 @@ void refuse_forked_children();
 void remake(gpu& g);
 CUstream new_stream(CUcontext context, unsigned int flags);
 
+/// Calls of this thread that give a stream work.
+inline thread_local std::uint64_t submitted_by_thread = 0;
+
 /// Of the calling thread.
 struct thread_state {
   std::uint64_t generation = 0;

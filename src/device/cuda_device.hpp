@@ -50,6 +50,8 @@ class cuda_device final : public device {
   result<fence> do_record_context() override;
   result<bool> do_query(fence f) override;
   status do_wait_host(fence f) override;
+  result<bool> do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
+                           const std::function<bool()>& stop) override;
   status do_wait_stream(stream_ref waiter, fence f) override;
   void do_drop(fence f) noexcept override;
   result<std::uint64_t> do_foreign_context(stream_ref of) override;

@@ -1,8 +1,11 @@
 // Fences, stream identities and captures of a GPU.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "cuda_device.hpp"
 #include "cuda_entered.hpp"
@@ -148,9 +151,39 @@ status cuda_device::do_wait_host(fence f) {
   const entered here{*this};
   if (!here.ok()) return here.why();
   const CUresult done = driver_.event_synchronize(event_of(f));
-  // A preloaded program waits for a limited time; then the fence is still pending.
-  if (done == CUDA_ERROR_NOT_READY) return {errc::unsupported, "the fence was waited for long enough"};
   return done == CUDA_SUCCESS ? status{} : driver_status(driver_, driver_.event_synchronize.name, done);
+}
+
+// The driver can wait for one event only, and for any time, so the events are polled: soon at first, then once a
+// millisecond, which sleeps for most of a long wait.
+result<bool> cuda_device::do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
+                                      const std::function<bool()>& stop) {
+  const auto never_recorded = std::ranges::find_if(fences, is_deferred);
+  if (never_recorded != fences.end()) {
+    status waited = do_wait_host(*never_recorded);
+    return waited ? result<bool>{true} : result<bool>{std::move(waited)};
+  }
+  constexpr std::chrono::microseconds first_pause{20};
+  constexpr std::chrono::microseconds longest_pause{1000};
+  const std::uint64_t begin_ns = clock_ns();
+  std::chrono::microseconds pause{0};
+  for (;;) {
+    {
+      const entered here{*this};
+      if (!here.ok()) return here.why();
+      for (const fence f : fences) {
+        const CUresult done = driver_.event_query(event_of(f));
+        if (done == CUDA_SUCCESS) return true;
+        if (done != CUDA_ERROR_NOT_READY) return driver_status(driver_, driver_.event_query.name, done);
+      }
+    }
+    const std::uint64_t waited_ns = clock_ns() - begin_ns;
+    if (waited_ns >= most_ns || stop()) return false;
+    if (waited_ns < static_cast<std::uint64_t>(std::chrono::nanoseconds{first_pause}.count())) continue;
+    pause = std::clamp(2 * pause, first_pause, longest_pause);
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(
+        pause, std::chrono::nanoseconds{std::min<std::uint64_t>(most_ns - waited_ns, std::uint64_t{1} << 40)}));
+  }
 }
 
 status cuda_device::do_wait_stream(stream_ref waiter, fence f) {

@@ -215,6 +215,14 @@ status sim_device::do_wait_host(fence f) {
   return state_->call(device_call::wait_host, [&] { return state_->streams.wait_host(f); });
 }
 
+// Time is virtual, so nothing happens while the host waits, and `stop` has nothing to see.
+result<bool> sim_device::do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
+                                     const std::function<bool()>& /*stop*/) {
+  return state_->call(device_call::wait_host, [&] { return state_->streams.wait_any(fences, most_ns); });
+}
+
+std::uint64_t sim_device::do_clock_ns() const noexcept { return now_ns(); }
+
 status sim_device::do_wait_stream(stream_ref waiter, fence f) {
   return state_->call(device_call::wait_stream, [&] { return state_->streams.wait_stream(waiter, f); });
 }

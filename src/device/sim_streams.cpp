@@ -241,6 +241,24 @@ status sim_streams::wait_host(fence f) {
   return {};
 }
 
+result<bool> sim_streams::wait_any(std::span<const fence> fences, std::uint64_t most_ns) {
+  if (status refused = refuse_while_capturing(device_call::wait_host); !refused) return refused;
+  const fence_state* first = nullptr;
+  for (const fence f : fences) {
+    const fence_state* const state = find(f);
+    if (state == nullptr) return unknown(device_call::wait_host, f);
+    if (first == nullptr || state->done_ns < first->done_ns) first = state;
+  }
+  if (first == nullptr) return false;
+  if (first->done_ns > now_ns_ && first->done_ns - now_ns_ > most_ns) {
+    wait_until(now_ns_ + most_ns);
+    return false;
+  }
+  wait_until(first->done_ns);
+  merge(host_, first->behind);
+  return true;
+}
+
 status sim_streams::wait_stream(stream_ref waiter, fence f) {
   const std::uint32_t index = find(waiter);
   if (index == no_stream) return unknown(to_string(device_call::wait_stream), waiter);

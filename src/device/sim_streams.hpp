@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,6 +69,8 @@ class sim_streams {
   /// The time at which the work before the fence is done.
   result<std::uint64_t> done_ns(fence f);
   status wait_host(fence f);
+  /// Waits for the fence that is done first, `most_ns` at most; true if it is done then.
+  result<bool> wait_any(std::span<const fence> fences, std::uint64_t most_ns);
   status wait_stream(stream_ref waiter, fence f);
   void drop(fence f) noexcept;
   /// Waits on the host for all work of all streams, including destroyed ones.

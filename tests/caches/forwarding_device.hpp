@@ -52,6 +52,13 @@ class forwarding_device final : public device {
   }
   result<bool> do_query(fence f) override { return to_.query(f); }
   status do_wait_host(fence f) override { return waited(to_.wait_host(f)); }
+  result<bool> do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
+                           const std::function<bool()>& stop) override {
+    result<bool> done = to_.wait_any(fences, most_ns, stop);
+    static_cast<void>(waited({}));
+    return done;
+  }
+  [[nodiscard]] std::uint64_t do_clock_ns() const noexcept override { return to_.clock_ns(); }
   status do_wait_stream(stream_ref waiter, fence f) override {
     if (const std::function<void()> told = before_wait_stream) told();
     return waited(to_.wait_stream(waiter, f));
