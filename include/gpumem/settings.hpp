@@ -105,6 +105,7 @@ class settings {
   std::vector<pool_spec> pools;
   stream_id_mode stream_ids = stream_id_mode::query;
   stream_reuse reuse = stream_reuse::poll;
+  static constexpr std::uint64_t wait_forever_ms = UINT64_MAX;
   std::uint64_t free_wait_ms = 10'000;
   bool thread_cache = true;
   device_choice devices;

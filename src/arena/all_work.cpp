@@ -41,7 +41,7 @@ bool all_work::cover(arena_lock& lock) {
 
 void all_work::forbid(arena_lock& lock) {
   records_.close();
-  in_.records.wait_for_none(lock);
+  in_.context_records.wait_for_none(lock);
   const unlocked_section waits{lock};
   records_.wait_for_none();
 }

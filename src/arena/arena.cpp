@@ -11,7 +11,7 @@ namespace gpumem {
 
 arena::arena(device& on, arena_config config, caches_above& above, std::unique_ptr<policy> decides)
     : config_{std::move(config)},
-      state_{on, config_, above, std::move(decides)},
+      state_{on, config_, above, std::move(decides), mutex_},
       fences_{state_},
       all_work_{state_, fences_},
       pager_{state_, fences_},
@@ -49,6 +49,7 @@ result<pending_request> arena::prepare(const request& r, std::uint64_t rounded, 
   const owner_id stream = state_.streams.slot_of(r.stream, stream_key);
   const stream_slot& asks = state_.streams[stream];
   pending_request w;
+  w.stream = stream;
   w.capturing = asks.capturing;
   w.owner = r.region != 0 ? state_.streams.region(r.region) : w.capturing ? asks.graph : stream;
   if (w.owner == idle_owner) {
@@ -64,6 +65,7 @@ result<pending_request> arena::prepare(const request& r, std::uint64_t rounded, 
 
 result<block_index> arena::allocate(arena_lock& lock, pending_request& w) {
   slot_reference kept{state_.streams, w.owner};  // while the lock is given up; then it stands for the block
+  stream_named(lock, w.stream, w.stream_key);
   block_index i = no_block;
   if (w.place != 0) {
     i = place_in_region(w);
@@ -113,10 +115,20 @@ void arena::given_up(block_index i, owner_id o) {
   b.owner = o;
 }
 
-void arena::free_block(block_index i, owner_id o) noexcept { state_.streams.free_block(i, o); }
+void arena::free_block(block_index i, owner_id o) noexcept {
+  state_.streams.free_block(i, o);
+  mutex_.begin_generation();
+}
+
+void arena::stream_named(arena_lock& lock, owner_id stream, std::uint64_t key) {
+  if (state_.streams[stream].key != key) return;  // its slot ended while the lock was given up
+  state_.streams.fence_named(stream);
+  fences_.record(lock);
+}
 
 void arena::free_behind_uses(arena_lock& lock, block_index i, owner_id o) {
   state_.uses.free(i, o);
+  mutex_.begin_generation();
   fences_.record(lock);
 }
 
@@ -147,7 +159,10 @@ status arena::stream_release(std::uint64_t key) {
   state_.caches.reclaim(*o);
   state_.streams.stream_gone(*o);
   fences_.record(lock);
-  state_.records.wait_for_none(lock);  // another thread may name the handle, which is destroyed next
+  // The handle is destroyed next: another thread that names it comes first.
+  while (state_.streams[*o].key == key && state_.streams[*o].handle_calls != 0) {
+    lock.wait_for_generation(mutex_.generation(), std::nullopt);
+  }
   return {};
 }
 
@@ -159,7 +174,9 @@ status arena::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
   status begun = state_.streams.capture_begin(state_.streams.slot_of(s, key)).why();
   // From here on no call begins that would spoil it; those under way are waited for.
   if (begun) {
-    state_.waits.wait_for_none(lock);
+    mutex_.begin_generation();  // which ends the waits for fences
+    state_.host_waits.wait_for_none(lock);
+    state_.give_backs.wait_for_none(lock);
     all_work_.forbid(lock);
   }
   return begun;
@@ -197,7 +214,7 @@ void arena::forbid_fences(bool yes) {
 void arena::forbid_foreign_fences(bool yes) {
   arena_lock lock{mutex_};
   state_.streams.forbid_foreign_fences(yes);
-  if (yes) state_.records.wait_for_none(lock);
+  if (yes) state_.context_records.wait_for_none(lock);
 }
 
 status arena::stand_for_all_work(stream_ref all) {

@@ -27,7 +27,7 @@ class arena {
   arena& operator=(const arena&) = delete;
 
   // --- without the lock --------------------------------------------------------------------------------------
-  [[nodiscard]] checked_mutex& mutex() const noexcept { return mutex_; }
+  [[nodiscard]] arena_mutex& mutex() const noexcept { return mutex_; }
   [[nodiscard]] const arena_config& config() const noexcept { return config_; }
   /// Keys of streams; what else it says needs the lock.
   [[nodiscard]] const stream_order& streams() const noexcept { return state_.streams; }
@@ -69,6 +69,8 @@ class arena {
   [[nodiscard]] owner_id owner_of_free(block_index i, const stream_ref* on, std::uint64_t key) GPUMEM_UNDER_LOCK;
   /// The program has freed the block in the order of `o`, which owns it from here on; it still counts as out.
   void given_up(block_index i, owner_id o) GPUMEM_UNDER_LOCK;
+  /// The program names that stream in this call, so it lives (`stream_order::fence_named`). May give the lock up.
+  void stream_named(arena_lock& lock, owner_id stream, std::uint64_t key) GPUMEM_UNDER_LOCK;
   /// Frees a block that no other stream uses.
   void free_block(block_index i, owner_id o) noexcept GPUMEM_UNDER_LOCK;
   /// Frees blocks behind a fence on all work of the device. Takes the fence over.
@@ -109,7 +111,7 @@ class arena {
   [[nodiscard]] status broken(std::string_view what, std::uint64_t a, std::uint64_t b) const;
 
   const arena_config config_;
-  mutable checked_mutex mutex_;
+  mutable arena_mutex mutex_;
   arena_state state_;
   fence_calls fences_;
   all_work all_work_;

@@ -4,8 +4,10 @@
 
 namespace gpumem {
 
-arena_state::arena_state(device& device, const arena_config& with, caches_above& above, std::unique_ptr<policy> policy)
+arena_state::arena_state(device& device, const arena_config& with, caches_above& above, std::unique_ptr<policy> policy,
+                         arena_mutex& guard)
     : config{with},
+      mutex{guard},
       on{device},
       caches{above},
       cap{with.limit_bytes, with.group},

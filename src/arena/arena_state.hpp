@@ -38,6 +38,8 @@ struct arena_config {
   std::shared_ptr<const plan::step_plan> plan;  ///< to be followed; may be null
   std::shared_ptr<group_ledger> group;          ///< a second cap, shared with other processes; may be null
   bool verbose = false;                         ///< GPUMEM_VERBOSE
+  /// The longest that one request waits on the host (GPUMEM_FREE_WAIT); 0: for no work, UINT64_MAX: for ever.
+  std::uint64_t free_wait_ns = 10'000'000'000;
 };
 
 /// The threads' caches above an arena, as the arena sees them. Called under the arena's lock.
@@ -60,6 +62,7 @@ class caches_above {
 /// A request on its way: what to look for, and what stood in its way.
 struct pending_request {
   owner_id owner = idle_owner;
+  owner_id stream = idle_owner;  ///< the slot of the stream that asks
   unsigned klass = 0;
   std::uint64_t bytes = 0;
   std::uint64_t alignment = block_granularity;
@@ -69,15 +72,39 @@ struct pending_request {
   bool limit_refused = false;
   bool device_refused = false;
   status driver_error;
-  block_index placed = no_block;  ///< by growth, where that places what it makes room for
+  std::optional<wait_deadline> deadline;  ///< from the first look beyond what is free
 };
 
-enum class grown : std::uint8_t { grew, waited, refused };
+/// What a step did for a request. A step that gave the lock up has searched since.
+class [[nodiscard]] step_result {
+ public:
+  enum class outcome : std::uint8_t {
+    found,      ///< the request has its block
+    waited,     ///< something changed: look again
+    in_flight,  ///< another thread's driver call may bring memory, and the request may wait no longer
+    nothing,
+  };
+  step_result(outcome what) noexcept : outcome_{what} {}  // NOLINT(google-explicit-constructor)
+  /// `no_block` is nothing.
+  static step_result of_search(block_index i) noexcept { return i != no_block ? step_result{i} : outcome::nothing; }
+
+  [[nodiscard]] bool found() const noexcept { return outcome_ == outcome::found; }
+  [[nodiscard]] bool waited() const noexcept { return outcome_ == outcome::waited; }
+  /// `no_block` unless found.
+  [[nodiscard]] block_index block() const noexcept { return block_; }
+
+ private:
+  explicit step_result(block_index i) noexcept : outcome_{outcome::found}, block_{i} {}
+  outcome outcome_;
+  block_index block_ = no_block;
+};
 
 struct arena_state {
-  arena_state(device& on, const arena_config& config, caches_above& caches, std::unique_ptr<policy> decides);
+  arena_state(device& on, const arena_config& config, caches_above& caches, std::unique_ptr<policy> decides,
+              arena_mutex& mutex);
 
   const arena_config& config;
+  arena_mutex& mutex;
   device& on;
   caches_above& caches;
   budget cap;
@@ -89,8 +116,10 @@ struct arena_state {
   page_rules rules GPUMEM_GUARDED_BY(under_arena_lock);
   best_fit fits GPUMEM_GUARDED_BY(under_arena_lock);
   growth_gate gate GPUMEM_GUARDED_BY(under_arena_lock);
-  blocking_calls waits GPUMEM_GUARDED_BY(under_arena_lock);    ///< of the host for work
-  blocking_calls records GPUMEM_GUARDED_BY(under_arena_lock);  ///< of fences, which block while a queue is full
+  blocking_calls host_waits GPUMEM_GUARDED_BY(under_arena_lock);       ///< for fences
+  blocking_calls give_backs GPUMEM_GUARDED_BY(under_arena_lock);       ///< of segments and pages, and pages that move
+  blocking_calls records GPUMEM_GUARDED_BY(under_arena_lock);          ///< of fences, which block while a queue is full
+  blocking_calls context_records GPUMEM_GUARDED_BY(under_arena_lock);  ///< of those that no capture survives
   /// Of segments that left the heap, and that the driver has not taken back yet, or never will.
   std::uint64_t lost_bytes GPUMEM_GUARDED_BY(under_arena_lock) = 0;
   /// The counters; the bytes are filled in when asked.
@@ -99,6 +128,15 @@ struct arena_state {
   /// Memory comes page by page.
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }
   [[nodiscard]] pool_view view() const GPUMEM_UNDER_LOCK;
+  /// Another thread is in a driver call that may bring memory: it grows, gives back, or records a fence.
+  [[nodiscard]] bool in_flight() const noexcept GPUMEM_UNDER_LOCK {
+    return gate.taken() || give_backs.any() || records.any() || context_records.any();
+  }
+  /// How long the request may still wait. Its time begins with the first call.
+  [[nodiscard]] const wait_deadline& deadline_of(pending_request& request) const {
+    if (!request.deadline) request.deadline.emplace(on, config.free_wait_ns);
+    return *request.deadline;
+  }
   /// A live block among what is free for the request's owner; `no_block` where nothing fits.
   [[nodiscard]] block_index search(const pending_request& w) GPUMEM_UNDER_LOCK;
   /// The budget has grown by so many bytes that the pool holds now.

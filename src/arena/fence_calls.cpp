@@ -1,89 +1,128 @@
 #include "fence_calls.hpp"
 
+#include <algorithm>
+
 namespace gpumem {
 
-void fence_calls::poll(arena_lock& lock) {
+bool fence_calls::poll(arena_lock& lock) {
+  const heap_totals& now = state_.blocks.totals();
+  const std::uint64_t idle_bytes = now.idle_bytes;
+  const std::uint64_t fenced_bytes = now.fenced_bytes;
   {
-    const device::calls_together row{in_.on};
-    in_.streams.poll();  // first: what is done on the owner's stream lets a fenced block go to everybody at once
-    in_.uses.poll();
+    const device::calls_together row{state_.on};
+    state_.streams.poll();  // first: what is done on the owner's stream lets a fenced block go to everybody at once
+    state_.uses.poll();
+  }
+  const bool freed = now.idle_bytes != idle_bytes || now.fenced_bytes != fenced_bytes;
+  if (freed) state_.mutex.begin_generation();
+  record(lock);
+  return freed;
+}
+
+void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
+  state_.streams.fence_named(named, 1);
+  for (owner_id o = 1; o < state_.streams.end(); ++o) {
+    const bool missing = state_.streams.serves_others(o) && state_.streams[o].dirty && !state_.blocks.owns_nothing(o);
+    if (missing) state_.streams.fence_behind(o);
   }
   record(lock);
+  poll(lock);
 }
 
 void fence_calls::record(arena_lock& lock) {
-  const std::vector<unrecorded_fence> fences = in_.streams.take_unrecorded();
+  const std::vector<unrecorded_fence> fences = state_.streams.take_unrecorded();
   if (fences.empty()) return;
-  const device::calls_together row{in_.on};
-  const unsigned captures = in_.streams.captures();
+  const device::calls_together row{state_.on};
+  const unsigned captures = state_.streams.captures();
   for (const unrecorded_fence& f : fences) {
-    const bool overtaken = in_.streams.captures() > captures;
+    const bool overtaken = state_.streams.captures() > captures;
     std::optional<fence> recorded;
     if (!overtaken) {
-      const result<fence> made = in_.records.make(lock, [&] { return in_.streams.record_on_device(f); });
+      blocking_calls& records = f.apart ? state_.records : state_.context_records;
+      const result<fence> made = records.make(lock, [&] { return state_.streams.record_on_device(f); });
       if (made) recorded = *made;
     }
-    in_.streams.recorded(f, recorded);
+    state_.streams.recorded(f, recorded);
   }
 }
 
 void fence_calls::order(arena_lock& lock, device_waits& waits) {
   record(lock);
-  const device::calls_together row{in_.on};
-  const unsigned captures = in_.streams.captures();
+  const device::calls_together row{state_.on};
+  const unsigned captures = state_.streams.captures();
   using state = device_waits::wait::state;
   for (device_waits::wait& w : waits.begin_round()) {
     if (w.is != state::missing) continue;
-    waits.tried(w, in_.streams.captures() <= captures && order_one(lock, waits.waiter(), w.behind));
+    waits.tried(w, state_.streams.captures() <= captures && order_one(lock, waits.waiter(), w.behind));
   }
 }
 
 // False where the fence has failed, or another thread has not recorded it yet.
 bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index f) {
-  const tracked_fence behind = in_.streams.tracked(f);
+  const tracked_fence behind = state_.streams.tracked(f);
   if (behind.seen != tracked_fence::state::pending) return behind.seen == tracked_fence::state::done;
-  const stream_ref on = in_.streams[waiter].stream;
-  const status made = in_.records.make(lock, [&] { return in_.on.wait_stream(on, behind.device_fence); });
-  if (made) ++in_.counts.device_waits;
+  const stream_ref stream = state_.streams[waiter].stream;
+  const status made = state_.records.make(lock, [&] { return state_.on.wait_stream(stream, behind.device_fence); });
+  if (made) ++state_.counts.device_waits;
   return made.ok();
 }
 
-void fence_calls::wait_for(arena_lock& lock, fence_index f) {
-  if (in_.streams.tracked(f).seen != tracked_fence::state::pending) return;
-  const fence on_device = in_.streams.tracked(f).device_fence;
-  if (!in_.streams.may_wait_for(f)) return;
-  const status waited = in_.waits.make(lock, [&] { return in_.on.wait_host(on_device); });
-  if (waited.code() == errc::unsupported || waited.code() == errc::host_failure) return;
-  ++in_.counts.host_waits;
-  in_.streams.tracked(f).seen = waited ? tracked_fence::state::done : tracked_fence::state::failed;
-}
-
-void fence_calls::wait_for_owner(arena_lock& lock, owner_id o) {
-  held_fences behind{in_.streams};
-  behind.add_cover_of(o);
-  record(lock);
-  for (const fence_index f : behind.all()) {
-    const bool others_record = in_.streams.tracked(f).seen == tracked_fence::state::unrecorded;
-    if (others_record) in_.records.wait_for_none(lock);
-    wait_for(lock, f);
-  }
-  poll(lock);
-}
-
-bool fence_calls::wait_for_all(arena_lock& lock) {
-  if (in_.streams.captures() > 0) return false;
-  {
-    held_fences held{in_.streams};
-    for (owner_id o = 1; o < in_.streams.end(); ++o) {
-      if (in_.streams.serves_others(o) && !in_.blocks.owns_nothing(o)) held.add_cover_of(o);
+step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) {
+  std::vector<fence> pending;
+  for (const fence_index f : held.all()) {
+    const tracked_fence& each = state_.streams.tracked(f);
+    if (each.seen == tracked_fence::state::pending && state_.streams.may_wait_for(f)) {
+      pending.push_back(each.device_fence);
     }
-    in_.uses.hold_fences(&held);
-    record(lock);
-    in_.records.wait_for_none(lock);  // other threads'
-    if (held.all().empty()) return false;
-    for (const fence_index f : held.all()) wait_for(lock, f);
+  }
+  const std::uint64_t left_ns = deadline.left_ns();
+  if (pending.empty() || left_ns == 0) return step_result::outcome::nothing;
+  const std::uint64_t generation = state_.mutex.generation();
+  const std::uint64_t others = lock.changes_by_others();
+  const auto changed = [&] { return state_.mutex.generation() != generation; };
+  const result<bool> done = state_.host_waits.make(lock, [&] { return state_.on.wait_any(pending, left_ns, changed); });
+  if (done.code() == errc::host_failure) return step_result::outcome::nothing;
+  ++state_.counts.host_waits;
+  poll(lock);  // which also learns of a fence that has failed
+  const bool over = done && !*done && lock.changes_by_others() == others;
+  return over ? step_result::outcome::nothing : step_result::outcome::waited;
+}
+
+void fence_calls::wait_for_each(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) {
+  const auto others_record = [&]() GPUMEM_UNDER_LOCK {
+    return std::ranges::any_of(held.all(), [&](fence_index f) GPUMEM_UNDER_LOCK {
+      return state_.streams.tracked(f).seen == tracked_fence::state::unrecorded;
+    });
+  };
+  bool waits = true;
+  while (waits) {
+    waits = wait_for_any(lock, held, deadline).waited() ||
+            (others_record() && lock.wait_for_generation(state_.mutex.generation(), deadline.end()));
   }
   poll(lock);
+}
+
+void fence_calls::wait_for_owner(arena_lock& lock, owner_id o, const wait_deadline& deadline) {
+  held_fences held{state_.streams};
+  held.add_cover_of(o);
+  record(lock);
+  wait_for_each(lock, held, deadline);
+}
+
+void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
+  for (owner_id o = 1; o < state_.streams.end(); ++o) {
+    if (state_.streams.serves_others(o) && !state_.blocks.owns_nothing(o)) held->add_cover_of(o);
+  }
+  state_.uses.hold_fences(held);
+  record(lock);
+}
+
+bool fence_calls::wait_for_all(arena_lock& lock, const wait_deadline& deadline) {
+  if (state_.streams.captures() > 0) return false;
+  held_fences held{state_.streams};
+  hold_all(lock, &held);
+  if (held.all().empty()) return false;
+  wait_for_each(lock, held, deadline);
   return true;
 }
 

@@ -11,180 +11,234 @@
 namespace gpumem {
 namespace {
 
-/// Neither a callback that keeps saying yes without freeing anything nor other threads that are always faster may hold
-/// a request for ever.
-constexpr unsigned most_rounds = 16;
+/// A callback that keeps saying yes without freeing anything may not hold a request for ever.
+constexpr unsigned most_callback_rounds = 16;
 
 }  // namespace
 
-block_index oom_ladder::climb(arena_lock& lock, pending_request& w) {
+block_index oom_ladder::climb(arena_lock& lock, pending_request& request) {
+  const wait_deadline& deadline = state_.deadline_of(request);
   if (!growth_.opened()) {
-    growth_.open(lock, w);
-    if (const block_index i = in_.search(w); i != no_block) return i;
+    growth_.open(lock, request);
+    if (const block_index i = state_.search(request); i != no_block) return i;
   }
-  for (unsigned lost_races = 0, callback_rounds = 0;;) {
-    w.limit_refused = w.device_refused = false;
-    if (w.bytes <= std::max(in_.cap.limit(), in_.cap.reserved())) {
-      fences_.poll(lock);
-      if (const block_index i = in_.search(w); i != no_block) return i;
-      if (in_.caches.reclaim_all()) {
-        if (const block_index i = in_.search(w); i != no_block) {
-          in_.caches.pressure();
-          return i;
-        }
+  for (unsigned callback_rounds = 0;;) {
+    const std::uint64_t others = lock.changes_by_others();
+    request.limit_refused = request.device_refused = false;
+    request.driver_error = {};
+    if (request.bytes <= std::max(state_.cap.limit(), state_.cap.reserved())) {
+      step_result step = look(lock, request);
+      if (!step.found()) step = last_resorts(lock, request);
+      if (step.found()) return step.block();
+      if (may_be_served(lock, request)) {
+        const bool changed = state_.caches.reclaim_all() || lock.changes_by_others() != others;
+        if (changed && deadline.left_ns() != 0) continue;
+        if (wait(lock, request).waited()) continue;
       }
-      if (in_.blocks.absorb_idle(w.owner)) {
-        if (const block_index i = in_.search(w); i != no_block) return i;
-      }
-      if (const block_index i = reuse_other_streams(lock, w); i != no_block) return i;
-      in_.caches.pressure();
-      const grown done = growth_.grow(lock, w);
-      if (w.placed != no_block) return w.placed;
-      if (const block_index i = in_.search(w); i != no_block) return i;
-      if (done == grown::waited) continue;
-      if (const block_index i = join_all(lock, w); i != no_block) return i;
-      if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
-      const bool worth_waiting = others_hold(w) || in_.decides.gives_back(give_back::pressure, in_.view());
-      const bool waited = worth_waiting && fences_.wait_for_all(lock);
-      if (waited) {
-        in_.blocks.absorb_idle(w.owner);
-        if (const block_index i = in_.search(w); i != no_block) return i;
-        if (const block_index i = return_and_grow(lock, w); i != no_block) return i;
-      }
-      // Others may have taken what was waited for, and have freed as much since, if only to their caches.
-      const bool freed = in_.caches.reclaim_all() || (waited && cause_of(w) == oom_cause::pending_work);
-      if (freed && lost_races++ < most_rounds) continue;
     } else {
-      w.limit_refused = true;
+      request.limit_refused = true;
     }
-    if (callback_rounds++ >= most_rounds || !ask_callbacks(lock, w.bytes)) return no_block;
+    if (callback_rounds++ >= most_callback_rounds || !ask_callbacks(lock, request.bytes)) return no_block;
   }
 }
 
+step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
+  fences_.poll(lock);
+  if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);
+  if (state_.caches.reclaim_all()) {
+    fences_.poll(lock);  // deferred frees come with fences of their own
+    if (const block_index i = state_.search(request); i != no_block) {
+      state_.caches.pressure();
+      return step_result::of_search(i);
+    }
+  }
+  if (state_.blocks.absorb_idle(request.owner)) {
+    if (const block_index i = state_.search(request); i != no_block) return step_result::of_search(i);
+  }
+  if (const step_result reused = reuse_other_streams(lock, request); reused.found()) return reused;
+  state_.caches.pressure();
+  return growth_.grow(lock, request);
+}
+
+step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request) {
+  const context_events permit{state_.streams};
+  if (state_.streams.context_events_wait()) {
+    if (const step_result reused = reuse_other_streams(lock, request); reused.found()) return reused;
+  }
+  if (const step_result joined = join_all(lock, request); joined.found()) return joined;
+  return return_and_grow(lock, request);
+}
+
+// False where the request cannot be served unless the program frees what it holds: what is live and asked exceeds the
+// limit, or what the pool holds and the device has left.
+bool oom_ladder::may_be_served(arena_lock& lock, const pending_request& request) {
+  std::uint64_t most = std::max(state_.cap.limit(), state_.cap.reserved());
+  if (request.device_refused) {
+    const result<memory_info> memory = [&] {
+      const unlocked_section unlocked{lock};
+      return state_.on.memory();
+    }();
+    if (memory) most = std::min(most, state_.cap.reserved() + memory->free_bytes);
+  }
+  return request.bytes <= most && state_.caches.live_bytes() <= most - request.bytes;
+}
+
+// Waits once. A fence that is done, and whatever another thread does, are reasons to look again.
+step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
+  const wait_deadline& deadline = state_.deadline_of(request);
+  if (deadline.left_ns() == 0) return step_result::outcome::nothing;
+  if (state_.streams.captures() == 0 &&
+      (state_.paged() || others_hold(request) || state_.decides.gives_back(give_back::pressure, state_.view()))) {
+    const context_events permit{state_.streams};
+    const std::uint64_t others = lock.changes_by_others();
+    held_fences held{state_.streams};
+    fences_.hold_all(lock, &held);
+    if (lock.changes_by_others() != others) return step_result::outcome::waited;
+    if (fences_.wait_for_any(lock, held, deadline).waited()) {
+      state_.blocks.absorb_idle(request.owner);
+      return step_result::outcome::waited;
+    }
+  }
+  if (!state_.in_flight()) return step_result::outcome::nothing;
+  if (lock.wait_for_generation(state_.mutex.generation(), deadline.end())) return step_result::outcome::waited;
+  return step_result::outcome::in_flight;
+}
+
 // The other owner whose free block fits best; a graph's memory is nobody else's.
-owner_id oom_ladder::best_other(const pending_request& w, block_index* found) const {
+owner_id oom_ladder::best_other(const pending_request& request, block_index* found) const {
   owner_id whose = idle_owner;
   *found = no_block;
-  for (owner_id o = 1; o < in_.streams.end(); ++o) {
-    if (o == w.owner || !in_.streams.serves_others(o) || in_.blocks.owns_nothing(o)) continue;
-    const block_index i = in_.blocks.best_fit(w.klass, o, false, w.bytes, w.alignment);
-    if (i == no_block || (*found != no_block && in_.blocks.at(i).bytes >= in_.blocks.at(*found).bytes)) continue;
+  for (owner_id o = 1; o < state_.streams.end(); ++o) {
+    if (o == request.owner || !state_.streams.serves_others(o) || state_.blocks.owns_nothing(o)) continue;
+    const block_index i = state_.blocks.best_fit(request.klass, o, false, request.bytes, request.alignment);
+    if (i == no_block || (*found != no_block && state_.blocks.at(i).bytes >= state_.blocks.at(*found).bytes)) continue;
     *found = i;
     whose = o;
   }
   return whose;
 }
 
-bool oom_ladder::others_hold(const pending_request& w) const {
-  if (!in_.uses.waiting().empty()) return true;
-  for (owner_id o = 1; o < in_.streams.end(); ++o) {
-    if (o != w.owner && in_.streams[o].in_use && !in_.blocks.owns_nothing(o)) return true;
+bool oom_ladder::others_hold(const pending_request& request) const {
+  if (!state_.uses.waiting().empty()) return true;
+  for (owner_id o = 1; o < state_.streams.end(); ++o) {
+    if (o != request.owner && state_.streams[o].in_use && !state_.blocks.owns_nothing(o)) return true;
   }
   return false;
 }
 
-block_index oom_ladder::reuse_other_streams(arena_lock& lock, const pending_request& w) {
-  if (w.capturing || in_.streams.captures() > 0) return no_block;
-  switch (in_.config.reuse) {
+step_result oom_ladder::reuse_other_streams(arena_lock& lock, pending_request& request) {
+  if (request.capturing || state_.streams.captures() > 0) return step_result::outcome::nothing;
+  switch (state_.config.reuse) {
     case stream_reuse::device:
-      return fences_.take_ordered(lock, w.owner,
-                                  [&](device_waits& waits) GPUMEM_UNDER_LOCK { return take_ordered(w, waits); });
+      return step_result::of_search(fences_.take_ordered(
+          lock, request.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK { return take_ordered(request, waits); }));
     case stream_reuse::poll:
-      return reuse_what_is_done(lock, w);
+      return reuse_what_is_done(lock, request);
     case stream_reuse::host:
-      return reuse_after_wait(lock, w);
+      return reuse_after_wait(lock, request);
   }
-  return no_block;
+  return step_result::outcome::nothing;
 }
 
 // The stream waits on the device. A fenced block serves as well, once the stream is ordered behind its uses; the
 // smaller of the two is taken.
-block_index oom_ladder::take_ordered(const pending_request& w, device_waits& waits) {
+block_index oom_ladder::take_ordered(const pending_request& request, device_waits& waits) {
   block_index from = no_block;
-  const owner_id whose = best_other(w, &from);
+  const owner_id whose = best_other(request, &from);
   const block_index other = from;
   block_index best = no_block;
-  for (const block_index i : in_.uses.waiting()) {
-    const block& b = in_.blocks.at(i);
-    const bool fits = b.klass == w.klass && b.bytes >= w.bytes + (w.alignment - block_granularity);
-    if (fits && (from == no_block || b.bytes < in_.blocks.at(from).bytes)) from = best = i;
+  for (const block_index i : state_.uses.waiting()) {
+    const block& b = state_.blocks.at(i);
+    const bool fits = b.klass == request.klass && b.bytes >= request.bytes + (request.alignment - block_granularity);
+    if (fits && (from == no_block || b.bytes < state_.blocks.at(from).bytes)) from = best = i;
   }
   if (best != no_block) {
-    if (in_.uses.take_over(waits, best)) return in_.search(w);
+    if (state_.uses.take_over(waits, best)) return state_.search(request);
     if (waits.missing()) return no_block;
   }
   if (whose != idle_owner) {
-    if (waits.behind(whose, in_.blocks.at(other).in_index.epoch)) return in_.blocks.carve(other, w.bytes, w.alignment);
+    if (waits.behind(whose, state_.blocks.at(other).in_index.epoch))
+      return state_.blocks.carve(other, request.bytes, request.alignment);
     if (waits.missing()) return no_block;
   }
   // None is large enough alone. The stream's own blocks that others used are free behind fences that exist already;
   // with them back, neighbours may be merged into one that is.
-  in_.uses.take_over_all(waits, w.owner);
-  return waits.missing() ? no_block : in_.search(w);
+  state_.uses.take_over_all(waits, request.owner);
+  return waits.missing() ? no_block : state_.search(request);
 }
 
-// Nobody waits, but a poll can only see fences that exist. What is done by now is seen at once.
-block_index oom_ladder::reuse_what_is_done(arena_lock& lock, const pending_request& w) {
+// Waits for nothing. A poll sees only fences that exist, so those that are missing are recorded first; what is done by
+// now is seen at once.
+step_result oom_ladder::reuse_what_is_done(arena_lock& lock, pending_request& request) {
   bool any = false;
-  for (owner_id o = 1; o < in_.streams.end(); ++o) {
-    const bool other = o != w.owner && in_.streams.serves_others(o);
-    if (other && in_.streams[o].dirty && !in_.blocks.owns_nothing(o)) any = in_.streams.fence_behind(o) || any;
+  for (owner_id o = 1; o < state_.streams.end(); ++o) {
+    const bool other = o != request.owner && state_.streams.serves_others(o);
+    if (other && state_.streams[o].dirty && !state_.blocks.owns_nothing(o)) {
+      any = state_.streams.fence_behind(o) || any;
+    }
   }
-  for (const block_index i : in_.uses.waiting()) any = in_.streams.fence_behind(in_.blocks.at(i).owner) || any;
-  if (!any) return no_block;
+  for (const block_index i : state_.uses.waiting()) {
+    any = state_.streams.fence_behind(state_.blocks.at(i).owner) || any;
+  }
+  if (!any) return step_result::outcome::nothing;
   fences_.record(lock);
   fences_.poll(lock);
-  in_.blocks.absorb_idle(w.owner);
-  return in_.search(w);
+  state_.blocks.absorb_idle(request.owner);
+  return step_result::of_search(state_.search(request));
 }
 
-// The host waits for the stream whose block fits best, or for all of them.
-block_index oom_ladder::reuse_after_wait(arena_lock& lock, const pending_request& w) {
-  block_index from = no_block;
-  if (const owner_id whose = best_other(w, &from); whose != idle_owner) {
-    fences_.wait_for_owner(lock, whose);
-    return in_.search(w);
+// The host waits for the stream whose block fits best, or for all of them. Only GPUMEM_STREAM_REUSE=host asks for that
+// before the pool grows.
+step_result oom_ladder::reuse_after_wait(arena_lock& lock, pending_request& request) {
+  const wait_deadline& deadline = state_.deadline_of(request);
+  if (deadline.left_ns() == 0) return step_result::outcome::nothing;
+  block_index other = no_block;
+  if (const owner_id owner = best_other(request, &other); owner != idle_owner) {
+    fences_.wait_for_owner(lock, owner, deadline);
+    return step_result::of_search(state_.search(request));
   }
-  const bool waits = std::ranges::any_of(in_.uses.waiting(), [&](block_index i) GPUMEM_UNDER_LOCK {
-    return in_.blocks.at(i).klass == w.klass && in_.blocks.at(i).bytes >= w.bytes;
+  const bool waits = std::ranges::any_of(state_.uses.waiting(), [&](block_index i) GPUMEM_UNDER_LOCK {
+    return state_.blocks.at(i).klass == request.klass && state_.blocks.at(i).bytes >= request.bytes;
   });
-  return waits && fences_.wait_for_all(lock) ? in_.search(w) : no_block;
+  if (!waits || !fences_.wait_for_all(lock, deadline)) return step_result::outcome::nothing;
+  return step_result::of_search(state_.search(request));
 }
 
 // Orders the stream behind every other one and takes over all that they freed. Last before anything is given back: the
 // stream then waits for work that may have nothing to do with the block it gets.
-block_index oom_ladder::join_all(arena_lock& lock, const pending_request& w) {
-  if (in_.config.reuse != stream_reuse::device || w.capturing || in_.streams.captures() > 0) return no_block;
-  if (!others_hold(w)) return no_block;
-  fences_.take_ordered(lock, w.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK {
-    take_over_from_others(w, waits);
-    in_.uses.take_over_all(waits, idle_owner);
+step_result oom_ladder::join_all(arena_lock& lock, pending_request& request) {
+  if (state_.config.reuse != stream_reuse::device || request.capturing || state_.streams.captures() > 0) {
+    return step_result::outcome::nothing;
+  }
+  if (!others_hold(request)) return step_result::outcome::nothing;
+  fences_.take_ordered(lock, request.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK {
+    take_over_from_others(request, waits);
+    state_.uses.take_over_all(waits, idle_owner);
     return no_block;
   });
-  in_.blocks.absorb_idle(w.owner);
-  return in_.search(w);
+  state_.blocks.absorb_idle(request.owner);
+  return step_result::of_search(state_.search(request));
 }
 
 // What the request's stream is ordered behind becomes its own.
-void oom_ladder::take_over_from_others(const pending_request& w, device_waits& waits) {
-  stream_order& streams = in_.streams;
+void oom_ladder::take_over_from_others(const pending_request& request, device_waits& waits) {
+  stream_order& streams = state_.streams;
   for (owner_id o = 1; o < streams.end(); ++o) {
-    if (o == w.owner || !streams.serves_others(o) || in_.blocks.owns_nothing(o)) continue;
+    if (o == request.owner || !streams.serves_others(o) || state_.blocks.owns_nothing(o)) continue;
     static_cast<void>(waits.behind(o));
-    stream_slot& mine = streams[w.owner];
-    if (in_.blocks.hand_over(o, waits.waited(o), w.owner, mine.epoch, true)) mine.dirty = true;
+    stream_slot& mine = streams[request.owner];
+    if (state_.blocks.hand_over(o, waits.waited(o), request.owner, mine.epoch, true)) mine.dirty = true;
   }
 }
 
 // All that is idle goes back, not only as much as is missing: what stayed would be of sizes that were asked for before,
 // and pieces of it taken by smaller requests would keep it from going back later (churn-few-live needs 1.05 times its
 // peak so, 1.20 otherwise).
-block_index oom_ladder::return_and_grow(arena_lock& lock, pending_request& w) {
-  if (!in_.decides.gives_back(give_back::pressure, in_.view())) return no_block;
-  if (trimmer_.return_idle(lock, UINT64_MAX) == 0) return no_block;
-  w.limit_refused = w.device_refused = false;
-  growth_.grow(lock, w);
-  return w.placed != no_block ? w.placed : in_.search(w);
+step_result oom_ladder::return_and_grow(arena_lock& lock, pending_request& request) {
+  if (!state_.decides.gives_back(give_back::pressure, state_.view())) return step_result::outcome::nothing;
+  if (trimmer_.return_idle(lock, UINT64_MAX) == 0) return step_result::outcome::nothing;
+  request.limit_refused = request.device_refused = false;
+  return growth_.grow(lock, request);
 }
 
 bool oom_ladder::ask_callbacks(arena_lock& lock, std::uint64_t bytes) {
@@ -194,33 +248,36 @@ bool oom_ladder::ask_callbacks(arena_lock& lock, std::uint64_t bytes) {
   bool again = false;
   for (const oom_callback& callback : callbacks) {
     try {
-      again = callback(in_.config.ordinal, bytes) || again;
+      again = callback(state_.config.ordinal, bytes) || again;
     } catch (const std::exception& e) {  // one that throws has freed nothing
       log_if_possible([&] {
-        return fmt::format("pool {}: an out-of-memory callback threw: {}", in_.config.name, printable(e.what()));
+        return fmt::format("pool {}: an out-of-memory callback threw: {}", state_.config.name, printable(e.what()));
       });
     } catch (...) {
-      log_if_possible(
-          [&] { return fmt::format("pool {}: an out-of-memory callback threw no std::exception", in_.config.name); });
+      log_if_possible([&] {
+        return fmt::format("pool {}: an out-of-memory callback threw no std::exception", state_.config.name);
+      });
     }
   }
   return again;
 }
 
-oom_cause oom_ladder::cause_of(const pending_request& w) const {
-  if (!w.driver_error.ok()) return oom_cause::driver_error;
-  const heap_totals& t = in_.blocks.totals();
-  for (owner_id o = 1; o < in_.streams.end(); ++o) {
-    if (o == w.owner || !in_.streams[o].in_use) continue;
-    if (in_.blocks.best_fit(w.klass, o, false, w.bytes, w.alignment) != no_block) return oom_cause::pending_work;
+oom_cause oom_ladder::cause_of(const pending_request& request) const {
+  if (!request.driver_error.ok()) return oom_cause::driver_error;
+  const heap_totals& t = state_.blocks.totals();
+  for (owner_id o = 1; o < state_.streams.end(); ++o) {
+    if (o == request.owner || !state_.streams[o].in_use) continue;
+    if (state_.blocks.best_fit(request.klass, o, false, request.bytes, request.alignment) != no_block)
+      return oom_cause::pending_work;
   }
-  for (const block_index i : in_.uses.waiting()) {
-    if (in_.blocks.at(i).klass == w.klass && in_.blocks.at(i).bytes >= w.bytes) return oom_cause::pending_work;
+  for (const block_index i : state_.uses.waiting()) {
+    if (state_.blocks.at(i).klass == request.klass && state_.blocks.at(i).bytes >= request.bytes)
+      return oom_cause::pending_work;
   }
-  if (t.cached_bytes + t.idle_bytes + t.fenced_bytes >= w.bytes) return oom_cause::fragmentation;
-  if (w.limit_refused && !w.device_refused && in_.cap.in_group()) return oom_cause::limit;
-  const bool unlimited = in_.cap.limit() >= in_.config.total_bytes;
-  return w.device_refused || unlimited ? oom_cause::device_full : oom_cause::limit;
+  if (t.cached_bytes + t.idle_bytes + t.fenced_bytes >= request.bytes) return oom_cause::fragmentation;
+  if (request.limit_refused && !request.device_refused && state_.cap.in_group()) return oom_cause::limit;
+  const bool unlimited = state_.cap.limit() >= state_.config.total_bytes;
+  return request.device_refused || unlimited ? oom_cause::device_full : oom_cause::limit;
 }
 
 }  // namespace gpumem

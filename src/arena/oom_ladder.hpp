@@ -1,12 +1,17 @@
-// What happens when nothing that is free fits: one step after another, each followed by a new search.
+// What happens when nothing that is free fits. Each step answers with a `step_result`; one that gave the lock up has
+// searched since.
 //
-// 1 fences that are done by now   2 all that threads' caches hold   3 idle neighbours merged
-// 4 another stream's memory, behind a fence                     5 grow, as the policy says
-// 6 all other streams' memory     7 give idle segments back and grow
-// 8 wait for every fence, search, and 7 again                   9 from the top, where others freed memory meanwhile
-// 10 the callbacks, and from the top                            11 fail, with a report
-// Steps 4, 6 and 8 wait for nothing while a capture is under way. The lock is given up for every driver call that can
-// block; so what a step found before it gave the lock up, it searches again afterwards.
+// Look: steps that wait for no work, and that invalidate no capture which nobody told gpumem of
+//   1 fences that are done by now   2 all that threads' caches hold   3 idle neighbours merged
+//   4 another stream's memory, behind fences on that stream           5 grow, as the policy says
+// Last resorts, of a request that would else be refused
+//   6 other streams' memory, behind an event on the whole context     7 all other streams' memory at once
+//   8 give idle segments back, and grow
+// Then, while the request may still wait (`wait_deadline`, one for the whole request)
+//   9 from the top, if other threads changed anything since step 1 (arena_mutex::generation)
+//   10 wait for a pending fence, or for another thread's driver call, and from the top
+//   11 the callbacks, and from the top                                 12 refuse, with a report
+// While a capture is under way, steps 4, 6, 7 and 8 are left out, and no fence is waited for.
 #pragma once
 
 #include <vector>
@@ -18,27 +23,31 @@ namespace gpumem {
 
 class oom_ladder {
  public:
-  oom_ladder(arena_state& in, fence_calls& fences, growth& grows, trimmer& trims)
-      : in_{in}, fences_{fences}, growth_{grows}, trimmer_{trims} {}
+  oom_ladder(arena_state& state, fence_calls& fences, growth& grows, trimmer& trims)
+      : state_{state}, fences_{fences}, growth_{grows}, trimmer_{trims} {}
 
   /// A live block for the request, or `no_block`: then `cause_of` says why.
-  block_index climb(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
-  [[nodiscard]] oom_cause cause_of(const pending_request& w) const GPUMEM_UNDER_LOCK;
+  block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] oom_cause cause_of(const pending_request& request) const GPUMEM_UNDER_LOCK;
   void add_callback(const oom_callback& callback) { callbacks_.push_back(callback); }
 
  private:
-  block_index reuse_other_streams(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
-  block_index take_ordered(const pending_request& w, device_waits& waits) GPUMEM_UNDER_LOCK;
-  block_index reuse_what_is_done(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
-  block_index reuse_after_wait(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
-  block_index join_all(arena_lock& lock, const pending_request& w) GPUMEM_UNDER_LOCK;
-  void take_over_from_others(const pending_request& w, device_waits& waits) GPUMEM_UNDER_LOCK;
-  block_index return_and_grow(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
-  [[nodiscard]] owner_id best_other(const pending_request& w, block_index* found) const GPUMEM_UNDER_LOCK;
-  [[nodiscard]] bool others_hold(const pending_request& w) const GPUMEM_UNDER_LOCK;
+  step_result look(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  step_result last_resorts(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  step_result wait(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] bool may_be_served(arena_lock& lock, const pending_request& request) GPUMEM_UNDER_LOCK;
+  step_result reuse_other_streams(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  block_index take_ordered(const pending_request& request, device_waits& waits) GPUMEM_UNDER_LOCK;
+  step_result reuse_what_is_done(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  step_result reuse_after_wait(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  step_result join_all(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  void take_over_from_others(const pending_request& request, device_waits& waits) GPUMEM_UNDER_LOCK;
+  step_result return_and_grow(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] owner_id best_other(const pending_request& request, block_index* found) const GPUMEM_UNDER_LOCK;
+  [[nodiscard]] bool others_hold(const pending_request& request) const GPUMEM_UNDER_LOCK;
   bool ask_callbacks(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
 
-  arena_state& in_;
+  arena_state& state_;
   fence_calls& fences_;
   growth& growth_;
   trimmer& trimmer_;

@@ -10,23 +10,24 @@ namespace gpumem {
 
 class pager {
  public:
-  pager(arena_state& in, fence_calls& fences) : in_{in}, fences_{fences} {}
+  pager(arena_state& state, fence_calls& fences) : state_{state}, fences_{fences} {}
 
-  /// Requires the ticket. Where the request was placed, `w.placed` says so.
-  grown page_in(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
+  /// Makes or moves the pages that are missing behind the request, and places it there. Requires the ticket. Waits for
+  /// no work.
+  step_result page_in(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
 
   /// Returns idle runs to the device, the longest stretches first, until `bytes` are returned. Returns that sum. Waits
   /// for the ticket.
   std::uint64_t return_pages(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
 
  private:
-  [[nodiscard]] paged_backing::verdict plan(const pending_request& w, const page_place& at, paged_backing::means may,
-                                            page_step* out) const GPUMEM_UNDER_LOCK;
-  bool add_range(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] paged_backing::verdict plan(const pending_request& request, const page_place& at,
+                                            paged_backing::means may, page_step* out) const GPUMEM_UNDER_LOCK;
+  bool add_range(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   status execute(arena_lock& lock, page_step& step, reservation* reserved) GPUMEM_UNDER_LOCK;
   std::uint64_t return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep) GPUMEM_UNDER_LOCK;
 
-  arena_state& in_;
+  arena_state& state_;
   fence_calls& fences_;
 };
 

@@ -48,14 +48,14 @@ void planned_requests::fence_promised(arena_lock& lock) {
 }
 
 // As `free_at`, also where what other streams did there is done by now. Under `host` the first of them is waited for.
-block_index planned_requests::free_when_done(arena_lock& lock, const pending_request& w, const planned::place& at) {
+block_index planned_requests::free_when_done(arena_lock& lock, pending_request& w, const planned::place& at) {
   owner_id other = idle_owner;
   const block_index at_once = free_at(lock, w, at, &other);
   if (at_once != no_block || (other == idle_owner && in_.uses.waiting().empty())) return at_once;
   fences_.poll(lock);
   const block_index i = free_at(lock, w, at, &other);
   if (i != no_block || other == idle_owner || in_.config.reuse != stream_reuse::host) return i;
-  fences_.wait_for_owner(lock, other);
+  fences_.wait_for_owner(lock, other, in_.deadline_of(w));
   return free_at(lock, w, at, &other);
 }
 

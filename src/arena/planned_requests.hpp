@@ -31,7 +31,7 @@ class planned_requests {
  private:
   [[nodiscard]] block_index free_at(arena_lock& lock, const pending_request& w, const planned::place& at,
                                     owner_id* in_the_way) GPUMEM_UNDER_LOCK;
-  [[nodiscard]] block_index free_when_done(arena_lock& lock, const pending_request& w,
+  [[nodiscard]] block_index free_when_done(arena_lock& lock, pending_request& w,
                                            const planned::place& at) GPUMEM_UNDER_LOCK;
   void fence_promised(arena_lock& lock) GPUMEM_UNDER_LOCK;
 

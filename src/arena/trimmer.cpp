@@ -7,33 +7,33 @@
 namespace gpumem {
 
 std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes) {
-  if (in_.paged()) return pager_.return_pages(lock, bytes);
+  if (state_.paged()) return pager_.return_pages(lock, bytes);
   std::uint64_t returned = 0;
-  while (returned < bytes && in_.streams.captures() == 0) {
+  while (returned < bytes && state_.streams.captures() == 0) {
     segment_index best = 0;
     std::uint64_t most = 0;
-    for (segment_index s = 0; s < in_.blocks.segments().size(); ++s) {
-      if (in_.blocks.segment_idle(s) && in_.blocks.segments()[s].bytes > most) {
-        most = in_.blocks.segments()[s].bytes;
+    for (segment_index s = 0; s < state_.blocks.segments().size(); ++s) {
+      if (state_.blocks.segment_idle(s) && state_.blocks.segments()[s].bytes > most) {
+        most = state_.blocks.segments()[s].bytes;
         best = s;
       }
     }
     if (most == 0) break;
-    const address going = in_.blocks.segments()[best].begin;
-    in_.blocks.remove_segment(best);
-    in_.lost_bytes += most;
-    const status taken = in_.waits.make(lock, [&] { return in_.on.free(going); });
+    const address going = state_.blocks.segments()[best].begin;
+    state_.blocks.remove_segment(best);
+    state_.lost_bytes += most;
+    const status taken = state_.give_backs.make(lock, [&] { return state_.on.free(going); });
     if (!taken) {
       log_if_possible([&] {
-        return fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", in_.config.name,
+        return fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", state_.config.name,
                            format_bytes(most), taken.message());
       });
       break;
     }
-    in_.lost_bytes -= most;
-    in_.cap.give_back(most);
+    state_.lost_bytes -= most;
+    state_.cap.give_back(most);
     returned += most;
-    ++in_.counts.returned_segments;
+    ++state_.counts.returned_segments;
   }
   return returned;
 }
@@ -41,11 +41,13 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes) {
 trim_result trimmer::trim(arena_lock& lock, std::uint64_t bytes) {
   trim_result out;
   fences_.poll(lock);
-  in_.caches.reclaim_all();
-  const bool allowed = in_.decides.gives_back(give_back::trim, in_.view());
+  if (state_.caches.reclaim_all()) fences_.poll(lock);  // deferred frees come with fences of their own
+  const bool allowed = state_.decides.gives_back(give_back::trim, state_.view());
   if (allowed) {
     out.returned_bytes = return_idle(lock, bytes);
-    if (out.returned_bytes < bytes && fences_.wait_for_all(lock)) {
+    const context_events permit{state_.streams};  // the program asks for its memory
+    const wait_deadline deadline{state_.on, state_.config.free_wait_ns};
+    if (out.returned_bytes < bytes && fences_.wait_for_all(lock, deadline)) {
       out.returned_bytes += return_idle(lock, bytes - out.returned_bytes);
     }
   }
@@ -54,13 +56,13 @@ trim_result trimmer::trim(arena_lock& lock, std::uint64_t bytes) {
 }
 
 void trimmer::explain_rest(bool allowed, trim_result* out) const {
-  for (const heap_segment& segment : in_.blocks.segments()) {
+  for (const heap_segment& segment : state_.blocks.segments()) {
     if (segment.bytes == 0) continue;
     std::uint64_t idle = 0;
     std::uint64_t waiting = 0;
     bool in_use = false;
-    for (block_index i = segment.first; i != no_block; i = in_.blocks.at(i).above) {
-      const block& b = in_.blocks.at(i);
+    for (block_index i = segment.first; i != no_block; i = state_.blocks.at(i).above) {
+      const block& b = state_.blocks.at(i);
       if (b.state == block_state::free && b.owner == idle_owner) {
         idle += b.bytes;
       } else if (b.state == block_state::free || b.state == block_state::fenced) {
@@ -74,7 +76,7 @@ void trimmer::explain_rest(bool allowed, trim_result* out) const {
     out->in_use_bytes += idle + waiting - may_go;
     if (!allowed)
       out->kept_bytes += may_go;
-    else if (in_.streams.captures() > 0 || (waiting != 0 && !segment.paged))
+    else if (state_.streams.captures() > 0 || (waiting != 0 && !segment.paged))
       out->pending_bytes += may_go;
     else if (segment.paged)
       out->pending_bytes += waiting;
@@ -83,7 +85,7 @@ void trimmer::explain_rest(bool allowed, trim_result* out) const {
 
 std::uint64_t trimmer::idle_pages_of(const heap_segment& segment) const {
   std::uint64_t bytes = 0;
-  for (const idle_stretch& stretch : in_.pages.map().idle(in_.blocks, 0, 0)) {
+  for (const idle_stretch& stretch : state_.pages.map().idle(state_.blocks, 0, 0)) {
     if (stretch.begin >= segment.begin && stretch.begin < segment.begin + segment.bytes) bytes += stretch.bytes;
   }
   return bytes;

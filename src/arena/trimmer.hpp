@@ -1,7 +1,8 @@
 // Giving memory back to the device: on request (`trim`, a lower limit) or, where the policy says so, under pressure.
 //
 // Only wholly idle segments go, or idle pages, and only after every fence before them is done: the driver's free may
-// wait for the device, its unmap does not. The lock is given up for each driver call.
+// wait for the device, its unmap does not. The lock is given up for each driver call. Meanwhile the bytes are on their
+// way: the budget still counts them, and a request that needs them waits for the end of the call.
 #pragma once
 
 #include "pager.hpp"
@@ -10,7 +11,7 @@ namespace gpumem {
 
 class trimmer {
  public:
-  trimmer(arena_state& in, fence_calls& fences, pager& pages) : in_{in}, fences_{fences}, pager_{pages} {}
+  trimmer(arena_state& state, fence_calls& fences, pager& pages) : state_{state}, fences_{fences}, pager_{pages} {}
 
   /// Returns the largest idle segments first until `bytes` are returned; the bytes that went.
   std::uint64_t return_idle(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
@@ -22,7 +23,7 @@ class trimmer {
   void explain_rest(bool allowed, trim_result* out) const GPUMEM_UNDER_LOCK;
   [[nodiscard]] std::uint64_t idle_pages_of(const heap_segment& segment) const GPUMEM_UNDER_LOCK;
 
-  arena_state& in_;
+  arena_state& state_;
   fence_calls& fences_;
   pager& pager_;
 };

@@ -72,7 +72,7 @@ paged_backing::verdict paged_backing::plan(const page_place& at, std::uint64_t b
   }
   std::uint64_t make = at.missing_bytes;
   for (const std::uint64_t moved : filled) make -= moved;
-  if (make > fresh && may.wait) return verdict::wait_first;
+  if (make > fresh && may.poll) return verdict::poll_first;
   if (may.give_back && may.unmap && (make > room || (make > fresh && make - fresh > ask.over_bytes))) {
     out->new_bytes = make - fresh;
     return verdict::give_back_first;

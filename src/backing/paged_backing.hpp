@@ -1,8 +1,8 @@
 // The pages of a heap's paged segments: what is missing behind a place is made new, or moved there from idle memory.
 //
 // It plans steps, and takes into account what they did; the driver calls in between (page_step.hpp) are the caller's,
-// without its lock. It knows no streams: the caller says whether pages may be unmapped, and whether fences are worth a
-// wait. Pages move from idle blocks only. Runs on their way belong to nobody (`lost_bytes`). The arena's lock guards
+// without its lock. It knows no streams: the caller says whether pages may be unmapped, and whether fences are worth
+// asking. Pages move from idle blocks only. Runs on their way belong to nobody (`lost_bytes`). The arena's lock guards
 // it.
 #pragma once
 
@@ -34,12 +34,12 @@ class paged_backing {
     std::uint64_t room_bytes = UINT64_MAX;  ///< new at most: the limit's, and less than what the device refused
     std::uint64_t run_bytes = UINT64_MAX;   ///< in runs of at most this: the device refused longer ones
     bool unmap = true;                      ///< pages may be moved and given back: no capture is under way
-    bool wait = true;                       ///< waiting for fences may make more memory idle
+    bool poll = true;                       ///< fences that are done by now may make more memory idle
     bool give_back = true;                  ///< idle runs that are too long to move may be given back
   };
   enum class verdict : std::uint8_t {
     ready,            ///< `out` is the step
-    wait_first,       ///< for fences, then plan again
+    poll_first,       ///< ask the fences, then plan again
     give_back_first,  ///< `out->new_bytes` of idle runs, then plan again
     impossible,
   };

@@ -57,8 +57,9 @@ result<byte_limit> parse_group_limit(std::string_view text, std::string_view wha
 }
 
 result<std::uint64_t> parse_milliseconds(std::string_view text, std::string_view what) {
+  if (lowered(trimmed(text)) == "inf") return settings::wait_forever_ms;
   const std::optional<std::uint64_t> ms = whole_number<std::uint64_t>(trimmed(text));
-  if (!ms || *ms > std::uint64_t{1} << 40) return refused(what, text, "milliseconds, a whole number");
+  if (!ms || *ms > std::uint64_t{1} << 40) return refused(what, text, "milliseconds, a whole number, or inf");
   return *ms;
 }
 

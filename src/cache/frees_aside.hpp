@@ -6,7 +6,6 @@
 // when it allocates next. Who may touch it: whoever may touch its thread's cache (thread_cache.hpp).
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -19,13 +18,9 @@ namespace gpumem {
 
 class frees_aside {
  public:
-  /// What one fence stands for at most: so many frees, or the free that brings them to so many bytes. Where memory was
-  /// short of what had no fence yet, the next batches are complete with as many bytes as that, but not with fewer than
-  /// `least_bytes_a_fence`: what is asked for next is behind a fence by then.
+  /// What one fence covers at most: so many frees, or the free that brings them to so many bytes.
   static constexpr std::uint32_t frees_a_fence = 16;
-  static constexpr std::uint64_t bytes_a_fence = std::uint64_t{32} << 20;
-  static constexpr std::uint64_t least_bytes_a_fence = std::uint64_t{2} << 20;
-  static constexpr std::uint32_t batches_until_forgotten = 64;
+  static constexpr std::uint64_t bytes_a_fence = std::uint64_t{1} << 20;
   static constexpr std::uint32_t most_batches = 16;
 
   struct batch {
@@ -44,9 +39,8 @@ class frees_aside {
     batch& b = batches_[complete_];
     b.held[b.count++] = slot;
     b.bytes += bytes;
-    if (b.count < frees_a_fence && b.bytes < due_bytes_) return false;
+    if (b.count < frees_a_fence && b.bytes < bytes_a_fence) return false;
     ++complete_;
-    if (++batches_since_short_ == batches_until_forgotten) due_bytes_ = bytes_a_fence;
     return true;
   }
   /// That of the batch completed last, by the thread itself; false where somebody has taken the batch meanwhile.
@@ -62,10 +56,7 @@ class frees_aside {
     for (std::uint32_t i = 0; i < complete_; ++i) each(std::exchange(batches_[i], batch{}));
     if (complete_ != 0 && complete_ != most_batches) std::swap(batches_[0], batches_[complete_]);
     complete_ = 0;
-    if (!memory_is_short || batches_[0].count == 0) return;
-    due_bytes_ = std::clamp(batches_[0].bytes, least_bytes_a_fence, due_bytes_);
-    batches_since_short_ = 0;
-    each(std::exchange(batches_[0], batch{}));
+    if (memory_is_short && batches_[0].count != 0) each(std::exchange(batches_[0], batch{}));
   }
   [[nodiscard]] bool any_complete() const noexcept { return complete_ != 0; }
   [[nodiscard]] std::span<const batch> batches() const noexcept { return batches_; }
@@ -73,8 +64,6 @@ class frees_aside {
  private:
   std::array<batch, most_batches> batches_;  // the complete ones first, then the one begun; the others are empty
   std::uint32_t complete_ = 0;
-  std::uint32_t batches_since_short_ = 0;
-  std::uint64_t due_bytes_ = bytes_a_fence;
 };
 
 }  // namespace gpumem

@@ -86,6 +86,8 @@ result<std::vector<pool_config>> logical_devices(device& on, const settings& wit
   common.free_at_start_bytes = memory->free_bytes;
   common.stream_ids = with.stream_ids;
   common.reuse = with.reuse;
+  common.free_wait_ns =
+      with.free_wait_ms == settings::wait_forever_ms ? wait_deadline::forever : with.free_wait_ms * 1'000'000;
   common.thread_cache = with.thread_cache;
   if (!with.group.empty()) {
     result<std::shared_ptr<group_ledger>> joined = join_group(with, info, memory->free_bytes);

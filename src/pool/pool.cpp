@@ -229,14 +229,18 @@ status pool::release_block(address at, const free_args& stated) {
         mine != nullptr && cacheable(o, b.bytes) && cache_.keep(*mine, seen.at, {o, streams[o].key}, b.bytes, b.klass);
     if (!kept) cache_.return_block(seen.at, o);
   }
-  if (o == arena_.behind_all().owner()) fence_all_work(lock, requested);
+  if (o == arena_.behind_all().owner()) {
+    fence_all_work(lock, requested);
+  } else if (stated.stream) {
+    arena_.stream_named(lock, o, key);
+  }
   return {};
 }
 
 status pool::record_use(address at, stream_ref s) {
   const result<std::uint64_t> key = key_of(s);
   if (!key) return key.why();
-  const arena_lock lock{arena_.mutex()};
+  arena_lock lock{arena_.mutex()};
   ++arena_.counts().locks;
   pointer_map::lookup seen = cache_.pointers().find(at);
   if (seen.word().held_by() == holder::nobody) {  // inside a block, maybe
@@ -252,6 +256,7 @@ status pool::record_use(address at, stream_ref s) {
   while (held.plainly_live() && !seen.of->change(held, held.marked_needs_lock())) held = seen.of->read();
   if (held.held_by() != holder::program) return not_in_live_block(at);
   arena_.add_use(i, user);
+  arena_.stream_named(lock, user, *key);
   return {};
 }
 
@@ -262,7 +267,11 @@ trim_result pool::trim(std::uint64_t bytes) {
 }
 
 limit_result pool::set_limit(std::uint64_t limit_bytes) {
-  arena_.cap().set_limit(limit_bytes);
+  {
+    const arena_lock lock{arena_.mutex()};
+    arena_.cap().set_limit(limit_bytes);
+    arena_.mutex().begin_generation();  // a request that waits may fit now
+  }
   limit_result out;
   const std::uint64_t held = arena_.cap().reserved();
   if (held > limit_bytes) out.trimmed = trim(held - limit_bytes);

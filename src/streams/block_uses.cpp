@@ -56,8 +56,8 @@ void block_uses::leak(block_index i) noexcept {
 }
 
 // What a capture or the host refuses for now is asked for again later.
-void block_uses::fence_use(use& u) noexcept {
-  if (const result<fence_index> behind = streams_.record(u.user)) u.behind = *behind;
+void block_uses::fence_use(use& u, bool lives) noexcept {
+  if (const result<fence_index> behind = streams_.record(u.user, lives)) u.behind = *behind;
 }
 
 // The fences come first, and the block is published later: until each use has one that is done, nobody gets it.
@@ -67,7 +67,7 @@ void block_uses::free(block_index i, owner_id o) noexcept {
   for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
     if (uses_[n].user == o) continue;  // the free is ordered behind it
     others = true;
-    if (!streams_.fences_may_spoil()) fence_use(uses_[n]);  // else nobody has asked for captures here
+    fence_use(uses_[n], true);  // a stream lives until the blocks that it uses are freed
   }
   if (!others) {
     drop(i);
@@ -83,7 +83,7 @@ block_uses::wait block_uses::ask_fences(block_index i) noexcept {
   for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
     if (uses_[n].user == heap_.at(i).owner) continue;
     if (uses_[n].behind == no_fence) {
-      fence_use(uses_[n]);
+      fence_use(uses_[n], false);
       all = wait::pending;
       continue;
     }
@@ -121,6 +121,8 @@ bool block_uses::try_to_free(block_index i) noexcept {
 }
 
 void block_uses::poll() noexcept {
+  if (waiting_.empty()) return;
+  streams_.begin_round();
   std::erase_if(waiting_, [this](block_index i) { return try_to_free(i); });
 }
 
@@ -165,7 +167,7 @@ void block_uses::hold_fences(held_fences* held) {
     held->add_cover_of(heap_.at(i).owner);
     for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
       if (uses_[n].user == heap_.at(i).owner) continue;
-      if (uses_[n].behind == no_fence) fence_use(uses_[n]);
+      if (uses_[n].behind == no_fence) fence_use(uses_[n], false);
       if (uses_[n].behind != no_fence) held->add(uses_[n].behind);
     }
   }

@@ -1,9 +1,10 @@
 // Blocks that other streams than their own use: who uses each, and those that are freed but wait for these uses.
 //
 // A use is noted while the block is live. When it is freed, a fence is recorded on each stream that uses it, before the
-// block becomes `fenced`; it becomes free when all of them are done. While a capture forbids fences, or the host has no
-// memory for one, the block waits without and `poll` records it later. The pool's lock guards all of it; nothing here
-// waits or throws, but for `make_room` and `hold_fences`.
+// block becomes `fenced`; it becomes free when all of them are done. The program keeps these streams until then. While
+// a capture forbids fences, or the host has no memory for one, the block waits without and `poll` records it later,
+// under `query` as an event on the context, since the stream may have ended. The pool's lock guards all of it; nothing
+// here waits or throws, but for `make_room` and `hold_fences`.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +65,7 @@ class block_uses {
   };
   enum class wait : std::uint8_t { done, pending, failed };
 
-  void fence_use(use& u) noexcept;
+  void fence_use(use& u, bool lives) noexcept;
   [[nodiscard]] wait ask_fences(block_index i) noexcept;
   [[nodiscard]] bool try_to_free(block_index i) noexcept;
   [[nodiscard]] bool is_behind_uses(device_waits& waits, block_index i) noexcept;

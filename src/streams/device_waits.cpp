@@ -21,9 +21,9 @@ bool device_waits::behind(owner_id o, std::uint32_t epoch) noexcept try {
   std::vector<std::uint32_t>& by_slot = in_[waiter_].waited;
   if (by_slot.size() < in_.end()) by_slot.resize(in_.end());
   make_room(waits_);
-  const result<fence_index> f = in_.cover(o);
+  const result<fence_index> f = in_.cover(o, epoch);
   if (!f) return false;
-  const std::uint32_t covered = in_[o].epoch - 1;
+  const std::uint32_t covered = *f == no_fence ? in_[o].epoch - 1 : in_.epoch_of(o, *f);
   using state = tracked_fence::state;
   const state seen = *f == no_fence ? state::done : in_.tracked(*f).seen;
   if (seen == state::pending || seen == state::unrecorded) {

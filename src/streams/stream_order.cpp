@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "without_exceptions.hpp"
@@ -81,21 +82,41 @@ bool stream_order::captures_nothing(stream_ref alive) const noexcept {
   return capture && *capture == 0;
 }
 
-result<fence_index> stream_order::record(owner_id o) noexcept try {
-  const stream_slot& slot = slots_[o];
-  const bool on_stream = o == told_alive_ || record_on_stream(slot);
+result<fence_index> stream_order::record(owner_id o, bool lives) noexcept try {
+  stream_slot& slot = slots_[o];
+  const bool known_to_live = o == named_ || (lives && !slot.gone && !is_per_thread(slot.stream));
+  const bool on_stream = (known_to_live && !slot.is_graph && !slot.everything) || record_on_stream(slot);
   // The default stream waits for all others, so no capture survives a record on it either. A created one may be a part
   // of a capture that began elsewhere: a fence recorded there would be the capture's.
   const bool apart = slot.foreign == 0 && on_stream && !never_ends(slot.stream) && !slot.capturing;
-  if ((captures_ > 0 && (!apart || !captures_nothing(slot.stream))) || (slot.foreign != 0 && foreign_captures_ > 0)) {
-    return status{errc::unsupported, "no fence can be recorded while a capture is under way"};
+  bool may = captures_ == 0;
+  if (slot.foreign != 0) {
+    may = may && foreign_captures_ == 0;
+  } else if (apart) {
+    may = (may && !fences_may_spoil()) || captures_nothing(slot.stream);
+  } else {
+    may = may && (!fences_may_spoil() || context_events_ > 0);
+  }
+  if (!may) return status{errc::unsupported, "no fence can be recorded while a capture may be under way"};
+  if (!on_stream && slot.foreign == 0) {  // one event on the context serves all that are recorded together
+    const auto same =
+        std::ranges::find_if(unrecorded_, [](const unrecorded_fence& f) { return !f.by_stream && f.foreign == 0; });
+    if (same != unrecorded_.end()) {
+      hold(same->which);
+      return same->which;
+    }
   }
   const fence_index f = spare_fence();
-  unrecorded_.push_back({f, slot.stream, slot.foreign, on_stream});
+  unrecorded_.push_back({f, slot.stream, slot.foreign, on_stream && slot.foreign == 0, apart});
   spare_fences_.pop_back();
+  if (unrecorded_.back().by_stream) ++slot.handle_calls;
   // One of the holders is who records it.
-  fences_[f] = {
-      .device_fence = {}, .holders = 2, .seen = tracked_fence::state::unrecorded, .foreign = slot.foreign != 0};
+  fences_[f] = {.device_fence = {},
+                .holders = 2,
+                .seen = tracked_fence::state::unrecorded,
+                .foreign = slot.foreign != 0,
+                .order = unrecorded_.back().by_stream ? o : idle_owner,
+                .number = next_number_++};
   return f;
 } catch (...) {
   return status::of_current_exception();
@@ -123,6 +144,7 @@ result<fence> stream_order::record_on_device(const unrecorded_fence& f) const no
 
 void stream_order::recorded(const unrecorded_fence& f, std::optional<fence> made) noexcept {
   tracked_fence& t = fences_[f.which];
+  if (f.by_stream) --slots_[t.order].handle_calls;
   if (made) {
     ++recorded_;
     t.device_fence = *made;
@@ -146,6 +168,8 @@ result<fence_index> stream_order::cover(owner_id o) noexcept try {
     slot.fences.push_back({slot.epoch, *made});
     ++slot.epoch;
     slot.dirty = false;
+    slot.unfenced_frees = 0;
+    slot.unfenced_bytes = 0;
   }
   if (slot.fences.empty()) return no_fence;
   const fence_index f = slot.fences.back().behind;
@@ -153,6 +177,20 @@ result<fence_index> stream_order::cover(owner_id o) noexcept try {
   return f;
 } catch (...) {
   return status::of_current_exception();
+}
+
+result<fence_index> stream_order::cover(owner_id o, std::uint64_t epoch) noexcept {
+  const std::vector<stream_slot::pending>& fences = slots_[o].fences;
+  const auto behind = std::ranges::find_if(
+      fences, [&](const stream_slot::pending& p) { return p.epoch >= epoch && !fences_[p.behind].not_made; });
+  if (behind == fences.end()) return cover(o);
+  hold(behind->behind);
+  return behind->behind;
+}
+
+std::uint32_t stream_order::epoch_of(owner_id o, fence_index f) const noexcept {
+  const auto of = std::ranges::find(slots_[o].fences, f, &stream_slot::pending::behind);
+  return of != slots_[o].fences.end() ? of->epoch : 0;
 }
 
 bool stream_order::fence_behind(owner_id o) noexcept {
@@ -188,41 +226,73 @@ void stream_order::let_go(fence_index f) noexcept {
   spare_fences_.push_back(f);
 }
 
+// A later fence of a stream is not done before an earlier one, so one question to each stream settles what is pending.
 tracked_fence::state stream_order::ask(fence_index f) noexcept {
   tracked_fence& t = fences_[f];
-  if (t.seen == tracked_fence::state::pending && captures_ == 0) {
-    const result<bool> done = device_.query(t.device_fence);
-    if (!done) {
-      if (done.code() != errc::host_failure) t.seen = tracked_fence::state::failed;
-    } else if (*done) {
-      t.seen = tracked_fence::state::done;
-    }
+  if (t.seen != tracked_fence::state::pending || captures_ > 0) return t.seen;
+  stream_slot& on = slots_[t.order];
+  const bool asked = on.asked_in_round == round_ && !t.foreign;
+  if (asked && t.number >= on.pending_number) return t.seen;
+  const result<bool> done = device_.query(t.device_fence);
+  if (!done) {
+    if (done.code() != errc::host_failure) t.seen = tracked_fence::state::failed;
+  } else if (*done) {
+    t.seen = tracked_fence::state::done;
+  } else if (!t.foreign) {
+    on.asked_in_round = round_;
+    on.pending_number = t.number;
   }
   return t.seen;
 }
 
 void stream_order::poll() noexcept {
+  begin_round();
   for (owner_id o = 1; o < end(); ++o) {
-    stream_slot& slot = slots_[o];
-    if (!slot.in_use) continue;
-    std::size_t ended = 0;
-    for (; ended < slot.fences.size(); ++ended) {
-      const auto [epoch, behind] = slot.fences[ended];
-      const tracked_fence::state seen = ask(behind);
-      if (seen == tracked_fence::state::pending || seen == tracked_fence::state::unrecorded) break;
-      if (seen == tracked_fence::state::done) {
-        slot.done = epoch;
-        heap_.make_idle(o, epoch);
-      } else if (slot.gone && !fences_[behind].not_made) {
-        heap_.make_idle(o, epoch, true);  // nothing will ever say when this memory is free: leaked
-      } else {
-        slot.dirty = true;  // still good for its own stream; another fence may be tried for the others
-      }
-      let_go(behind);
-    }
-    slot.fences.erase(slot.fences.begin(), slot.fences.begin() + static_cast<std::ptrdiff_t>(ended));
+    if (!slots_[o].in_use) continue;
+    settle(o);
     retire(o);
   }
+}
+
+// Takes note of the slot's fences that are done.
+void stream_order::settle(owner_id o) noexcept {
+  stream_slot& slot = slots_[o];
+  std::size_t ended = 0;
+  for (; ended < slot.fences.size(); ++ended) {
+    const auto [epoch, behind] = slot.fences[ended];
+    const tracked_fence::state seen = ask(behind);
+    if (seen == tracked_fence::state::pending || seen == tracked_fence::state::unrecorded) break;
+    if (seen == tracked_fence::state::done) {
+      slot.done = epoch;
+      heap_.make_idle(o, epoch);
+    } else if (slot.gone && !fences_[behind].not_made) {
+      heap_.make_idle(o, epoch, true);  // nothing will ever say when this memory is free: leaked
+    } else {
+      slot.dirty = true;  // still good for its own stream; another fence may be tried for the others
+    }
+    let_go(behind);
+  }
+  slot.fences.erase(slot.fences.begin(), slot.fences.begin() + static_cast<std::ptrdiff_t>(ended));
+}
+
+void stream_order::fence_named(owner_id o, std::uint64_t batch_bytes) noexcept {
+  stream_slot& slot = slots_[o];
+  if (single() || !slot.dirty || slot.capturing || slot.gone || slot.is_graph || slot.everything) return;
+  if (never_ends(slot.stream) || slot.foreign != 0 || record_on_stream(slot)) return;
+  if (slot.unfenced_frees < frees_a_batch && slot.unfenced_bytes < batch_bytes) return;
+  constexpr std::size_t most_pending = 16;
+  if (!slot.fences.empty()) {  // as many as are done go, so that a stream keeps few
+    begin_round();
+    settle(o);
+  }
+  named_ = o;
+  const bool taken = fence_behind(o);
+  named_ = idle_owner;
+  if (!taken || slot.fences.size() <= most_pending) return;
+  // The latest fence covers what the one before it does.
+  const auto before = slot.fences.end() - 2;
+  let_go(before->behind);
+  slot.fences.erase(before);
 }
 
 void stream_order::stream_gone(owner_id o) noexcept {
@@ -232,12 +302,12 @@ void stream_order::stream_gone(owner_id o) noexcept {
   if (last_slot_ == o) last_slot_ = idle_owner;
   // The program tells while the handle lives. A fence on the stream itself spoils no other one's capture.
   if (fences_may_spoil() && slot.dirty && slot.foreign == 0 && !slot.capturing && has_lasting_handle(slot.stream)) {
-    if (captures_nothing(slot.stream)) told_alive_ = o;
+    named_ = o;
   }
-  if (!fences_may_spoil() || told_alive_ == o) {
+  if (!fences_may_spoil() || named_ == o) {
     fence_behind(o);
   }
-  told_alive_ = idle_owner;
+  named_ = idle_owner;
   retire(o);
 }
 
@@ -251,7 +321,7 @@ std::optional<std::uint64_t> stream_order::key_of_handle(stream_ref s) const noe
 
 void stream_order::retire(owner_id o) noexcept {
   stream_slot& slot = slots_[o];
-  if (!slot.gone || slot.references != 0 || !heap_.owns_nothing(o)) return;
+  if (!slot.gone || slot.references != 0 || slot.handle_calls != 0 || !heap_.owns_nothing(o)) return;
   for (const stream_slot::pending& p : slot.fences) let_go(p.behind);
   if (slot.is_graph) graphs_.erase(slot.key);
   slot = stream_slot{};

@@ -2,9 +2,14 @@
 //
 // Every stream that allocates or frees has a slot, and the slot is the owner of what the stream freed. Time on a slot
 // is counted in epochs: a free stamps its block with the slot's epoch, a fence covers every epoch so far and begins the
-// next. When a fence is done, all blocks up to its epoch become idle; so one fence serves any number of frees, and none
-// is recorded until another stream wants the memory. A slot whose stream may be gone is fenced by an event on the whole
-// context, never on the handle. The pool's lock guards all of it; no function here waits.
+// next. When a fence is done, all blocks up to its epoch become idle; so one fence serves any number of frees.
+//
+// A fence on a stream needs its handle, which the program may destroy. Where it tells (`notify`), a fence is recorded
+// when another stream wants the memory. Under `query` a handle is known to live only during a call that names it, so
+// such calls record a fence behind what the stream has freed once that is a batch (`fence_named`). What was freed since
+// is covered by an event on the whole context, which waits for other streams' work, too, and would invalidate a capture
+// that nobody told of: only a request that would else be refused records one (`context_events`). The pool's lock guards
+// all of it; no function here waits.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +34,15 @@ struct stream_slot {
   bool in_use = false;
   bool gone = false;  ///< the stream ended, or the graph was released
   bool capturing = false;
-  bool is_graph = false;    ///< owns what a capture allocated; nobody else may touch it
-  bool everything = false;  ///< stands for all that the device is given: its fences are the whole context's
-  bool dirty = false;       ///< something was freed since the last fence
-  bool promised = false;    ///< a plan gives some of that to another stream
+  bool is_graph = false;             ///< owns what a capture allocated; nobody else may touch it
+  bool everything = false;           ///< stands for all that the device is given: its fences are the whole context's
+  bool dirty = false;                ///< something was freed since the last fence
+  std::uint32_t unfenced_frees = 0;  ///< so many
+  std::uint64_t unfenced_bytes = 0;  ///< of so many bytes
+  std::uint64_t asked_in_round = 0;  ///< the latest poll in which a fence of the stream was pending
+  std::uint64_t pending_number = 0;  ///< the number of the first that was
+  std::uint32_t handle_calls = 0;    ///< fences that are being recorded on the stream's handle
+  bool promised = false;             ///< a plan gives some of that to another stream
   stream_ref stream;
   std::uint64_t key = 0;         ///< of the stream, or the graph's number
   std::uint64_t foreign = 0;     ///< the context of a stream that is not of the device's own; 0: it is
@@ -102,11 +112,24 @@ class stream_order {
   void forbid_foreign_fences(bool yes) noexcept { yes ? ++foreign_captures_ : --foreign_captures_; }
   [[nodiscard]] std::uint64_t in_use() const noexcept;
 
+  /// True where an event on the whole context waits until a request would else be refused (`context_events`).
+  [[nodiscard]] bool context_events_wait() const noexcept { return fences_may_spoil(); }
+
+  /// What `fence_named` takes for a batch: a stream's frees, or the bytes of these, since its last fence.
+  static constexpr std::uint32_t frees_a_batch = 16;
+  static constexpr std::uint64_t bytes_a_batch = std::uint64_t{1} << 20;
+  /// The program names the slot's stream in this call, so it lives: takes a fence on it behind what it has freed, where
+  /// that is a batch, of `batch_bytes` here, and another stream is known. None for a stream that captures, or whose
+  /// handle is known to live. The caller records it before the lock is given up for anything else.
+  void fence_named(owner_id o, std::uint64_t batch_bytes = bytes_a_batch) noexcept;
+
   /// Frees a live or fenced block for its owner, who may have it again at once. The block's reference to the slot ends.
   void free_block(block_index i, owner_id o) noexcept {
     stream_slot& slot = slots_[o];
     --slot.references;
     slot.dirty = true;
+    ++slot.unfenced_frees;
+    slot.unfenced_bytes += heap_.at(i).bytes;
     heap_.release(i, o, slot.epoch, single());
   }
 
@@ -114,10 +137,15 @@ class stream_order {
   /// A fence behind everything freed on the slot so far; the caller holds it. `no_fence` when all of that is done.
   /// `unsupported` while a capture forbids it.
   result<fence_index> cover(owner_id o) noexcept;
-  /// A new fence behind everything the slot's stream was given so far, whether or not it freed anything. Here it gets
-  /// its number only, since a record may block. Whoever had one made takes it with `take_unrecorded` before the lock is
-  /// given up, calls `record_on_device` without the lock, and says what came of it in `recorded`.
-  result<fence_index> record(owner_id o) noexcept;
+  /// The oldest fence behind what was freed on the slot up to that epoch, else as `cover`.
+  result<fence_index> cover(owner_id o, std::uint64_t epoch) noexcept;
+  /// Reserves a fence behind everything the slot's stream was given so far, without recording it, because recording can
+  /// block. The caller takes it with `take_unrecorded` before the lock is given up, records it without the lock by
+  /// `record_on_device`, and reports the result to `recorded`. `lives`: the stream exists now, whatever is known of its
+  /// handle.
+  result<fence_index> record(owner_id o, bool lives = false) noexcept;
+  /// The epoch up to which a pending fence of the slot covers it.
+  [[nodiscard]] std::uint32_t epoch_of(owner_id o, fence_index f) const noexcept;
   /// The fence of `cover`, held by nobody but those that need it; true where there is one.
   bool fence_behind(owner_id o) noexcept;
   [[nodiscard]] std::vector<unrecorded_fence> take_unrecorded() noexcept { return std::exchange(unrecorded_, {}); }
@@ -130,9 +158,10 @@ class stream_order {
   [[nodiscard]] bool may_wait_for(fence_index f) const noexcept {
     return captures_ == 0 && (foreign_captures_ == 0 || !fences_[f].foreign);
   }
-  /// Asks the device where that is allowed and nothing is known yet.
+  /// Asks the device where that is allowed and nothing is known yet, each stream once in a round.
   tracked_fence::state ask(fence_index f) noexcept;
-  /// Settles every slot up to the fences that are done, and forgets streams that left nothing behind.
+  void begin_round() noexcept { ++round_; }
+  /// Settles every slot up to the fences that are done, and forgets streams that left nothing behind. Begins a round.
   void poll() noexcept;
   /// A new owner for blocks that were freed before `behind`, a fence on the whole context that was recorded without the
   /// lock. After `end_batch` the fence covers them, and the owner ends when it is done. Takes the fence over, unless
@@ -161,6 +190,7 @@ class stream_order {
   fence_index spare_fence();
   [[nodiscard]] bool record_on_stream(const stream_slot& s) const noexcept;
   [[nodiscard]] bool captures_nothing(stream_ref alive) const noexcept;
+  void settle(owner_id o) noexcept;
   void retire(owner_id o) noexcept;
   owner_id add_graph(stream_ref s, std::uint64_t origin_key);
   void gone_graph(owner_id g);
@@ -177,13 +207,29 @@ class stream_order {
   std::vector<unrecorded_fence> unrecorded_;
   std::uint64_t last_key_ = 0;  // the stream of the latest call, which most calls repeat
   owner_id last_slot_ = idle_owner;
-  owner_id told_alive_ = idle_owner;  // whose fence may be recorded on the handle, though it is gone in a moment
+  owner_id named_ = idle_owner;  // its stream lives during this call
+  std::uint64_t round_ = 1;      // of `poll`
+  std::uint64_t next_number_ = 1;
+  unsigned context_events_ = 0;  // how many `context_events` live
   std::uint64_t next_graph_ = 1;
   std::uint64_t recorded_ = 0;
   unsigned captures_ = 0;
   unsigned foreign_captures_ = 0;
   unsigned seen_ = 0;
   bool keeps_idle_apart_ = false;
+  friend class context_events;
+};
+
+/// While it lives, events on the whole context may be recorded although a capture may be under way unnoticed.
+class context_events {
+ public:
+  explicit context_events(stream_order& streams) noexcept : streams_{streams} { ++streams_.context_events_; }
+  ~context_events() { --streams_.context_events_; }
+  context_events(const context_events&) = delete;
+  context_events& operator=(const context_events&) = delete;
+
+ private:
+  stream_order& streams_;
 };
 
 }  // namespace gpumem

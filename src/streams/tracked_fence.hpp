@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "block_ids.hpp"
 #include "gpumem/device.hpp"
 
 namespace gpumem {
@@ -18,6 +19,10 @@ struct tracked_fence {
   state seen = state::pending;
   bool foreign = false;   ///< an event on another context
   bool not_made = false;  ///< failed before it was recorded: another one is tried
+  /// Of the slot on whose stream it is recorded; `idle_owner`: on the context. Fences of one stream are done in the
+  /// order of their numbers.
+  owner_id order = idle_owner;
+  std::uint64_t number = 0;
 };
 
 /// Where a fence is to be recorded. The driver blocks while the stream's queue is full (about 1,000 entries), so it is
@@ -27,6 +32,7 @@ struct unrecorded_fence {
   stream_ref on;              ///< where `by_stream`
   std::uint64_t foreign = 0;  ///< the context of a stream that is not of the device's own; 0: it is
   bool by_stream = false;     ///< else an event on the whole context
+  bool apart = false;         ///< invalidates no capture: on a created stream of the device, which captures nothing
 };
 
 }  // namespace gpumem

@@ -1,4 +1,6 @@
 /// A request that waits for memory gives the lock up, and others may be faster to take what it waited for.
+#include <climits>
+
 #include "cached.hpp"
 #include "forwarding_device.hpp"
 
@@ -14,6 +16,7 @@ class LostRaces : public cached_program, public ::testing::WithParamInterface<st
     ASSERT_TRUE(s.set("policy", "caching").ok());
     ASSERT_TRUE(s.set("limit", "64MiB").ok());
     s.reuse = GetParam();
+    s.free_wait_ms = 100;
     device* const devices[] = {&hooked_};
     auto opened = allocator::open(devices, s);
     ASSERT_TRUE(opened.ok()) << opened.why().message();
@@ -54,12 +57,11 @@ TEST_P(LostRaces, AreNoReasonToRefuseWhatOthersHaveFreedSince) {
   give(all);
 }
 
-TEST_P(LostRaces, HoldNoRequestForEver) {
+TEST_P(LostRaces, HoldARequestNoLongerThanItMayWait) {
   use_all();
-  let_others_win(10'000);
+  let_others_win(UINT_MAX);
   const stream_ref last = device_.create_stream();
   EXPECT_EQ(allocator_->try_allocate({.bytes = 64 * mib, .stream = last}).code(), errc::out_of_memory);
-  EXPECT_LT(won_, 500U);
   hooked_.after_wait = nullptr;
   give(take(64 * mib, last));
 }

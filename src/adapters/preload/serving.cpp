@@ -44,22 +44,11 @@ std::vector<served_device*>& all_ever() {
   return *only;
 }
 
-std::uint64_t free_wait_ms() {
-  static const std::uint64_t ms = [] {
-    settings with;
-    std::vector<std::string> problems;
-    return with.apply(process_environment(), &problems) ? with.free_wait_ms : settings{}.free_wait_ms;
-  }();
-  return ms;
-}
-
 // --- what gpumem sees of the driver: the driver, but for functions that know our own streams and the process's limit
 // --
 
 // Each device that is opened asks for them anew, while others are in use.
 std::atomic<PFN_cuStreamWaitEvent_v3020> wait_on_stream = nullptr;
-std::atomic<PFN_cuEventSynchronize_v2000> wait_on_host = nullptr;
-std::atomic<PFN_cuEventQuery_v2000> query_event = nullptr;
 std::atomic<bool> records_on_context = false;  // since CUDA 12.5
 
 CUresult CUDAAPI stream_waits(CUstream s, CUevent e, unsigned int flags) {
@@ -68,21 +57,6 @@ CUresult CUDAAPI stream_waits(CUstream s, CUevent e, unsigned int flags) {
     if (d.home == s) d.waits.fetch_add(1, std::memory_order_acq_rel);
   });
   return done;
-}
-
-/// Waits in vain no longer than GPUMEM_FREE_WAIT. Short waits spin, longer ones sleep.
-CUresult CUDAAPI wait_for_event(CUevent e) {
-  using clock = std::chrono::steady_clock;
-  const clock::time_point begin = clock::now();
-  const auto most = std::chrono::milliseconds{free_wait_ms()};
-  constexpr auto spinning = std::chrono::milliseconds{20};
-  for (;;) {
-    const CUresult now = query_event.load()(e);
-    if (now != CUDA_ERROR_NOT_READY) return now;
-    const auto waited = clock::now() - begin;
-    if (waited >= most) return CUDA_ERROR_NOT_READY;
-    if (waited >= spinning) std::this_thread::sleep_for(std::chrono::milliseconds{1});
-  }
 }
 
 std::atomic<PFN_cuMemAlloc_v3020> take_memory = nullptr;
@@ -127,8 +101,6 @@ CUresult CUDAAPI inner_get_proc_address(const char* name, void** function, int v
   const CUresult e = driver_get_proc_address()(name, function, version, flags, how);
   if (e != CUDA_SUCCESS || *function == nullptr) return e;
   const std::string_view which = name;
-  if (which == "cuEventSynchronize") put(wait_on_host, function, &wait_for_event);
-  if (which == "cuEventQuery") query_event = reinterpret_cast<PFN_cuEventQuery_v2000>(*function);
   if (which == "cuStreamWaitEvent") put(wait_on_stream, function, &stream_waits);
   if (which == "cuMemAlloc") put(take_memory, function, &allocate_segment);
   if (which == "cuMemCreate") put(take_pages, function, &create_pages);

@@ -78,8 +78,10 @@ TEST(paging, a_page_that_is_idle_somewhere_serves_elsewhere) {
   for (int k = 0; k < 16; ++k) blocks.push_back(p.take(page));
   EXPECT_EQ(p.tested.stats().mapped_pages, 16U);
   for (std::size_t k = 0; k < 16; k += 2) p.give(blocks[k]);  // every other page: nowhere two in a row
+  p.device.advance_by(20'000'000);                            // their work is done
   EXPECT_NE(p.take(8 * page), 0U);
   const statistics s = p.tested.stats();
+  EXPECT_EQ(s.host_waits, 0U);
   EXPECT_EQ(s.reserved_bytes, 16 * page);
   EXPECT_EQ(s.mapped_pages, 16U);
   EXPECT_LE(s.remapped_pages, 8U);
@@ -140,6 +142,7 @@ TEST(paging, runs_that_are_too_long_to_move_go_back_before_too_much_is_made) {
     const address high = p.take(4 * page);
     p.give(low);
     p.give(high);
+    p.device.advance_by(20'000'000);
     EXPECT_NE(p.take(5 * page), 0U);
     EXPECT_TRUE(p.tested.is_live(middle));
     const statistics s = p.tested.stats();
@@ -151,6 +154,18 @@ TEST(paging, runs_that_are_too_long_to_move_go_back_before_too_much_is_made) {
   };
   EXPECT_EQ(reserved_after(page), 13 * page) << "so much over is allowed";
   EXPECT_EQ(reserved_after(page - 512), 9 * page);
+}
+
+TEST(paging, memory_behind_work_that_is_under_way_is_not_waited_for_while_new_pages_may_be_made) {
+  paged_pool p;
+  std::vector<address> blocks;
+  for (int k = 0; k < 16; ++k) blocks.push_back(p.take(page));
+  for (std::size_t k = 0; k < 16; k += 2) p.give(blocks[k]);
+  const std::uint64_t begin_ns = p.device.now_ns();
+  EXPECT_NE(p.take(8 * page), 0U);
+  EXPECT_LT(p.device.now_ns() - begin_ns, 1'000'000U) << "the work of one block takes as long";
+  EXPECT_EQ(p.tested.stats().host_waits, 0U);
+  EXPECT_GT(p.tested.stats().reserved_bytes, 16 * page);
 }
 
 TEST(paging, beyond_a_lowered_limit_idle_pages_still_move) {

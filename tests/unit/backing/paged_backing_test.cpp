@@ -30,7 +30,7 @@ struct one_range {
   one_range& operator=(const one_range&) = delete;
 
   [[nodiscard]] static paged_backing::means means(std::uint64_t make, std::uint64_t run = page) {
-    return {.policy = {.make_bytes = make, .run_bytes = run}, .room_bytes = UINT64_MAX, .wait = false};
+    return {.policy = {.make_bytes = make, .run_bytes = run}, .room_bytes = UINT64_MAX, .poll = false};
   }
   [[nodiscard]] page_place place(std::uint64_t bytes) const {
     return *cheapest_place(blocks, 0, owner, bytes, 512, page);
@@ -92,9 +92,9 @@ TEST(paged_backing, says_what_has_to_come_before_more_is_made_than_wanted) {
   page_step step;
   paged_backing::means may = x.means(0);
   may.policy.over_bytes = 0;
-  may.wait = true;
-  EXPECT_EQ(x.tested.plan(x.place(2 * page), 2 * page, may, &step), verdict::wait_first);
-  may.wait = false;
+  may.poll = true;
+  EXPECT_EQ(x.tested.plan(x.place(2 * page), 2 * page, may, &step), verdict::poll_first);
+  may.poll = false;
   EXPECT_EQ(x.tested.plan(x.place(2 * page), 2 * page, may, &step), verdict::give_back_first);
   EXPECT_EQ(step.new_bytes, 2 * page);
   may.give_back = false;
