@@ -158,6 +158,11 @@ bool block_uses::take_over(device_waits& waits, block_index i) noexcept {
 }
 
 void block_uses::take_over_all(device_waits& waits, owner_id of) noexcept {
+  // The latest first: a wait for a stream's last fence is one for all of its earlier ones.
+  for (std::size_t n = waiting_.size(); n-- > 0;) {
+    const block_index i = waiting_[n];
+    if (of == idle_owner || heap_.at(i).owner == of) static_cast<void>(is_behind_uses(waits, i));
+  }
   std::erase_if(waiting_,
                 [&](block_index i) { return (of == idle_owner || heap_.at(i).owner == of) && free_for(waits, i); });
 }

@@ -49,13 +49,21 @@ void device_waits::tried(wait& w, bool made) noexcept {
 }
 
 bool device_waits::behind_fence(fence_index f) noexcept try {
-  const tracked_fence::state seen = in_.tracked(f).seen;
-  if (seen == tracked_fence::state::done) return true;
-  if (seen == tracked_fence::state::failed) return false;
-  for (const wait& w : waits_) {
-    if (w.behind == f && w.is != wait::state::missing) return w.is == wait::state::made;
+  const tracked_fence& asked = in_.tracked(f);
+  if (asked.seen == tracked_fence::state::done) return true;
+  if (asked.seen == tracked_fence::state::failed) return false;
+  if (const auto latest = latest_.find(asked.order); latest != latest_.end() && !asked.foreign) {
+    const wait& w = waits_[latest->second];
+    if (in_.tracked(w.behind).number >= asked.number) return w.is == wait::state::made;
+  }
+  if (asked.foreign) {
+    const auto same =
+        std::ranges::find_if(waits_, [&](const wait& w) { return w.behind == f && w.is != wait::state::missing; });
+    if (same != waits_.end()) return same->is == wait::state::made;
   }
   if (rounds_ == most_rounds) return false;
+  make_room(waits_);
+  if (!asked.foreign) latest_[asked.order] = waits_.size();
   waits_.push_back({.behind = f});
   in_.hold(f);
   return false;

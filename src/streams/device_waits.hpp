@@ -6,7 +6,9 @@
 // these nothing is missing any more: threads that keep freeing cannot hold a request for ever.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "stream_order.hpp"
@@ -56,6 +58,8 @@ class device_waits {
  private:
   void note(owner_id o, std::uint32_t epoch) noexcept;
 
+  /// The wait noted last for each stream's fences: it covers the earlier fences of that stream.
+  std::unordered_map<owner_id, std::size_t> latest_;
   stream_order& in_;
   const owner_id waiter_;
   std::vector<wait> waits_;
