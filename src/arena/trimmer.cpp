@@ -47,7 +47,8 @@ trim_result trimmer::trim(arena_lock& lock, std::uint64_t bytes) {
     out.returned_bytes = return_idle(lock, bytes);
     const context_events permit{state_.streams};  // the program asks for its memory
     const wait_deadline deadline{state_.on, state_.config.free_wait_ns};
-    if (out.returned_bytes < bytes && fences_.wait_for_all(lock, deadline)) {
+    // A block whose uses are done is free for its own stream first, and idle behind another fence.
+    while (out.returned_bytes < bytes && deadline.left_ns() != 0 && fences_.wait_for_all(lock, deadline)) {
       out.returned_bytes += return_idle(lock, bytes - out.returned_bytes);
     }
   }
