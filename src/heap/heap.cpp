@@ -106,7 +106,7 @@ void heap::count_out_of_use(const block& b) noexcept {
   }
 }
 
-void heap::make_idle(owner_id o, std::uint32_t done, bool lost) noexcept {
+void heap::make_idle(owner_id o, std::uint64_t done, bool lost) noexcept {
   while (owners_[o].oldest != no_block) {
     const block_index i = owners_[o].oldest;
     if (blocks_[i].in_index.epoch > done) return;
@@ -120,7 +120,7 @@ void heap::make_idle(owner_id o, std::uint32_t done, bool lost) noexcept {
   }
 }
 
-bool heap::hand_over(owner_id from, std::uint32_t upto, owner_id to, std::uint32_t epoch, bool idle_too) noexcept {
+bool heap::hand_over(owner_id from, std::uint64_t upto, owner_id to, std::uint64_t epoch, bool idle_too) noexcept {
   bool any = false;
   for (block_index i = owners_[from].oldest; i != no_block && blocks_[i].in_index.epoch <= upto;
        i = owners_[from].oldest) {
@@ -139,7 +139,7 @@ bool heap::absorb_idle(owner_id o) noexcept {
       continue;
     }
     // The whole run of blocks that are free for `o` or for everybody becomes one, as late as the owner's latest.
-    const std::uint32_t epoch = blocks_[owners_[o].newest].in_index.epoch;
+    const std::uint64_t epoch = blocks_[owners_[o].newest].in_index.epoch;
     block_index first = i;
     while (joins(blocks_[first].below, o, true)) first = blocks_[first].below;
     std::uint64_t end = blocks_[i].begin + blocks_[i].bytes;
@@ -241,7 +241,7 @@ block_index heap::carve_at(block_index from, std::uint64_t begin, std::uint64_t 
   return taken;
 }
 
-block_index heap::unite(block_index first, std::uint64_t end, owner_id o, std::uint32_t epoch) {
+block_index heap::unite(block_index first, std::uint64_t end, owner_id o, std::uint64_t epoch) {
   // Whatever is merged, the lowest record is the one that stays.
   block_index lowest = first;
   while (joins(blocks_[lowest].below, o, true)) lowest = blocks_[lowest].below;
@@ -253,7 +253,7 @@ block_index heap::unite(block_index first, std::uint64_t end, owner_id o, std::u
   }
 }
 
-void heap::release(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept {
+void heap::release(block_index i, owner_id o, std::uint64_t epoch, bool idle_too) noexcept {
   count_out_of_use(blocks_[i]);
   make_free(i, o, epoch, idle_too);
 }
@@ -264,7 +264,7 @@ bool heap::joins(block_index neighbour, owner_id o, bool idle_too) const noexcep
   return n.state == block_state::free && (n.owner == o || (idle_too && n.owner == idle_owner));
 }
 
-void heap::make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept {
+void heap::make_free(block_index i, owner_id o, std::uint64_t epoch, bool idle_too) noexcept {
   while (joins(blocks_[i].above, o, idle_too)) {
     leave(blocks_[i].above);
     merge_above(i);

@@ -84,7 +84,7 @@ class heap {
   block_index carve_at(block_index from, std::uint64_t begin, std::uint64_t bytes, owner_id o);
   /// The free blocks from `first` up to the one that contains `end - 1` become one, free for `o`, with the idle blocks
   /// beside it. Requires that they are all free, and of `epoch` what `release` does.
-  block_index unite(block_index first, std::uint64_t end, owner_id o, std::uint32_t epoch);
+  block_index unite(block_index first, std::uint64_t end, owner_id o, std::uint64_t epoch);
 
   // heap_pages.cpp, of paged segments
   /// `bytes` from `begin` on, part of the unbacked block `i`, become idle, merged with idle neighbours. Returns the
@@ -100,15 +100,15 @@ class heap {
 
   /// Live or fenced becomes free for `o`, merged with free neighbours of `o` and, with `idle_too`, idle ones.
   /// Requires that `epoch` is not below any that was used for `o` before.
-  void release(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
+  void release(block_index i, owner_id o, std::uint64_t epoch, bool idle_too) noexcept;
   /// Live becomes fenced.
   void fence(block_index i) noexcept;
   /// Live or fenced becomes leaked.
   void leak(block_index i) noexcept;
   /// Every free block of `o` whose epoch is at most `done` becomes idle, or leaked where `lost`.
-  void make_idle(owner_id o, std::uint32_t done, bool lost = false) noexcept;
+  void make_idle(owner_id o, std::uint64_t done, bool lost = false) noexcept;
   /// Every free block of `from` whose epoch is at most `upto` becomes free for `to`; true where there is one.
-  bool hand_over(owner_id from, std::uint32_t upto, owner_id to, std::uint32_t epoch, bool idle_too) noexcept;
+  bool hand_over(owner_id from, std::uint64_t upto, owner_id to, std::uint64_t epoch, bool idle_too) noexcept;
   /// Merges each free block of `o` with idle neighbours; true where that changed anything.
   bool absorb_idle(owner_id o) noexcept;
 
@@ -138,7 +138,7 @@ class heap {
   static std::uint64_t lead(std::uint64_t begin, std::uint64_t alignment) noexcept {
     return (alignment - begin % alignment) % alignment;
   }
-  void make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
+  void make_free(block_index i, owner_id o, std::uint64_t epoch, bool idle_too) noexcept;
   [[nodiscard]] block_index cut_out(block_index i, std::uint64_t begin, std::uint64_t bytes);
   [[nodiscard]] block_index cut_from_free(block_index i, std::uint64_t begin, std::uint64_t bytes);
   void enter_unbacked(block_index i) noexcept;

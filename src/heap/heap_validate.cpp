@@ -68,7 +68,7 @@ status heap::validate() const {
       indexed += index.size();
     }
     std::uint64_t ordered = 0;
-    std::uint32_t epoch = 0;
+    std::uint64_t epoch = 0;
     for (block_index i = owners_[o].oldest; i != no_block; i = blocks_[i].in_index.newer) {
       const block& b = blocks_[i];
       if (b.state != block_state::free || b.owner != o) return broken("a block in another owner's list", b.begin);

@@ -44,7 +44,10 @@ owner_id stream_order::take_slot() {
   make_room(slots_);
   const owner_id o = heap_.add_owner();  // one more than there are slots at most
   if (o >= slots_.size()) slots_.resize(o + 1);
+  const std::uint64_t epoch = slots_[o].epoch;
   slots_[o] = stream_slot{};
+  slots_[o].epoch = epoch;
+  slots_[o].done = epoch - 1;
   return o;
 }
 
@@ -188,7 +191,7 @@ result<fence_index> stream_order::cover(owner_id o, std::uint64_t epoch) noexcep
   return behind->behind;
 }
 
-std::uint32_t stream_order::epoch_of(owner_id o, fence_index f) const noexcept {
+std::uint64_t stream_order::epoch_of(owner_id o, fence_index f) const noexcept {
   const auto of = std::ranges::find(slots_[o].fences, f, &stream_slot::pending::behind);
   return of != slots_[o].fences.end() ? of->epoch : 0;
 }
@@ -324,10 +327,10 @@ void stream_order::retire(owner_id o) noexcept {
   if (!slot.gone || slot.references != 0 || slot.handle_calls != 0 || !heap_.owns_nothing(o)) return;
   for (const stream_slot::pending& p : slot.fences) let_go(p.behind);
   if (slot.is_graph) graphs_.erase(slot.key);
+  // What other streams have waited for stays below the epochs of the slot's next stream.
+  const std::uint64_t next_epoch = slot.epoch + 1;
   slot = stream_slot{};
-  for (stream_slot& other : slots_) {
-    if (o < other.waited.size()) other.waited[o] = 0;
-  }
+  slot.epoch = next_epoch;
   heap_.remove_owner(o);
 }
 
@@ -413,7 +416,7 @@ std::uint64_t stream_order::metadata_bytes() const noexcept {
                         unrecorded_.capacity() * sizeof(unrecorded_fence) +
                         (by_key_.size() + graphs_.size()) * 40;  // about: a node and its bucket
   for (const stream_slot& s : slots_) {
-    bytes += s.fences.capacity() * sizeof(stream_slot::pending) + s.waited.capacity() * sizeof(std::uint32_t);
+    bytes += s.fences.capacity() * sizeof(stream_slot::pending) + s.waited.size() * 40;
   }
   return bytes;
 }

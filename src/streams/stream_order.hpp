@@ -27,7 +27,7 @@ namespace gpumem {
 
 struct stream_slot {
   struct pending {
-    std::uint32_t epoch;
+    std::uint64_t epoch;
     fence_index behind;
   };
 
@@ -49,11 +49,12 @@ struct stream_slot {
   std::uint64_t origin_key = 0;  ///< of a graph: the stream whose capture it is
   owner_id aside = idle_owner;   ///< of a graph: owns what other streams of its capture freed; nobody gets that
   owner_id graph = idle_owner;   ///< while capturing, the graph's slot
-  std::uint32_t epoch = 1;
-  std::uint32_t done = 0;             ///< everything freed up to this epoch is known to be done
-  std::uint32_t references = 0;       ///< blocks, uses and requests that name this slot
-  std::vector<pending> fences;        ///< oldest first
-  std::vector<std::uint32_t> waited;  ///< by slot: the epoch up to which this stream is ordered behind that one
+  std::uint64_t epoch = 1;       ///< never repeats a value, even when the slot is another stream's
+  std::uint64_t done = 0;        ///< everything freed up to this epoch is known to be done
+  std::uint32_t references = 0;  ///< blocks, uses and requests that name this slot
+  std::vector<pending> fences;   ///< oldest first
+  std::unordered_map<owner_id, std::uint64_t>
+      waited;  ///< by slot: the epoch up to which this stream is ordered behind that one
 };
 
 class stream_order {
@@ -145,7 +146,7 @@ class stream_order {
   /// handle.
   result<fence_index> record(owner_id o, bool lives = false) noexcept;
   /// The epoch up to which a pending fence of the slot covers it.
-  [[nodiscard]] std::uint32_t epoch_of(owner_id o, fence_index f) const noexcept;
+  [[nodiscard]] std::uint64_t epoch_of(owner_id o, fence_index f) const noexcept;
   /// The fence of `cover`, held by nobody but those that need it; true where there is one.
   bool fence_behind(owner_id o) noexcept;
   [[nodiscard]] std::vector<unrecorded_fence> take_unrecorded() noexcept { return std::exchange(unrecorded_, {}); }
