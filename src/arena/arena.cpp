@@ -55,6 +55,12 @@ result<pending_request> arena::prepare(const request& r, std::uint64_t rounded, 
   if (w.owner == idle_owner) {
     return status{errc::invalid_argument, fmt::format("region {} of pool {} is not open", r.region, config_.name)};
   }
+  // What a region has freed serves it again at once, which is in order on its own stream alone.
+  if (const stream_slot& region = state_.streams[w.owner]; r.region != 0 && region.origin_key != stream_key) {
+    return status{errc::invalid_argument,
+                  fmt::format("region {} of pool {} is asked on stream {}; expected {}, for which it was opened",
+                              r.region, config_.name, fmt::ptr(r.stream.handle), fmt::ptr(region.stream.handle))};
+  }
   w.bytes = rounded;
   w.alignment = std::max<std::uint64_t>(r.alignment, block_granularity);
   w.klass = state_.decides.segment_class(rounded);
