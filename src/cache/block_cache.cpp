@@ -51,7 +51,7 @@ std::uint64_t block_cache::live_bytes() const noexcept {
 
 void block_cache::note_live() noexcept { peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes()); }
 
-address block_cache::refill(thread_cache& mine, cached_stream of, std::uint64_t bytes, std::uint64_t requested) {
+address block_cache::refill(thread_cache& mine, const cached_stream& of, std::uint64_t bytes, std::uint64_t requested) {
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   stream_cache* s = mine.of_owner(of.owner);
   stream_cache::bin* bin = s != nullptr ? s->find(units) : nullptr;
@@ -73,20 +73,31 @@ address block_cache::refill(thread_cache& mine, cached_stream of, std::uint64_t 
 
 // Gives back what a thread keeps of that stream, of every one for `idle_owner`, and ends it.
 void block_cache::forget(thread_cache& c, owner_id only) noexcept {
-  for (owner_id o = 0; o < c.owners(); ++o) {
-    stream_cache* const s = c.of_owner(o);
-    if (s == nullptr || (only != idle_owner && o != only)) continue;
-    s->for_each_in_use([&](stream_cache::bin& bin) { close(c, *s, bin); });
+  const auto end = [&](owner_id o) {
+    stream_cache& s = *c.of_owner(o);
+    s.for_each_in_use([&](stream_cache::bin& bin) { close(c, s, bin); });
     c.forget(o);
+    below_.unref_owner(o);
+  };
+  if (only != idle_owner) {
+    if (c.of_owner(only) != nullptr) end(only);
+    return;
   }
+  for (owner_id o = c.any_owner(); o != idle_owner; o = c.any_owner()) end(o);
 }
 
-// Null where the host has no memory for a new one: then the arena serves, and takes back.
-stream_cache* block_cache::cache_for(thread_cache& mine, cached_stream of) noexcept {
+// Null where the thread has too many streams, or the host no memory for a new one: then the arena serves, and takes
+// back.
+stream_cache* block_cache::cache_for(thread_cache& mine, const cached_stream& of) noexcept {
   if (stream_cache* const have = mine.of_owner(of.owner); have != nullptr) return have;
-  if (mine.full()) forget(mine, idle_owner);
+  if (mine.full()) {
+    if (!mine.may_replace()) return nullptr;
+    forget(mine, mine.next_replaced());
+  }
   try {
-    return &mine.add(of.owner, of.key);
+    stream_cache& added = mine.add(of);
+    below_.ref_owner(of.owner);
+    return &added;
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -108,7 +119,8 @@ void block_cache::count(thread_cache& c, std::uint32_t units, std::int64_t block
   c.figures.limited_bytes += static_cast<std::uint64_t>(blocks) * bin_places::limited_bytes(units);
 }
 
-bool block_cache::keep(thread_cache& mine, slot_index slot, cached_stream of, std::uint64_t bytes, unsigned klass) {
+bool block_cache::keep(thread_cache& mine, slot_index slot, const cached_stream& of, std::uint64_t bytes,
+                       unsigned klass) {
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
   const class_room room = below_.room_of(klass);
@@ -122,11 +134,10 @@ bool block_cache::keep(thread_cache& mine, slot_index slot, cached_stream of, st
     if (!repeats) return false;
   } else if (!is_limited) {
     if (f.unlimited_bytes() + bytes > most) return false;
-  } else if (f.limited_bytes + bytes > most) {
-    shed(mine, (most - bytes) / 4 * 3);
   }
   stream_cache* const s = cache_for(mine, of);
   if (s == nullptr) return false;
+  if (is_limited && !of_pair && f.limited_bytes + bytes > most) shed(mine, (most - bytes) / 4 * 3);
   stream_cache::bin& bin = bin_for(mine, *s, units);
   if (of_pair) {
     empty(mine, *s, bin);  // another thread may have allocated the block while this bin held some, up to its room
@@ -257,7 +268,8 @@ void block_cache::reclaim(owner_id only) {
 void block_cache::end(thread_cache& of, std::uint64_t* allocations, std::uint64_t* frees,
                       std::uint64_t* requested_bytes) {
   fold(of);
-  empty(of);
+  bring_aside(of, true);
+  forget(of, idle_owner);
   if (pairs_.kept.in == &of) pairs_.kept = {};
   *allocations += of.allocations();
   *frees += of.figures.frees;

@@ -97,7 +97,7 @@ class pooled_allocator final : public allocator {
     if (stated.device) {
       if (status ok = not_of_others(at, *stated.device); !ok) return ok;
     }
-    if (pools_.size() > 1) {
+    if (pools_.size() > 1 || stated.stream) {
       for (const pool_slot& candidate : pools_) {
         if (candidate.it->free_to_cache(at, stated)) return {};
       }
