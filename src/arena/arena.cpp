@@ -109,7 +109,7 @@ owner_id arena::owner_of_free(block_index i, const stream_ref* on, std::uint64_t
   const owner_id owner = state_.blocks.at(i).owner;
   if (on == nullptr) return owner;
   return state_.streams[owner].is_graph ? state_.streams.graph_owner_of_free(owner, key)
-                                        : state_.streams.slot_of(*on, key);
+                                        : state_.streams.owner_of_free(owner, *on, key);
 }
 
 void arena::given_up(block_index i, owner_id o) {
