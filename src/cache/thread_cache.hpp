@@ -47,10 +47,8 @@ class stream_index {
 
   /// Null where there is none.
   [[nodiscard]] stream_cache* find(std::uint64_t number) const noexcept {
-    for (std::uint32_t k = Home(number);; ++k) {
-      const entry& e = entries_[k % places];
-      if (e.number == number || e.cache == nullptr) return e.cache;
-    }
+    const entry& home = entries_[Home(number) % places];
+    return home.number == number ? home.cache : find_displaced(number);
   }
   /// Requires that there is none of that number, and room.
   void insert(std::uint64_t number, stream_cache* cache) noexcept {
@@ -74,6 +72,13 @@ class stream_index {
     std::uint64_t number = 0;
     stream_cache* cache = nullptr;
   };
+
+  // Not inline, so that it takes no registers on the path of a hit.
+  [[gnu::noinline]] stream_cache* find_displaced(std::uint64_t number) const noexcept {
+    std::uint32_t k = Home(number);
+    while (entries_[k % places].number != number && entries_[k % places].cache != nullptr) ++k;
+    return entries_[k % places].cache;
+  }
 
   std::array<entry, places> entries_{};
 };
