@@ -55,7 +55,7 @@ result<pending_request> arena::prepare(const request& r, std::uint64_t rounded, 
   if (w.owner == idle_owner) {
     return status{errc::invalid_argument, fmt::format("region {} of pool {} is not open", r.region, config_.name)};
   }
-  // What a region has freed serves it again at once, which is in order on its own stream alone.
+  // A region reuses freed memory at once, which only work on its own stream may do.
   if (const stream_slot& region = state_.streams[w.owner]; r.region != 0 && region.origin_key != stream_key) {
     return status{errc::invalid_argument,
                   fmt::format("region {} of pool {} is asked on stream {}; expected {}, for which it was opened",

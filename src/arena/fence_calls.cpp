@@ -21,9 +21,8 @@ bool fence_calls::poll(arena_lock& lock) {
 
 void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
   state_.streams.fence_named(named, 1);
-  for (owner_id o = 1; o < state_.streams.end(); ++o) {
-    const bool missing = state_.streams.serves_others(o) && state_.streams[o].dirty && !state_.blocks.owns_nothing(o);
-    if (missing) state_.streams.fence_behind(o);
+  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
+    if (state_.streams.serves_others(o) && state_.streams[o].dirty) state_.streams.fence_behind(o);
   }
   record(lock);
   poll(lock);

@@ -68,10 +68,10 @@ class block_cache {
   /// for one.
   [[nodiscard]] thread_cache* mine() noexcept;
   /// A block from a batch of the depot, the rest of which goes to the thread's bin; 0 where there is none of that size.
-  address refill(thread_cache& mine, const cached_stream& of, std::uint64_t bytes, std::uint64_t requested);
+  address refill(thread_cache& mine, const cached_stream& stream, std::uint64_t bytes, std::uint64_t requested);
   /// Puts a freed block, whose slot only the caller changes now, into the thread's cache. False if the cache does not
   /// keep it: the caller returns it to the arena.
-  bool keep(thread_cache& mine, slot_index slot, const cached_stream& of, std::uint64_t bytes, unsigned klass);
+  bool keep(thread_cache& mine, slot_index slot, const cached_stream& stream, std::uint64_t bytes, unsigned klass);
   /// Called before the arena serves anybody or takes a block back: returns what any thread keeps of a pair that
   /// repeats.
   void return_pair(const thread_cache* mine) noexcept;
@@ -127,7 +127,7 @@ class block_cache {
                                     bool by_handle) noexcept;
   void fold(thread_cache& c) noexcept;
   void count(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
-  [[nodiscard]] stream_cache* cache_for(thread_cache& mine, const cached_stream& of) noexcept;
+  [[nodiscard]] stream_cache* cache_for(thread_cache& mine, const cached_stream& stream) noexcept;
   stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) noexcept;
   bool hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most);
   void shed(thread_cache& mine, std::uint64_t left) noexcept;

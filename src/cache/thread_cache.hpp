@@ -143,8 +143,8 @@ class alignas(64) thread_cache {
     if (streams_.size() > used_ + 1) streams_.pop_back();
   }
   [[nodiscard]] bool full() const noexcept { return used_ == most_streams; }
-  /// Of a full cache, whether another stream may replace one now: every 64th that asks may. So a stream that comes
-  /// again and again gets in, and of more streams in turn than there is room for most of those inside still hit.
+  /// True for every 64th call: another stream may then replace one of a full cache. So a stream that comes again and
+  /// again gets in, and most requests of the streams inside still hit.
   [[nodiscard]] bool may_replace() noexcept { return ++refusals_ % most_streams == 0; }
   /// The one to be replaced; each comes in turn. Requires that there is one.
   [[nodiscard]] owner_id next_replaced() noexcept { return streams_[replaced_++ % used_]->owner(); }

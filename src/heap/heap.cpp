@@ -124,12 +124,12 @@ void heap::make_idle(owner_id o, std::uint64_t done, bool lost) noexcept {
   }
 }
 
-bool heap::hand_over(owner_id from, std::uint64_t upto, owner_id to, std::uint64_t epoch, bool idle_too) noexcept {
+bool heap::hand_over(owner_id from, std::uint64_t upto, owner_id heir, std::uint64_t epoch, bool idle_too) noexcept {
   bool any = false;
   for (block_index i = owners_[from].oldest; i != no_block && blocks_[i].in_index.epoch <= upto;
        i = owners_[from].oldest) {
     leave(i);
-    make_free(i, to, epoch, idle_too);
+    make_free(i, heir, epoch, idle_too);
     any = true;
   }
   return any;

@@ -109,8 +109,8 @@ class heap {
   void leak(block_index i) noexcept;
   /// Every free block of `o` whose epoch is at most `done` becomes idle, or leaked where `lost`.
   void make_idle(owner_id o, std::uint64_t done, bool lost = false) noexcept;
-  /// Every free block of `from` whose epoch is at most `upto` becomes free for `to`; true where there is one.
-  bool hand_over(owner_id from, std::uint64_t upto, owner_id to, std::uint64_t epoch, bool idle_too) noexcept;
+  /// Every free block of `from` whose epoch is at most `upto` becomes free for `heir`; true where there is one.
+  bool hand_over(owner_id from, std::uint64_t upto, owner_id heir, std::uint64_t epoch, bool idle_too) noexcept;
   /// Merges each free block of `o` with idle neighbours; true where that changed anything. Costs what has changed since
   /// the last call, at most a walk over the free blocks of `o`.
   bool absorb_idle(owner_id o) noexcept;
@@ -168,7 +168,7 @@ class heap {
   block_table blocks_;
   std::vector<owner> owners_;
   std::vector<owner_id> spare_owners_;
-  std::vector<owner_id> free_owners_;  // but for `idle_owner`
+  std::vector<owner_id> free_owners_;  // without `idle_owner`
   std::vector<heap_segment> segments_;
   std::vector<segment_index> spare_segments_;
   struct class_totals {

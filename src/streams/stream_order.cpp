@@ -17,7 +17,7 @@ bool never_ends(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>
 /// The per-thread default stream: one handle, but a stream of its own in every thread.
 bool is_per_thread(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>(s.handle) == 2; }
 
-std::uint64_t number_of(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>(s.handle); }
+std::uint64_t number_of(stream_ref stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream.handle); }
 
 owner_id slot_in(const std::unordered_map<std::uint64_t, owner_id>& slots, std::uint64_t number) noexcept {
   const auto found = slots.find(number);
@@ -75,26 +75,26 @@ owner_id stream_order::slot_of(stream_ref s, std::uint64_t key) {
 }
 
 // Under `notify` a living stream may have the key of one that ended.
-owner_id stream_order::owner_of_free(owner_id owner, stream_ref s, std::uint64_t key) {
+owner_id stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key) {
   const bool is_own = slots_[owner].key == key;
   if (is_own && !slots_[owner].gone) return owner;
   if (const owner_id living = slot_in(by_key_, key); living != idle_owner) return living;
   if (is_own) return owner;
-  const owner_id latest = slot_in(by_handle_, number_of(s));
-  return latest != idle_owner && slots_[latest].key == key ? latest : slot_of(s, key);
+  const owner_id latest = slot_in(by_handle_, number_of(stream));
+  return latest != idle_owner && slots_[latest].key == key ? latest : slot_of(stream, key);
 }
 
-// Work of another context is in no event on this one, so what is free behind such work stays with its stream.
-bool stream_order::is_unused(owner_id o) const noexcept {
-  const stream_slot& slot = slots_[o];
+// An event on this context covers no work of another one, so such a stream keeps its free blocks.
+bool stream_order::is_unused(owner_id owner) const noexcept {
+  const stream_slot& slot = slots_[owner];
   const bool is_referred_to = slot.references != 0 || slot.handle_calls != 0 || slot.capturing;
-  return !slot.was_named && !is_referred_to && (slot.foreign == 0 || heap_.owns_nothing(o));
+  return !slot.was_named && !is_referred_to && (slot.foreign == 0 || heap_.owns_nothing(owner));
 }
 
 // Streams end without a word under `query`, and per-thread ones always. A stream that has not been named since the last
-// time loses what it has waited for, and what it has freed goes to one owner for all such streams; when it comes again,
-// it is a new one. Each time at least a third of the streams are new, so this costs O(1) for each, and at most three
-// times as many are known as are needed.
+// call and to which nothing refers is forgotten: one owner gets its free blocks, and its waits are lost. If it comes
+// again, it is a new stream. At least a third of the streams are new at each call, so a stream costs O(1), and at most
+// three times as many slots exist as are needed.
 void stream_order::forget_unused() {
   if (left_behind_ == idle_owner) {
     left_behind_ = take_slot();
@@ -295,8 +295,8 @@ tracked_fence::state stream_order::ask(fence_index f) noexcept {
   return t.seen;
 }
 
-void stream_order::watch(owner_id o) noexcept {
-  if (!std::exchange(slots_[o].is_watched, true)) watched_.push_back(o);
+void stream_order::watch(owner_id owner) noexcept {
+  if (!std::exchange(slots_[owner].is_watched, true)) watched_.push_back(owner);
 }
 
 void stream_order::poll() noexcept {
@@ -383,19 +383,19 @@ void stream_order::retire(owner_id o) noexcept {
   release_slot(o);
 }
 
-void stream_order::release_slot(owner_id o) noexcept {
-  stream_slot& slot = slots_[o];
+void stream_order::release_slot(owner_id owner) noexcept {
+  stream_slot& slot = slots_[owner];
   for (const stream_slot::pending& p : slot.fences) let_go(p.behind);
   if (!slot.is_graph) --in_use_;
-  if (left_behind_ == o) left_behind_ = idle_owner;
-  if (slot_in(by_handle_, number_of(slot.stream)) == o) by_handle_.erase(number_of(slot.stream));
-  // What other streams have waited for stays below the epochs of the slot's next stream.
+  if (left_behind_ == owner) left_behind_ = idle_owner;
+  if (slot_in(by_handle_, number_of(slot.stream)) == owner) by_handle_.erase(number_of(slot.stream));
+  // The next stream's epochs lie above all that other streams have waited for.
   const std::uint64_t next_epoch = slot.epoch + 1;
   const bool is_watched = slot.is_watched;
   slot = stream_slot{};
   slot.epoch = next_epoch;
   slot.is_watched = is_watched;
-  heap_.remove_owner(o);
+  heap_.remove_owner(owner);
 }
 
 owner_id stream_order::add_graph(stream_ref s, std::uint64_t origin_key) {

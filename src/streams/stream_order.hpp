@@ -90,9 +90,9 @@ class stream_order {
   /// The stream's slot, made if it has none; slots that are long unused may be forgotten then. Throws std::bad_alloc
   /// with nothing changed.
   owner_id slot_of(stream_ref s, std::uint64_t key);
-  /// Who owns a block of `owner` that is freed on the stream with that key: a stream that ended keeps its slot, so that
-  /// its handle is not asked. Throws as `slot_of`.
-  owner_id owner_of_free(owner_id owner, stream_ref s, std::uint64_t key);
+  /// The owner of a block that `owner` had and the stream with that key frees. A stream that ended keeps its slot, so
+  /// that its handle is not asked. Throws as `slot_of`.
+  owner_id owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key);
   /// The stream's slot, if it has one.
   [[nodiscard]] std::optional<owner_id> find(std::uint64_t key) const;
   [[nodiscard]] stream_slot& operator[](owner_id o) noexcept { return slots_[o]; }
@@ -169,8 +169,8 @@ class stream_order {
   /// Asks the device where that is allowed and nothing is known yet, each stream once in a round.
   tracked_fence::state ask(fence_index f) noexcept;
   void begin_round() noexcept { ++round_; }
-  /// Settles every slot up to the fences that are done, and forgets streams that ended and left nothing behind. Begins a
-  /// round.
+  /// Settles every slot up to the fences that are done, and forgets streams that ended and left nothing behind. Begins
+  /// a round.
   void poll() noexcept;
   /// A new owner for blocks that were freed before `behind`, a fence on the whole context that was recorded without the
   /// lock. After `end_batch` the fence covers them, and the owner ends when it is done. Takes the fence over, unless
@@ -201,11 +201,11 @@ class stream_order {
   fence_index spare_fence();
   [[nodiscard]] bool record_on_stream(const stream_slot& s) const noexcept;
   [[nodiscard]] bool captures_nothing(stream_ref alive) const noexcept;
-  void watch(owner_id o) noexcept;
+  void watch(owner_id owner) noexcept;
   void settle(owner_id o) noexcept;
   void retire(owner_id o) noexcept;
-  void release_slot(owner_id o) noexcept;
-  [[nodiscard]] bool is_unused(owner_id o) const noexcept;
+  void release_slot(owner_id owner) noexcept;
+  [[nodiscard]] bool is_unused(owner_id owner) const noexcept;
   void forget_unused();
   owner_id add_graph(stream_ref s, std::uint64_t origin_key);
   void gone_graph(owner_id g);
@@ -233,7 +233,7 @@ class stream_order {
   unsigned captures_ = 0;
   unsigned foreign_captures_ = 0;
   unsigned seen_ = 0;
-  owner_id left_behind_ = idle_owner;  // owns what forgotten streams have freed
+  owner_id left_behind_ = idle_owner;  // owns the free blocks of forgotten streams
   std::uint64_t in_use_ = 0;
   std::size_t forget_when_ = least_forgotten;  // so many streams are known
   bool keeps_idle_apart_ = false;
