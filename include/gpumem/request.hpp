@@ -23,8 +23,9 @@ struct request {
   stream_ref stream{};
   int device = 0;                             ///< logical ordinal
   std::size_t alignment = block_granularity;  ///< a power of two
-  std::uint64_t region = 0;                   ///< from `open_region`; the region owns the block; 0: none
-  address place = 0;                          ///< the block's address, in the region's free memory; 0: anywhere
+  std::uint64_t region = 0;  ///< from `open_region` for this stream; the region owns the block; 0: none
+  /// The block's address, in the region's free memory; 0: anywhere. A multiple of 512 and of `alignment`.
+  address place = 0;
 };
 
 /// Optional statements of a free, which are checked against the block.

@@ -55,6 +55,12 @@ result<pending_request> arena::prepare(const request& r, std::uint64_t rounded, 
   if (w.owner == idle_owner) {
     return status{errc::invalid_argument, fmt::format("region {} of pool {} is not open", r.region, config_.name)};
   }
+  // A region reuses freed memory at once, which only work on its own stream may do.
+  if (const stream_slot& region = state_.streams[w.owner]; r.region != 0 && region.origin_key != stream_key) {
+    return status{errc::invalid_argument,
+                  fmt::format("region {} of pool {} is asked on stream {}; expected {}, for which it was opened",
+                              r.region, config_.name, fmt::ptr(r.stream.handle), fmt::ptr(region.stream.handle))};
+  }
   w.bytes = rounded;
   w.alignment = std::max<std::uint64_t>(r.alignment, block_granularity);
   w.klass = state_.decides.segment_class(rounded);
@@ -103,7 +109,7 @@ owner_id arena::owner_of_free(block_index i, const stream_ref* on, std::uint64_t
   const owner_id owner = state_.blocks.at(i).owner;
   if (on == nullptr) return owner;
   return state_.streams[owner].is_graph ? state_.streams.graph_owner_of_free(owner, key)
-                                        : state_.streams.slot_of(*on, key);
+                                        : state_.streams.owner_of_free(owner, *on, key);
 }
 
 void arena::given_up(block_index i, owner_id o) {

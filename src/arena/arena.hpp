@@ -71,6 +71,9 @@ class arena {
   void given_up(block_index i, owner_id o) GPUMEM_UNDER_LOCK;
   /// The program names that stream in this call, so it lives (`stream_order::fence_named`). May give the lock up.
   void stream_named(arena_lock& lock, owner_id stream, std::uint64_t key) GPUMEM_UNDER_LOCK;
+  /// A cache above keeps the number of that stream, so that it is not another one's meanwhile.
+  void ref_owner(owner_id o) noexcept GPUMEM_UNDER_LOCK { ++state_.streams[o].references; }
+  void unref_owner(owner_id o) noexcept GPUMEM_UNDER_LOCK { --state_.streams[o].references; }
   /// Frees a block that no other stream uses.
   void free_block(block_index i, owner_id o) noexcept GPUMEM_UNDER_LOCK;
   /// Frees blocks behind a fence on all work of the device. Takes the fence over.

@@ -21,9 +21,8 @@ bool fence_calls::poll(arena_lock& lock) {
 
 void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
   state_.streams.fence_named(named, 1);
-  for (owner_id o = 1; o < state_.streams.end(); ++o) {
-    const bool missing = state_.streams.serves_others(o) && state_.streams[o].dirty && !state_.blocks.owns_nothing(o);
-    if (missing) state_.streams.fence_behind(o);
+  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
+    if (state_.streams.serves_others(o) && state_.streams[o].dirty) state_.streams.fence_behind(o);
   }
   record(lock);
   poll(lock);
@@ -110,8 +109,8 @@ void fence_calls::wait_for_owner(arena_lock& lock, owner_id o, const wait_deadli
 }
 
 void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
-  for (owner_id o = 1; o < state_.streams.end(); ++o) {
-    if (state_.streams.serves_others(o) && !state_.blocks.owns_nothing(o)) held->add_cover_of(o);
+  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
+    if (state_.streams.serves_others(o)) held->add_cover_of(o);
   }
   state_.uses.hold_fences(held);
   record(lock);

@@ -108,10 +108,13 @@ step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
 owner_id oom_ladder::best_other(const pending_request& request, block_index* found) const {
   owner_id whose = idle_owner;
   *found = no_block;
-  for (owner_id o = 1; o < state_.streams.end(); ++o) {
-    if (o == request.owner || !state_.streams.serves_others(o) || state_.blocks.owns_nothing(o)) continue;
+  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
+    if (o == request.owner || !state_.streams.serves_others(o)) continue;
     const block_index i = state_.blocks.best_fit(request.klass, o, false, request.bytes, request.alignment);
-    if (i == no_block || (*found != no_block && state_.blocks.at(i).bytes >= state_.blocks.at(*found).bytes)) continue;
+    if (i == no_block) continue;
+    const std::uint64_t bytes = state_.blocks.at(i).bytes;
+    const std::uint64_t least = *found != no_block ? state_.blocks.at(*found).bytes : UINT64_MAX;
+    if (bytes > least || (bytes == least && o > whose)) continue;
     *found = i;
     whose = o;
   }
@@ -120,10 +123,7 @@ owner_id oom_ladder::best_other(const pending_request& request, block_index* fou
 
 bool oom_ladder::others_hold(const pending_request& request) const {
   if (!state_.uses.waiting().empty()) return true;
-  for (owner_id o = 1; o < state_.streams.end(); ++o) {
-    if (o != request.owner && state_.streams[o].in_use && !state_.blocks.owns_nothing(o)) return true;
-  }
-  return false;
+  return std::ranges::any_of(state_.blocks.owners_of_free_blocks(), [&](owner_id o) { return o != request.owner; });
 }
 
 step_result oom_ladder::reuse_other_streams(arena_lock& lock, pending_request& request) {
@@ -171,11 +171,9 @@ block_index oom_ladder::take_ordered(const pending_request& request, device_wait
 // now is seen at once.
 step_result oom_ladder::reuse_what_is_done(arena_lock& lock, pending_request& request) {
   bool any = false;
-  for (owner_id o = 1; o < state_.streams.end(); ++o) {
+  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
     const bool other = o != request.owner && state_.streams.serves_others(o);
-    if (other && state_.streams[o].dirty && !state_.blocks.owns_nothing(o)) {
-      any = state_.streams.fence_behind(o) || any;
-    }
+    if (other && state_.streams[o].dirty) any = state_.streams.fence_behind(o) || any;
   }
   for (const block_index i : state_.uses.waiting()) {
     any = state_.streams.fence_behind(state_.blocks.at(i).owner) || any;
@@ -223,8 +221,11 @@ step_result oom_ladder::join_all(arena_lock& lock, pending_request& request) {
 // What the request's stream is ordered behind becomes its own.
 void oom_ladder::take_over_from_others(const pending_request& request, device_waits& waits) {
   stream_order& streams = state_.streams;
-  for (owner_id o = 1; o < streams.end(); ++o) {
-    if (o == request.owner || !streams.serves_others(o) || state_.blocks.owns_nothing(o)) continue;
+  // From the end: an owner that has nothing left gives its place in the list to the last one.
+  const std::vector<owner_id>& owners = state_.blocks.owners_of_free_blocks();
+  for (std::size_t k = owners.size(); k-- != 0;) {
+    const owner_id o = owners[k];
+    if (o == request.owner || !streams.serves_others(o)) continue;
     static_cast<void>(waits.behind(o));
     stream_slot& mine = streams[request.owner];
     if (state_.blocks.hand_over(o, waits.waited(o), request.owner, mine.epoch, true)) mine.dirty = true;
@@ -265,8 +266,8 @@ bool oom_ladder::ask_callbacks(arena_lock& lock, std::uint64_t bytes) {
 oom_cause oom_ladder::cause_of(const pending_request& request) const {
   if (!request.driver_error.ok()) return oom_cause::driver_error;
   const heap_totals& t = state_.blocks.totals();
-  for (owner_id o = 1; o < state_.streams.end(); ++o) {
-    if (o == request.owner || !state_.streams[o].in_use) continue;
+  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
+    if (o == request.owner) continue;
     if (state_.blocks.best_fit(request.klass, o, false, request.bytes, request.alignment) != no_block)
       return oom_cause::pending_work;
   }

@@ -41,9 +41,11 @@ block_index planned_requests::place(arena_lock& lock, pending_request& w) {
 void planned_requests::fence_promised(arena_lock& lock) {
   if (!promised_ || in_.config.reuse == stream_reuse::device || in_.streams.captures() > 0) return;
   promised_ = false;
-  for (owner_id o = 1; o < in_.streams.end(); ++o) {
+  const auto fence = [&](owner_id o) {
     if (std::exchange(in_.streams[o].promised, false)) in_.streams.fence_behind(o);
-  }
+  };
+  for (const owner_id o : in_.blocks.owners_of_free_blocks()) fence(o);
+  for (const block_index i : in_.uses.waiting()) fence(in_.blocks.at(i).owner);
   fences_.record(lock);
 }
 

@@ -24,6 +24,10 @@ class arena_below {
   /// Frees blocks behind all work of the device. Takes over `behind`, recorded when the last of them was freed; an
   /// empty fence if none could be recorded.
   virtual void free_behind_fence(std::span<const block_index> blocks, fence behind) noexcept = 0;
+  /// A cache for the blocks of `o` exists, so that the number stays that stream's.
+  virtual void ref_owner(owner_id o) noexcept = 0;
+  /// It does not any more.
+  virtual void unref_owner(owner_id o) noexcept = 0;
   /// Bytes of all blocks that are out: the program's and those in caches.
   [[nodiscard]] virtual std::uint64_t out_bytes() const noexcept = 0;
   [[nodiscard]] virtual class_room room_of(unsigned klass) const noexcept = 0;

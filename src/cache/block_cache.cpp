@@ -51,17 +51,18 @@ std::uint64_t block_cache::live_bytes() const noexcept {
 
 void block_cache::note_live() noexcept { peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes()); }
 
-address block_cache::refill(thread_cache& mine, cached_stream of, std::uint64_t bytes, std::uint64_t requested) {
+address block_cache::refill(thread_cache& mine, const cached_stream& stream, std::uint64_t bytes,
+                            std::uint64_t requested) {
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
-  stream_cache* s = mine.of_owner(of.owner);
+  stream_cache* s = mine.of_owner(stream.owner);
   stream_cache::bin* bin = s != nullptr ? s->find(units) : nullptr;
   // Where it holds some, another thread had stopped the cache when the hit was tried.
   if (bin == nullptr || bin->count == 0) {
-    if (!depot_.holds(of.owner, units)) return 0;
-    s = cache_for(mine, of);  // which takes host memory: the batch is the depot's until it is there
+    if (!depot_.holds(stream.owner, units)) return 0;
+    s = cache_for(mine, stream);  // which takes host memory: the batch is the depot's until it is there
     if (s == nullptr) return 0;
     bin = &bin_for(mine, *s, units);
-    bin->fill_reversed(depot_.take(of.owner, units));
+    bin->fill_reversed(depot_.take(stream.owner, units));
     bin->most = std::max(bin->most, bin->count);
     count(mine, units, bin->count);
     mine.figures.filled += bin->count;
@@ -73,20 +74,31 @@ address block_cache::refill(thread_cache& mine, cached_stream of, std::uint64_t 
 
 // Gives back what a thread keeps of that stream, of every one for `idle_owner`, and ends it.
 void block_cache::forget(thread_cache& c, owner_id only) noexcept {
-  for (owner_id o = 0; o < c.owners(); ++o) {
-    stream_cache* const s = c.of_owner(o);
-    if (s == nullptr || (only != idle_owner && o != only)) continue;
-    s->for_each_in_use([&](stream_cache::bin& bin) { close(c, *s, bin); });
+  const auto end = [&](owner_id o) {
+    stream_cache& s = *c.of_owner(o);
+    s.for_each_in_use([&](stream_cache::bin& bin) { close(c, s, bin); });
     c.forget(o);
+    below_.unref_owner(o);
+  };
+  if (only != idle_owner) {
+    if (c.of_owner(only) != nullptr) end(only);
+    return;
   }
+  for (owner_id o = c.any_owner(); o != idle_owner; o = c.any_owner()) end(o);
 }
 
-// Null where the host has no memory for a new one: then the arena serves, and takes back.
-stream_cache* block_cache::cache_for(thread_cache& mine, cached_stream of) noexcept {
-  if (stream_cache* const have = mine.of_owner(of.owner); have != nullptr) return have;
-  if (mine.full()) forget(mine, idle_owner);
+// Null where the thread has too many streams, or the host no memory for a new one: then the arena serves, and takes
+// back.
+stream_cache* block_cache::cache_for(thread_cache& mine, const cached_stream& stream) noexcept {
+  if (stream_cache* const have = mine.of_owner(stream.owner); have != nullptr) return have;
+  if (mine.full()) {
+    if (!mine.may_replace()) return nullptr;
+    forget(mine, mine.next_replaced());
+  }
   try {
-    return &mine.add(of.owner, of.key);
+    stream_cache& added = mine.add(stream);
+    below_.ref_owner(stream.owner);
+    return &added;
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -108,37 +120,37 @@ void block_cache::count(thread_cache& c, std::uint32_t units, std::int64_t block
   c.figures.limited_bytes += static_cast<std::uint64_t>(blocks) * bin_places::limited_bytes(units);
 }
 
-bool block_cache::keep(thread_cache& mine, slot_index slot, cached_stream of, std::uint64_t bytes, unsigned klass) {
+bool block_cache::keep(thread_cache& mine, slot_index slot, const cached_stream& stream, std::uint64_t bytes,
+                       unsigned klass) {
   const auto units = static_cast<std::uint32_t>(bytes / block_granularity);
   cache_figures& f = mine.figures;
   const class_room room = below_.room_of(klass);
   const bool repeats = pairs_.freed(pointers_[slot].begin.load(std::memory_order_relaxed));
   const std::uint64_t most = retention_.may_keep(bytes, room);
   const bool is_limited = bin_places::is_limited(units);
-  // Any other of these would hold a page, or more than the thread's share: the next request would take another one.
+  // Any other stream these would hold a page, or more than the thread's share: the next request would take another one.
   const bool of_pair = is_limited && (bytes > most || room.paged);
   if (is_limited) f.most_limited_bytes = most;
   if (of_pair) {
     if (!repeats) return false;
   } else if (!is_limited) {
     if (f.unlimited_bytes() + bytes > most) return false;
-  } else if (f.limited_bytes + bytes > most) {
-    shed(mine, (most - bytes) / 4 * 3);
   }
-  stream_cache* const s = cache_for(mine, of);
+  stream_cache* const s = cache_for(mine, stream);
   if (s == nullptr) return false;
+  if (is_limited && !of_pair && f.limited_bytes + bytes > most) shed(mine, (most - bytes) / 4 * 3);
   stream_cache::bin& bin = bin_for(mine, *s, units);
   if (of_pair) {
     empty(mine, *s, bin);  // another thread may have allocated the block while this bin held some, up to its room
     bin.most = stream_cache::alone;
-    pairs_.kept = {.in = &mine, .owner = of.owner, .units = units};
+    pairs_.kept = {.in = &mine, .owner = stream.owner, .units = units};
   } else if (bin.count == bin.most && !hand_over(mine, *s, bin, most)) {
     empty(mine, *s, bin, bin.count / 2U);
   }
   bin.push(slot);
   count(mine, units, 1);
   ++f.filled;
-  pointers_[slot].write(owner_word::plain(bytes, bytes, of.owner).cached());
+  pointers_[slot].write(owner_word::plain(bytes, bytes, stream.owner).cached());
   return true;
 }
 
@@ -257,7 +269,8 @@ void block_cache::reclaim(owner_id only) {
 void block_cache::end(thread_cache& of, std::uint64_t* allocations, std::uint64_t* frees,
                       std::uint64_t* requested_bytes) {
   fold(of);
-  empty(of);
+  bring_aside(of, true);
+  forget(of, idle_owner);
   if (pairs_.kept.in == &of) pairs_.kept = {};
   *allocations += of.allocations();
   *frees += of.figures.frees;

@@ -21,12 +21,6 @@
 
 namespace gpumem {
 
-/// A stream as caches know it: its owner number and the key by which threads find it.
-struct cached_stream {
-  owner_id owner = idle_owner;
-  std::uint64_t key = 0;
-};
-
 class block_cache {
  public:
   struct options {
@@ -57,6 +51,8 @@ class block_cache {
   [[nodiscard]] bool free(thread_cache& mine, address at, const free_args* stated) noexcept;
   /// The same, where `stated` names the stream of that key, or none.
   [[nodiscard]] bool free_by_key(address at, std::optional<std::uint64_t> key, const free_args& stated) noexcept;
+  /// The same, where `stated` names a created stream: the block's own, by its handle.
+  [[nodiscard]] bool free_by_handle(address at, const free_args& stated) noexcept;
   enum class aside : std::uint8_t {
     refused,    ///< nothing changed
     taken,      ///< the block waits to be brought to the arena
@@ -72,10 +68,10 @@ class block_cache {
   /// for one.
   [[nodiscard]] thread_cache* mine() noexcept;
   /// A block from a batch of the depot, the rest of which goes to the thread's bin; 0 where there is none of that size.
-  address refill(thread_cache& mine, cached_stream of, std::uint64_t bytes, std::uint64_t requested);
+  address refill(thread_cache& mine, const cached_stream& stream, std::uint64_t bytes, std::uint64_t requested);
   /// Puts a freed block, whose slot only the caller changes now, into the thread's cache. False if the cache does not
   /// keep it: the caller returns it to the arena.
-  bool keep(thread_cache& mine, slot_index slot, cached_stream of, std::uint64_t bytes, unsigned klass);
+  bool keep(thread_cache& mine, slot_index slot, const cached_stream& stream, std::uint64_t bytes, unsigned klass);
   /// Called before the arena serves anybody or takes a block back: returns what any thread keeps of a pair that
   /// repeats.
   void return_pair(const thread_cache* mine) noexcept;
@@ -127,18 +123,18 @@ class block_cache {
   [[nodiscard]] thread_cache* mine_without_lock() const noexcept { return without_lock_ ? caches_.mine() : nullptr; }
   [[nodiscard]] address try_stream(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
   address pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
-  [[nodiscard]] bool free_to_stream(thread_cache& mine, address at, const free_args* stated,
-                                    const stream_cache* only) noexcept;
+  [[nodiscard]] bool free_to_stream(thread_cache& mine, address at, const free_args* stated, const stream_cache* only,
+                                    bool by_handle) noexcept;
   void fold(thread_cache& c) noexcept;
   void count(thread_cache& c, std::uint32_t units, std::int64_t blocks) noexcept;
-  [[nodiscard]] stream_cache* cache_for(thread_cache& mine, cached_stream of) noexcept;
+  [[nodiscard]] stream_cache* cache_for(thread_cache& mine, const cached_stream& stream) noexcept;
   stream_cache::bin& bin_for(thread_cache& mine, stream_cache& s, std::uint32_t units) noexcept;
   bool hand_over(thread_cache& mine, stream_cache& s, stream_cache::bin& bin, std::uint64_t most);
   void shed(thread_cache& mine, std::uint64_t left) noexcept;
   void empty(thread_cache& c, stream_cache& s, stream_cache::bin& bin, std::uint32_t keep_latest = 0) noexcept;
   void close(thread_cache& c, stream_cache& s, stream_cache::bin& bin) noexcept;
   void empty(thread_cache& c) noexcept;
-  void forget(thread_cache& c, owner_id o) noexcept;
+  void forget(thread_cache& c, owner_id only) noexcept;
   void empty_depot(owner_id only) noexcept;  // of every owner, where it is `idle_owner`
   void empty_stopped() noexcept;
 

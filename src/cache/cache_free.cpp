@@ -25,14 +25,15 @@ inline void note_free(cache_figures& f, owner_word w) noexcept {
 }  // namespace
 
 // Requires that the thread is inside its cache. `only`: the cache of the stream that the caller named; null where none
-// was named.
+// was named. `by_handle`: `stated` has the handle of the block's own stream, else it is refused.
 inline bool block_cache::free_to_stream(thread_cache& mine, address at, const free_args* stated,
-                                        const stream_cache* only) noexcept {
+                                        const stream_cache* only, bool by_handle) noexcept {
   const pointer_map::lookup seen = pointers_.find(at);
   const owner_word w = seen.word();
   if (!w.plainly_live()) return false;
   stream_cache* const s = mine.of_owner(w.owner());
   if (s == nullptr || (only != nullptr && only != s)) return false;
+  if (by_handle && s->stream().handle != *stated->stream) return false;
   stream_cache::bin* const bin = s->find(w.units());
   if (bin == nullptr || bin->count >= bin->most) return false;
   if (stated != nullptr && stated->bytes && *stated->bytes != w.requested_bytes()) return false;
@@ -75,7 +76,7 @@ bool block_cache::free(thread_cache& mine, address at, const free_args* stated) 
   if (device_.condition() != device_condition::usable || !mine.enter()) return false;
   const bool of_one = stated != nullptr && stated->stream;
   const stream_cache* const only = of_one ? mine.of_handle(stated->stream->handle) : nullptr;
-  const bool taken = (!of_one || only != nullptr) && free_to_stream(mine, at, stated, only);
+  const bool taken = (!of_one || only != nullptr) && free_to_stream(mine, at, stated, only, false);
   mine.leave();
   return taken;
 }
@@ -85,7 +86,16 @@ bool block_cache::free_by_key(address at, std::optional<std::uint64_t> key, cons
   thread_cache* const mine = mine_without_lock();
   if (mine == nullptr || !mine->enter()) return false;
   const stream_cache* const only = key ? mine->of_key(*key) : nullptr;
-  const bool taken = (!key || only != nullptr) && free_to_stream(*mine, at, &stated, only);
+  const bool taken = (!key || only != nullptr) && free_to_stream(*mine, at, &stated, only, false);
+  mine->leave();
+  return taken;
+}
+
+bool block_cache::free_by_handle(address at, const free_args& stated) noexcept {
+  if (device_.condition() != device_condition::usable) return false;
+  thread_cache* const mine = mine_without_lock();
+  if (mine == nullptr || !mine->enter()) return false;
+  const bool taken = free_to_stream(*mine, at, &stated, nullptr, true);
   mine->leave();
   return taken;
 }

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "block_ids.hpp"
+#include "gpumem/device.hpp"
 #include "gpumem/request.hpp"
 #include "pointer_map.hpp"
 
@@ -38,6 +39,13 @@ struct bin_places {
   [[nodiscard]] static constexpr std::uint64_t limited_bytes(std::uint64_t units) noexcept {
     return is_limited(units) ? units * block_granularity : 0;
   }
+};
+
+/// A stream as caches know it: its owner number, the key by which threads find it, and its handle.
+struct cached_stream {
+  owner_id owner = idle_owner;
+  std::uint64_t key = 0;
+  stream_ref handle = {};
 };
 
 /// A thread's blocks of one stream.
@@ -71,10 +79,12 @@ class stream_cache {
   };
   static_assert(sizeof(bin) == 256);
 
-  stream_cache(owner_id owner, std::uint64_t key) : owner_{owner}, key_{key} {}
+  explicit stream_cache(const cached_stream& stream) : stream_{stream} {}
 
-  [[nodiscard]] owner_id owner() const noexcept { return owner_; }
-  [[nodiscard]] std::uint64_t key() const noexcept { return key_; }
+  [[nodiscard]] const cached_stream& stream() const noexcept { return stream_; }
+  [[nodiscard]] owner_id owner() const noexcept { return stream_.owner; }
+  /// Keeps another stream's blocks from here on. Requires that it is empty.
+  void begin(const cached_stream& stream) noexcept { stream_ = stream; }
   /// The bin that is that size's, or becomes it once it is empty of another one.
   [[nodiscard]] bin& bin_of(std::uint64_t units) noexcept { return bins_[bin_places::of(units)]; }
   /// The bin of that size, or null where it has none now. Any number of units; for none it may be a bin of no size,
@@ -108,8 +118,7 @@ class stream_cache {
 
  private:
   std::array<bin, bin_places::all> bins_;  // first, where a bin's place is all that its address needs
-  owner_id owner_;
-  std::uint64_t key_;
+  cached_stream stream_;
   std::array<std::uint64_t, bin_places::all / 64> in_use_{};  // a bit each
 };
 

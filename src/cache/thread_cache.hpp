@@ -5,6 +5,8 @@
 // slots (pointer_map.hpp) say `cache`. What it keeps of each stream is in stream_cache.hpp.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -37,9 +39,52 @@ struct cache_figures {
   [[nodiscard]] std::uint64_t unlimited_bytes() const noexcept { return held_bytes - limited_bytes - aside_bytes; }
 };
 
+/// A thread's stream caches by a number of their streams, up to half as many as it has places.
+template <std::uint32_t (*Home)(std::uint64_t number)>
+class stream_index {
+ public:
+  static constexpr std::uint32_t places = 128;
+
+  /// Null where there is none.
+  [[nodiscard]] stream_cache* find(std::uint64_t number) const noexcept {
+    const entry& home = entries_[Home(number) % places];
+    return home.number == number ? home.cache : find_displaced(number);
+  }
+  /// Requires that there is none of that number, and room.
+  void insert(std::uint64_t number, stream_cache* cache) noexcept {
+    std::uint32_t k = Home(number);
+    while (entries_[k % places].cache != nullptr) ++k;
+    entries_[k % places] = {number, cache};
+  }
+  /// Requires that there is one. Those behind it move up, so that each is found from its home on.
+  void erase(std::uint64_t number) noexcept {
+    std::uint32_t gap = Home(number);
+    while (entries_[gap % places].number != number) ++gap;
+    entries_[gap % places] = {};
+    for (std::uint32_t k = gap + 1; entries_[k % places].cache != nullptr; ++k) {
+      const entry moved = std::exchange(entries_[k % places], {});
+      insert(moved.number, moved.cache);
+    }
+  }
+
+ private:
+  struct entry {
+    std::uint64_t number = 0;
+    stream_cache* cache = nullptr;
+  };
+
+  // Not inline, so that it takes no registers on the path of a hit.
+  [[gnu::noinline]] stream_cache* find_displaced(std::uint64_t number) const noexcept {
+    std::uint32_t k = Home(number);
+    while (entries_[k % places].number != number && entries_[k % places].cache != nullptr) ++k;
+    return entries_[k % places].cache;
+  }
+
+  std::array<entry, places> entries_{};
+};
+
 class alignas(64) thread_cache {
  public:
-  /// A stream's cache takes some 100 KiB, and streams may end without a word.
   static constexpr std::uint32_t most_streams = 64;
 
   thread_cache() noexcept : gate_{asymmetric_fences() ? gate_open : costly_fence} {}
@@ -75,36 +120,41 @@ class alignas(64) thread_cache {
     latest_ = &s;
   }
   /// Null where this thread has none for the stream of that key, or for that owner.
-  [[nodiscard]] stream_cache* of_key(std::uint64_t key) const noexcept {
-    for (const auto& s : by_owner_) {
-      if (s && s->key() == key) return s.get();
-    }
-    return nullptr;
+  [[nodiscard]] stream_cache* of_key(std::uint64_t key) const noexcept { return by_key_.find(key); }
+  [[nodiscard]] stream_cache* of_owner(owner_id o) const noexcept { return by_owner_.find(o); }
+  /// Requires that there is none for that owner or key, and that it is not full.
+  stream_cache& add(const cached_stream& stream) {
+    if (streams_.size() == used_) streams_.push_back(std::make_unique<stream_cache>(stream));
+    stream_cache& added = *streams_[used_++];
+    added.begin(stream);
+    by_key_.insert(stream.key, &added);
+    by_owner_.insert(stream.owner, &added);
+    return added;
   }
-  [[nodiscard]] stream_cache* of_owner(owner_id o) const noexcept {
-    return o < by_owner_.size() ? by_owner_[o].get() : nullptr;
-  }
-  /// Requires that there is none for that owner, and less than `most_streams`.
-  stream_cache& add(owner_id o, std::uint64_t key) {
-    if (o >= by_owner_.size()) by_owner_.resize(o + 1);
-    by_owner_[o] = std::make_unique<stream_cache>(o, key);
-    ++streams_;
-    return *by_owner_[o];
-  }
-  /// Requires that there is one for that owner, and that it is empty.
+  /// Requires that there is one for that owner, and that it is empty. One such is kept for the next stream.
   void forget(owner_id o) noexcept {
+    stream_cache* const going = of_owner(o);
     latest_handle_ = &no_stream;
     latest_ = nullptr;
-    --streams_;
-    by_owner_[o] = nullptr;
+    by_key_.erase(going->stream().key);
+    by_owner_.erase(o);
+    --used_;
+    std::swap(*std::ranges::find(streams_, going, &std::unique_ptr<stream_cache>::get), streams_[used_]);
+    if (streams_.size() > used_ + 1) streams_.pop_back();
   }
-  [[nodiscard]] bool full() const noexcept { return streams_ == most_streams; }
-  [[nodiscard]] owner_id owners() const noexcept { return static_cast<owner_id>(by_owner_.size()); }
+  [[nodiscard]] bool full() const noexcept { return used_ == most_streams; }
+  /// True for every 64th call: another stream may then replace one of a full cache. So a stream that comes again and
+  /// again gets in, and most requests of the streams inside still hit.
+  [[nodiscard]] bool may_replace() noexcept { return ++refusals_ % most_streams == 0; }
+  /// The one to be replaced; each comes in turn. Requires that there is one.
+  [[nodiscard]] owner_id next_replaced() noexcept { return streams_[replaced_++ % used_]->owner(); }
+  /// That of any stream, or `idle_owner` where there is none.
+  [[nodiscard]] owner_id any_owner() const noexcept { return used_ != 0 ? streams_.front()->owner() : idle_owner; }
   /// Calls `each(stream_cache, bin)` for every bin in use, which may close it.
   template <typename Each>
   void for_each_bin(Each each) const {
-    for (const auto& s : by_owner_) {
-      if (s) s->for_each_in_use([&](stream_cache::bin& b) { each(*s, b); });
+    for (std::uint32_t k = 0; k < used_; ++k) {
+      streams_[k]->for_each_in_use([&](stream_cache::bin& b) { each(*streams_[k], b); });
     }
   }
   [[nodiscard]] std::uint64_t blocks() const noexcept {
@@ -118,9 +168,7 @@ class alignas(64) thread_cache {
     return figures.frees + figures.filled - figures.emptied - blocks();
   }
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept {
-    std::uint64_t bytes = sizeof(thread_cache) + by_owner_.capacity() * sizeof(void*);
-    for (const auto& s : by_owner_) bytes += s ? sizeof(stream_cache) : 0;
-    return bytes;
+    return sizeof(thread_cache) + streams_.capacity() * sizeof(void*) + streams_.size() * sizeof(stream_cache);
   }
 
  private:
@@ -139,8 +187,20 @@ class alignas(64) thread_cache {
   frees_aside aside;
 
  private:
-  std::vector<std::unique_ptr<stream_cache>> by_owner_;
-  std::uint32_t streams_ = 0;
+  // Owners are small numbers; keys are the driver's, or handles.
+  static constexpr std::uint32_t home_of_owner(std::uint64_t owner) noexcept {
+    return static_cast<std::uint32_t>(owner);
+  }
+  static constexpr std::uint32_t home_of_key(std::uint64_t key) noexcept {
+    return static_cast<std::uint32_t>(key * 0x9e37'79b9'7f4a'7c15U >> 32);
+  }
+
+  stream_index<home_of_owner> by_owner_;
+  stream_index<home_of_key> by_key_;
+  std::vector<std::unique_ptr<stream_cache>> streams_;  // those in use first, then one at most that is kept
+  std::uint32_t used_ = 0;
+  std::uint32_t refusals_ = 0;
+  std::uint32_t replaced_ = 0;
 };
 
 }  // namespace gpumem

@@ -71,7 +71,7 @@ class pooled_allocator final : public allocator {
     if (!exists(r.device)) return no_such_device(r.device);
     const pool_slot& slot = pools_[static_cast<std::size_t>(r.device)];
     pool& p = *slot.it;
-    if (r.alignment != block_granularity || r.bytes - 1 >= most_hit_bytes) {
+    if (r.alignment != block_granularity || r.bytes - 1 >= most_hit_bytes || r.place != 0) {
       if (status ok = sound(r, p.config().total_bytes); !ok) return ok;
     }
     if (slot.on->condition() != device_condition::usable) return usable(*slot.on);
@@ -97,7 +97,7 @@ class pooled_allocator final : public allocator {
     if (stated.device) {
       if (status ok = not_of_others(at, *stated.device); !ok) return ok;
     }
-    if (pools_.size() > 1) {
+    if (pools_.size() > 1 || stated.stream) {
       for (const pool_slot& candidate : pools_) {
         if (candidate.it->free_to_cache(at, stated)) return {};
       }
@@ -283,6 +283,10 @@ class pooled_allocator final : public allocator {
       wrong = fmt::format("alignment {}: larger than the device's {}", r.alignment, format_bytes(total_bytes));
     } else if (r.bytes > most_bytes) {
       wrong = fmt::format("{} bytes asked; expected less than 2^63", r.bytes);
+    } else if (r.place % std::max<std::uint64_t>(r.alignment, block_granularity) != 0) {
+      wrong = fmt::format("place {:#x}: expected a multiple of {}{}", r.place,
+                          std::max<std::uint64_t>(r.alignment, block_granularity),
+                          r.alignment > block_granularity ? ", the alignment asked" : "");
     }
     return wrong.empty() ? status{} : status{errc::invalid_argument, std::move(wrong)};
   }

@@ -27,17 +27,17 @@ enum class block_state : std::uint8_t {
 
 /// A free block's place in the index of its owner; an unbacked one's in the list of these, by `older` and `newer`.
 struct index_links {
+  std::uint64_t epoch = 0;       ///< the owner's epoch at the latest free in it
   block_index left = no_block;   ///< subtree of smaller (bytes, begin)
   block_index right = no_block;  ///< and of larger
   block_index older = no_block;  ///< neighbours in the owner's list by epoch
   block_index newer = no_block;
-  std::uint32_t epoch = 0;  ///< the owner's epoch at the latest free in it
 };
 
 /// What a live or fenced block carries.
 struct use_record {
+  std::uint64_t freed_epoch = 0;  ///< of a fenced block: its owner's epoch at the free
   std::uint32_t uses = no_block;  ///< head of the pool's list of other streams that use it
-  std::uint32_t freed_epoch = 0;  ///< of a fenced block: its owner's epoch at the free
 };
 
 struct alignas(64) block {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
+#include <utility>
 
 #include "without_exceptions.hpp"
 
@@ -18,7 +20,8 @@ owner_id heap::add_owner() {
     owner made;
     made.by_class.resize(classes_);
     make_room(owners_);
-    spare_owners_.reserve(owners_.capacity());  // so that remove_owner need not allocate
+    spare_owners_.reserve(owners_.capacity());  // so that nothing else here need allocate
+    free_owners_.reserve(owners_.capacity());
     o = static_cast<owner_id>(owners_.size());
     owners_.push_back(std::move(made));
   }
@@ -28,7 +31,8 @@ owner_id heap::add_owner() {
 
 void heap::remove_owner(owner_id o) noexcept {
   assert(o != idle_owner && owns_nothing(o));
-  owners_[o].in_use = false;
+  owners_[o].in_use = owners_[o].any_beside_idle = false;
+  owners_[o].beside_idle.clear();
   spare_owners_.push_back(o);
 }
 
@@ -106,7 +110,7 @@ void heap::count_out_of_use(const block& b) noexcept {
   }
 }
 
-void heap::make_idle(owner_id o, std::uint32_t done, bool lost) noexcept {
+void heap::make_idle(owner_id o, std::uint64_t done, bool lost) noexcept {
   while (owners_[o].oldest != no_block) {
     const block_index i = owners_[o].oldest;
     if (blocks_[i].in_index.epoch > done) return;
@@ -120,42 +124,75 @@ void heap::make_idle(owner_id o, std::uint32_t done, bool lost) noexcept {
   }
 }
 
-bool heap::hand_over(owner_id from, std::uint32_t upto, owner_id to, std::uint32_t epoch, bool idle_too) noexcept {
+bool heap::hand_over(owner_id from, std::uint64_t upto, owner_id heir, std::uint64_t epoch, bool idle_too) noexcept {
   bool any = false;
   for (block_index i = owners_[from].oldest; i != no_block && blocks_[i].in_index.epoch <= upto;
        i = owners_[from].oldest) {
     leave(i);
-    make_free(i, to, epoch, idle_too);
+    make_free(i, heir, epoch, idle_too);
     any = true;
   }
   return any;
 }
 
 bool heap::absorb_idle(owner_id o) noexcept {
+  owner& owned = owners_[o];
   bool changed = false;
-  for (block_index i = owners_[o].oldest; i != no_block;) {
-    if (!joins(blocks_[i].below, idle_owner, false) && !joins(blocks_[i].above, idle_owner, false)) {
-      i = blocks_[i].in_index.newer;
-      continue;
+  if (std::exchange(owned.any_beside_idle, false)) {
+    for (block_index i = owned.oldest; i != no_block;) {
+      const bool merges = is_beside_idle(i);
+      i = merges ? merge_with_idle(i) : blocks_[i].in_index.newer;
+      changed = changed || merges;
     }
-    // The whole run of blocks that are free for `o` or for everybody becomes one, as late as the owner's latest.
-    const std::uint32_t epoch = blocks_[owners_[o].newest].in_index.epoch;
-    block_index first = i;
-    while (joins(blocks_[first].below, o, true)) first = blocks_[first].below;
-    std::uint64_t end = blocks_[i].begin + blocks_[i].bytes;
-    for (block_index at = i; joins(blocks_[at].above, o, true);) {
-      at = blocks_[at].above;
-      end += blocks_[at].bytes;
-    }
-    const std::uint64_t begin = blocks_[first].begin;
-    do {
-      i = blocks_[i].in_index.newer;
-    } while (i != no_block && blocks_[i].begin >= begin && blocks_[i].begin < end);
-    leave(first);
-    make_free(first, o, epoch, true);
+  }
+  while (!owned.beside_idle.empty()) {
+    const block_index i = owned.beside_idle.back();
+    owned.beside_idle.pop_back();
+    if (!joins(i, o, false) || !is_beside_idle(i)) continue;
+    static_cast<void>(merge_with_idle(i));
     changed = true;
   }
   return changed;
+}
+
+bool heap::is_beside_idle(block_index i) const noexcept {
+  return joins(blocks_[i].below, idle_owner, false) || joins(blocks_[i].above, idle_owner, false);
+}
+
+// The whole run of blocks that are free for the owner of `i` or idle becomes one, as late as the owner's latest.
+// Returns the next block of the owner's list that is not in the run.
+block_index heap::merge_with_idle(block_index i) noexcept {
+  const owner_id o = blocks_[i].owner;
+  const std::uint64_t epoch = blocks_[owners_[o].newest].in_index.epoch;
+  block_index first = i;
+  while (joins(blocks_[first].below, o, true)) first = blocks_[first].below;
+  std::uint64_t end = blocks_[i].begin + blocks_[i].bytes;
+  for (block_index last = i; joins(blocks_[last].above, o, true);) {
+    last = blocks_[last].above;
+    end += blocks_[last].bytes;
+  }
+  const std::uint64_t begin = blocks_[first].begin;
+  block_index next = i;
+  do {
+    next = blocks_[next].in_index.newer;
+  } while (next != no_block && blocks_[next].begin >= begin && blocks_[next].begin < end);
+  leave(first);
+  make_free(first, o, epoch, true);
+  return next;
+}
+
+// For `absorb_idle`: an owned block that has an idle neighbour now.
+void heap::note_beside_idle(block_index i) noexcept {
+  owner& owned = owners_[blocks_[i].owner];
+  if (owned.any_beside_idle) return;
+  std::size_t free_blocks = 0;
+  for (const free_index& index : owned.by_class) free_blocks += index.size();
+  try {
+    if (owned.beside_idle.size() <= free_blocks) return owned.beside_idle.push_back(i);
+  } catch (const std::bad_alloc&) {
+  }
+  owned.any_beside_idle = true;
+  owned.beside_idle.clear();
 }
 
 block_index heap::containing(std::uint64_t position) const noexcept {
@@ -170,17 +207,22 @@ block_index heap::containing(std::uint64_t position) const noexcept {
 
 std::uint64_t heap::largest_free() const noexcept {
   std::uint64_t most = 0;
-  for (const owner& o : owners_) {
-    for (const free_index& index : o.by_class) {
+  const auto look_at = [&](owner_id o) {
+    for (const free_index& index : owners_[o].by_class) {
       const block_index i = index.largest(blocks_);
       if (i != no_block && blocks_[i].bytes > most) most = blocks_[i].bytes;
     }
-  }
+  };
+  look_at(idle_owner);
+  for (const owner_id o : free_owners_) look_at(o);
   return most;
 }
 
 std::uint64_t heap::metadata_bytes() const noexcept {
-  return blocks_.bytes() + owners_.capacity() * sizeof(owner) + owners_.size() * classes_ * sizeof(free_index) +
+  std::uint64_t noted = 0;
+  for (const owner& o : owners_) noted += o.beside_idle.capacity() * sizeof(block_index);
+  return blocks_.bytes() + noted + owners_.capacity() * sizeof(owner) + owners_.size() * classes_ * sizeof(free_index) +
+         (spare_owners_.capacity() + free_owners_.capacity()) * sizeof(owner_id) +
          segments_.capacity() * sizeof(heap_segment);
 }
 
@@ -241,7 +283,7 @@ block_index heap::carve_at(block_index from, std::uint64_t begin, std::uint64_t 
   return taken;
 }
 
-block_index heap::unite(block_index first, std::uint64_t end, owner_id o, std::uint32_t epoch) {
+block_index heap::unite(block_index first, std::uint64_t end, owner_id o, std::uint64_t epoch) {
   // Whatever is merged, the lowest record is the one that stays.
   block_index lowest = first;
   while (joins(blocks_[lowest].below, o, true)) lowest = blocks_[lowest].below;
@@ -253,7 +295,7 @@ block_index heap::unite(block_index first, std::uint64_t end, owner_id o, std::u
   }
 }
 
-void heap::release(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept {
+void heap::release(block_index i, owner_id o, std::uint64_t epoch, bool idle_too) noexcept {
   count_out_of_use(blocks_[i]);
   make_free(i, o, epoch, idle_too);
 }
@@ -264,7 +306,7 @@ bool heap::joins(block_index neighbour, owner_id o, bool idle_too) const noexcep
   return n.state == block_state::free && (n.owner == o || (idle_too && n.owner == idle_owner));
 }
 
-void heap::make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept {
+void heap::make_free(block_index i, owner_id o, std::uint64_t epoch, bool idle_too) noexcept {
   while (joins(blocks_[i].above, o, idle_too)) {
     leave(blocks_[i].above);
     merge_above(i);
@@ -299,6 +341,14 @@ void heap::enter(block_index i, block_index after) noexcept {
   enter_order(i, after);
   count_free(b, b.bytes);
   ++totals_.free_blocks;
+  if (b.owner != idle_owner) {
+    if (is_beside_idle(i)) note_beside_idle(i);
+    return;
+  }
+  for (const block_index beside : {b.below, b.above}) {
+    const bool is_owned = beside != no_block && blocks_[beside].state == block_state::free;
+    if (is_owned && blocks_[beside].owner != idle_owner) note_beside_idle(beside);
+  }
 }
 
 void heap::leave(block_index i) noexcept {
@@ -312,6 +362,10 @@ void heap::leave(block_index i) noexcept {
 void heap::enter_order(block_index i, block_index after) noexcept {
   block& b = blocks_[i];
   owner& o = owners_[b.owner];
+  if (o.oldest == no_block && b.owner != idle_owner) {
+    o.place = static_cast<std::uint32_t>(free_owners_.size());
+    free_owners_.push_back(b.owner);
+  }
   b.in_index.older = after;
   block_index& newer = after != no_block ? blocks_[after].in_index.newer : o.oldest;
   b.in_index.newer = newer;
@@ -324,6 +378,11 @@ void heap::leave_order(block_index i) noexcept {
   owner& o = owners_[b.owner];
   (b.in_index.older != no_block ? blocks_[b.in_index.older].in_index.newer : o.oldest) = b.in_index.newer;
   (b.in_index.newer != no_block ? blocks_[b.in_index.newer].in_index.older : o.newest) = b.in_index.older;
+  if (o.oldest == no_block && b.owner != idle_owner) {
+    free_owners_[o.place] = free_owners_.back();
+    owners_[free_owners_[o.place]].place = o.place;
+    free_owners_.pop_back();
+  }
 }
 
 // So many bytes more, modulo 2^64, in free blocks of that one's owner and class.

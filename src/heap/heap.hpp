@@ -49,6 +49,8 @@ class heap {
   /// Requires that it owns no free block; its number is used again.
   void remove_owner(owner_id o) noexcept;
   [[nodiscard]] bool owns_nothing(owner_id o) const noexcept { return owners_[o].oldest == no_block; }
+  /// The owners of free blocks that are not idle, in no order.
+  [[nodiscard]] const std::vector<owner_id>& owners_of_free_blocks() const noexcept { return free_owners_; }
 
   // add_owner, add_segment, carve, commit, decommit and their like need host memory for records. Without it they throw
   // std::bad_alloc and change nothing. All other functions need none.
@@ -84,7 +86,7 @@ class heap {
   block_index carve_at(block_index from, std::uint64_t begin, std::uint64_t bytes, owner_id o);
   /// The free blocks from `first` up to the one that contains `end - 1` become one, free for `o`, with the idle blocks
   /// beside it. Requires that they are all free, and of `epoch` what `release` does.
-  block_index unite(block_index first, std::uint64_t end, owner_id o, std::uint32_t epoch);
+  block_index unite(block_index first, std::uint64_t end, owner_id o, std::uint64_t epoch);
 
   // heap_pages.cpp, of paged segments
   /// `bytes` from `begin` on, part of the unbacked block `i`, become idle, merged with idle neighbours. Returns the
@@ -100,16 +102,17 @@ class heap {
 
   /// Live or fenced becomes free for `o`, merged with free neighbours of `o` and, with `idle_too`, idle ones.
   /// Requires that `epoch` is not below any that was used for `o` before.
-  void release(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
+  void release(block_index i, owner_id o, std::uint64_t epoch, bool idle_too) noexcept;
   /// Live becomes fenced.
   void fence(block_index i) noexcept;
   /// Live or fenced becomes leaked.
   void leak(block_index i) noexcept;
   /// Every free block of `o` whose epoch is at most `done` becomes idle, or leaked where `lost`.
-  void make_idle(owner_id o, std::uint32_t done, bool lost = false) noexcept;
-  /// Every free block of `from` whose epoch is at most `upto` becomes free for `to`; true where there is one.
-  bool hand_over(owner_id from, std::uint32_t upto, owner_id to, std::uint32_t epoch, bool idle_too) noexcept;
-  /// Merges each free block of `o` with idle neighbours; true where that changed anything.
+  void make_idle(owner_id o, std::uint64_t done, bool lost = false) noexcept;
+  /// Every free block of `from` whose epoch is at most `upto` becomes free for `heir`; true where there is one.
+  bool hand_over(owner_id from, std::uint64_t upto, owner_id heir, std::uint64_t epoch, bool idle_too) noexcept;
+  /// Merges each free block of `o` with idle neighbours; true where that changed anything. Costs what has changed since
+  /// the last call, at most a walk over the free blocks of `o`.
   bool absorb_idle(owner_id o) noexcept;
 
   [[nodiscard]] block& at(block_index i) noexcept { return blocks_[i]; }
@@ -131,6 +134,10 @@ class heap {
     std::vector<free_index> by_class;
     block_index oldest = no_block;  // by epoch, which never decreases towards `newest`
     block_index newest = no_block;
+    // Every free block with an idle neighbour, and stale ones; once there are more than free blocks, all are looked at.
+    std::vector<block_index> beside_idle;
+    bool any_beside_idle = false;
+    std::uint32_t place = 0;  // in `free_owners_`, while it has a free block
     bool in_use = false;
   };
 
@@ -138,25 +145,30 @@ class heap {
   static std::uint64_t lead(std::uint64_t begin, std::uint64_t alignment) noexcept {
     return (alignment - begin % alignment) % alignment;
   }
-  void make_free(block_index i, owner_id o, std::uint32_t epoch, bool idle_too) noexcept;
+  void make_free(block_index i, owner_id o, std::uint64_t epoch, bool idle_too) noexcept;
   [[nodiscard]] block_index cut_out(block_index i, std::uint64_t begin, std::uint64_t bytes);
   [[nodiscard]] block_index cut_from_free(block_index i, std::uint64_t begin, std::uint64_t bytes);
   void enter_unbacked(block_index i) noexcept;
   void leave_unbacked(block_index i) noexcept;
   void enter(block_index i, block_index after) noexcept;
   void leave(block_index i) noexcept;
+  void note_beside_idle(block_index i) noexcept;
+  [[nodiscard]] bool is_beside_idle(block_index i) const noexcept;
+  block_index merge_with_idle(block_index i) noexcept;
   void enter_order(block_index i, block_index after) noexcept;
   void leave_order(block_index i) noexcept;
   void merge_above(block_index i) noexcept;
   [[nodiscard]] bool joins(block_index neighbour, owner_id o, bool idle_too) const noexcept;
   void count_free(const block& b, std::uint64_t more) noexcept;
   void count_out_of_use(const block& b) noexcept;
+  [[nodiscard]] status validate_beside_idle(owner_id o) const;
   [[nodiscard]] status validate_segment(segment_index s, heap_totals* seen) const;
 
   unsigned classes_;
   block_table blocks_;
   std::vector<owner> owners_;
   std::vector<owner_id> spare_owners_;
+  std::vector<owner_id> free_owners_;  // without `idle_owner`
   std::vector<heap_segment> segments_;
   std::vector<segment_index> spare_segments_;
   struct class_totals {

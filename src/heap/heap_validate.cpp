@@ -1,6 +1,8 @@
 // heap::validate: the invariants, each with the words that say it is broken.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "heap.hpp"
 
 namespace gpumem {
@@ -54,6 +56,18 @@ status heap::validate_segment(segment_index s, heap_totals* seen) const {
   return {};
 }
 
+// `absorb_idle` finds every block that it has to merge.
+status heap::validate_beside_idle(owner_id o) const {
+  if (o == idle_owner || owners_[o].any_beside_idle) return {};
+  std::vector<block_index> noted = owners_[o].beside_idle;
+  std::ranges::sort(noted);
+  for (block_index i = owners_[o].oldest; i != no_block; i = blocks_[i].in_index.newer) {
+    if (is_beside_idle(i) && !std::ranges::binary_search(noted, i))
+      return broken("a block with an idle neighbour that is not noted", blocks_[i].begin);
+  }
+  return {};
+}
+
 status heap::validate() const {
   heap_totals seen;
   for (segment_index s = 0; s < segments_.size(); ++s) {
@@ -68,7 +82,7 @@ status heap::validate() const {
       indexed += index.size();
     }
     std::uint64_t ordered = 0;
-    std::uint32_t epoch = 0;
+    std::uint64_t epoch = 0;
     for (block_index i = owners_[o].oldest; i != no_block; i = blocks_[i].in_index.newer) {
       const block& b = blocks_[i];
       if (b.state != block_state::free || b.owner != o) return broken("a block in another owner's list", b.begin);
@@ -78,6 +92,9 @@ status heap::validate() const {
     }
     if (ordered != indexed) return broken("an owner whose list and index differ, owner", o);
     if (!owners_[o].in_use && indexed != 0) return broken("blocks of an owner that is gone, owner", o);
+    const bool is_listed = owners_[o].place < free_owners_.size() && free_owners_[owners_[o].place] == o;
+    if (o != idle_owner && is_listed != (indexed != 0)) return broken("a damaged list of owners, owner", o);
+    if (status ok = validate_beside_idle(o); !ok) return ok;
     listed += indexed;
   }
   std::uint64_t unbacked = 0;

@@ -31,7 +31,7 @@ planned::blocks planned::find(const heap& in, const place& at, std::uint64_t byt
   for (block_index i = first;; i = in.at(i).above) {
     if (i == no_block || in.at(i).state != block_state::free) return found;
     const owner_id whose = in.at(i).owner;
-    const std::uint32_t epoch = in.at(i).in_index.epoch;
+    const std::uint64_t epoch = in.at(i).in_index.epoch;
     if (whose != o && whose != idle_owner) {
       const auto known = std::ranges::find(found.others, whose, &other::owner);
       if (known == found.others.end()) {

@@ -32,7 +32,7 @@ class planned {
   /// An owner of blocks that a place touches, and the latest epoch of these.
   struct other {
     owner_id owner = idle_owner;
-    std::uint32_t epoch = 0;
+    std::uint64_t epoch = 0;
     friend bool operator==(const other&, const other&) = default;
   };
   /// The blocks that a place touches.

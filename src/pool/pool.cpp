@@ -29,6 +29,7 @@ pool::~pool() {
 bool pool::free_to_cache(address at, const free_args& stated) noexcept {
   if (!stated.stream) return cache_.free_by_key(at, std::nullopt, stated);
   const stream_order& streams = arena_.streams();
+  if (streams.has_lasting_handle(*stated.stream)) return cache_.free_by_handle(at, stated);
   return streams.key_is_known(*stated.stream) && cache_.free_by_key(at, streams.known_key(*stated.stream), stated);
 }
 
@@ -101,7 +102,7 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
   if (mine != nullptr) {
     cache_.bring_aside(*mine);
     if (aligned && cacheable(w->owner, rounded)) {
-      *at = cache_.refill(*mine, {w->owner, streams[w->owner].key}, rounded, r.bytes);
+      *at = cache_.refill(*mine, stream_of(w->owner), rounded, r.bytes);
       if (*at != 0) return {};
     }
   }
@@ -163,6 +164,17 @@ status pool::why_not_live(address at, const pointer_map::lookup& seen) const {
           fmt::format("{:#x} lies inside a block of pool {}, which begins at {:#x}", at, config_.name, b.begin)};
 }
 
+status pool::refuse_free(address at, const pointer_map::lookup& seen) {
+  status why = why_not_live(at, seen);
+  if (why.code() == errc::double_free) ++arena_.counts().misuses;
+  return why;
+}
+
+cached_stream pool::stream_of(owner_id o) const noexcept {
+  const stream_slot& slot = arena_.streams()[o];
+  return {o, slot.key, slot.stream};
+}
+
 // The driver leaves it undefined to ask a handle that is destroyed, and a stated free often comes when its stream is
 // gone. So the handle is looked up first: in the block's own slot, then among the streams known so far, and not at all
 // for another pool's block. A handle that was reused is then the former stream's, and the block waits for a fence.
@@ -171,11 +183,9 @@ result<std::uint64_t> pool::key_of_stated(address at, stream_ref s) {
   if (streams.has_lasting_handle(s)) {
     const arena_lock lock{arena_.mutex()};
     const pointer_map::lookup seen = cache_.pointers().find(at);
-    if (arena_.blocks().containing(at) == no_block) return why_not_live(at, seen);
-    if (seen.word().held_by() == holder::program) {
-      const stream_slot& own = streams[arena_.blocks().at(cache_.pointers().block_of(seen.at)).owner];
-      if (!own.is_graph && own.stream == s) return own.key;
-    }
+    if (seen.word().held_by() != holder::program) return refuse_free(at, seen);
+    const stream_slot& own = streams[arena_.blocks().at(cache_.pointers().block_of(seen.at)).owner];
+    if (own.stream == s) return own.is_graph ? own.origin_key : own.key;
     if (const std::optional<std::uint64_t> known = streams.key_of_handle(s)) return *known;
   }
   return streams.key_of(s);
@@ -188,18 +198,15 @@ status pool::release_block(address at, const free_args& stated) {
     const result<std::uint64_t> k = key_of_stated(at, *stated.stream);
     if (!k) return k.why();
     key = *k;
-    if (!streams.key_is_known(*stated.stream) && cache_.free_by_key(at, key, stated)) return {};
+    const bool was_tried = streams.key_is_known(*stated.stream) || streams.has_lasting_handle(*stated.stream);
+    if (!was_tried && cache_.free_by_key(at, key, stated)) return {};
   }
   arena_lock lock{arena_.mutex()};
   statistics& counts = arena_.counts();
   ++counts.locks;
   const pointer_map::lookup seen = cache_.pointers().find(at);
   const owner_word held = seen.word();
-  if (held.held_by() != holder::program) {
-    status why = why_not_live(at, seen);
-    if (why.code() == errc::double_free) ++counts.misuses;
-    return why;
-  }
+  if (held.held_by() != holder::program) return refuse_free(at, seen);
   const block_index i = cache_.pointers().block_of(seen.at);
   const block& b = arena_.blocks().at(i);
   const std::uint64_t requested = b.bytes - held.slack_bytes();
@@ -226,7 +233,7 @@ status pool::release_block(address at, const free_args& stated) {
     arena_.free_behind_uses(lock, i, o);
   } else {
     const bool kept =
-        mine != nullptr && cacheable(o, b.bytes) && cache_.keep(*mine, seen.at, {o, streams[o].key}, b.bytes, b.klass);
+        mine != nullptr && cacheable(o, b.bytes) && cache_.keep(*mine, seen.at, stream_of(o), b.bytes, b.klass);
     if (!kept) cache_.return_block(seen.at, o);
   }
   if (o == arena_.behind_all().owner()) {

@@ -78,6 +78,8 @@ class pool final : private arena_below, private caches_above {
   void free_behind_fence(std::span<const block_index> blocks, fence behind) noexcept GPUMEM_UNDER_LOCK override {
     arena_.free_behind_fence(blocks, behind);
   }
+  void ref_owner(owner_id o) noexcept GPUMEM_UNDER_LOCK override { arena_.ref_owner(o); }
+  void unref_owner(owner_id o) noexcept GPUMEM_UNDER_LOCK override { arena_.unref_owner(o); }
   [[nodiscard]] std::uint64_t out_bytes() const noexcept GPUMEM_UNDER_LOCK override {
     return arena_.blocks().totals().live_bytes;
   }
@@ -96,6 +98,8 @@ class pool final : private arena_below, private caches_above {
   status out_of_memory(arena_lock& lock, const request& r, const pending_request& w,
                        oom_slot* refusal) GPUMEM_UNDER_LOCK;
   void fence_all_work(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
+  [[nodiscard]] cached_stream stream_of(owner_id o) const noexcept GPUMEM_UNDER_LOCK;
+  status refuse_free(address at, const pointer_map::lookup& seen) GPUMEM_UNDER_LOCK;
   status why_not_live(address at, const pointer_map::lookup& seen) const GPUMEM_UNDER_LOCK;
   status not_in_live_block(address at) const;
   [[nodiscard]] owner_word held_as(block_index i) const noexcept GPUMEM_UNDER_LOCK;

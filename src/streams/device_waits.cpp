@@ -14,16 +14,15 @@ device_waits::~device_waits() {
   }
 }
 
-bool device_waits::behind(owner_id o, std::uint32_t epoch) noexcept try {
+bool device_waits::behind(owner_id o, std::uint64_t epoch) noexcept try {
   if (waited(o) >= epoch) return true;
   const auto noted = [&](const wait& w) { return w.of == o && w.epoch >= epoch; };
   if (rounds_ == most_rounds || std::ranges::any_of(waits_, noted)) return false;
-  std::vector<std::uint32_t>& by_slot = in_[waiter_].waited;
-  if (by_slot.size() < in_.end()) by_slot.resize(in_.end());
+  in_[waiter_].waited.try_emplace(o);  // so that `note` needs no memory
   make_room(waits_);
   const result<fence_index> f = in_.cover(o, epoch);
   if (!f) return false;
-  const std::uint32_t covered = *f == no_fence ? in_[o].epoch - 1 : in_.epoch_of(o, *f);
+  const std::uint64_t covered = *f == no_fence ? in_[o].epoch - 1 : in_.epoch_of(o, *f);
   using state = tracked_fence::state;
   const state seen = *f == no_fence ? state::done : in_.tracked(*f).seen;
   if (seen == state::pending || seen == state::unrecorded) {
@@ -38,8 +37,8 @@ bool device_waits::behind(owner_id o, std::uint32_t epoch) noexcept try {
   return false;
 }
 
-void device_waits::note(owner_id o, std::uint32_t epoch) noexcept {
-  std::uint32_t& upto = in_[waiter_].waited[o];
+void device_waits::note(owner_id o, std::uint64_t epoch) noexcept {
+  std::uint64_t& upto = in_[waiter_].waited.find(o)->second;
   upto = std::max(upto, epoch);
 }
 

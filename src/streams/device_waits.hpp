@@ -27,15 +27,15 @@ class device_waits {
 
   [[nodiscard]] owner_id waiter() const noexcept { return waiter_; }
   /// True where the waiter is ordered behind all that was freed on that slot up to that epoch.
-  [[nodiscard]] bool behind(owner_id o, std::uint32_t epoch) noexcept;
+  [[nodiscard]] bool behind(owner_id o, std::uint64_t epoch) noexcept;
   /// The same up to now.
   [[nodiscard]] bool behind(owner_id o) noexcept { return behind(o, in_[o].epoch - (in_[o].dirty ? 0U : 1U)); }
   /// The same of a fence that somebody else holds.
   [[nodiscard]] bool behind_fence(fence_index f) noexcept;
   /// The epoch of that slot up to which the waiter is ordered behind it.
-  [[nodiscard]] std::uint32_t waited(owner_id o) const noexcept {
-    const std::vector<std::uint32_t>& by_slot = in_[waiter_].waited;
-    return o < by_slot.size() ? by_slot[o] : 0;
+  [[nodiscard]] std::uint64_t waited(owner_id o) const noexcept {
+    const auto found = in_[waiter_].waited.find(o);
+    return found != in_[waiter_].waited.end() ? found->second : 0;
   }
   /// True where a wait is noted that nobody has tried to make.
   [[nodiscard]] bool missing() const noexcept;
@@ -45,7 +45,7 @@ class device_waits {
     enum class state : std::uint8_t { missing, made, refused };
     fence_index behind = no_fence;
     owner_id of = idle_owner;  ///< the slot that the fence covers; nobody's: a use's
-    std::uint32_t epoch = 0;   ///< up to which it does
+    std::uint64_t epoch = 0;   ///< up to which it does
     state is = state::missing;
   };
   /// For `fence_calls::order`, which tries each wait once and says in `tried` what came of it.
@@ -56,7 +56,7 @@ class device_waits {
   void tried(wait& w, bool made) noexcept;
 
  private:
-  void note(owner_id o, std::uint32_t epoch) noexcept;
+  void note(owner_id o, std::uint64_t epoch) noexcept;
 
   /// The wait noted last for each stream's fences: it covers the earlier fences of that stream.
   std::unordered_map<owner_id, std::size_t> latest_;

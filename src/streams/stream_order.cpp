@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "without_exceptions.hpp"
 
@@ -15,6 +16,8 @@ bool never_ends(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>
 
 /// The per-thread default stream: one handle, but a stream of its own in every thread.
 bool is_per_thread(stream_ref s) noexcept { return reinterpret_cast<std::uintptr_t>(s.handle) == 2; }
+
+std::uint64_t number_of(stream_ref stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream.handle); }
 
 owner_id slot_in(const std::unordered_map<std::uint64_t, owner_id>& slots, std::uint64_t number) noexcept {
   const auto found = slots.find(number);
@@ -42,32 +45,76 @@ std::optional<owner_id> stream_order::find(std::uint64_t key) const {
 // An owner of the heap and its slot. Throws with nothing changed.
 owner_id stream_order::take_slot() {
   make_room(slots_);
+  watched_.reserve(slots_.capacity());   // so that `watch` need not allocate
   const owner_id o = heap_.add_owner();  // one more than there are slots at most
   if (o >= slots_.size()) slots_.resize(o + 1);
-  slots_[o] = stream_slot{};
+  slots_[o].in_use = true;
+  slots_[o].done = slots_[o].epoch - 1;
   return o;
 }
 
 owner_id stream_order::slot_of(stream_ref s, std::uint64_t key) {
   if (key == last_key_ && last_slot_ != idle_owner) return last_slot_;
-  owner_id& found = by_key_[key];
+  owner_id found = slot_in(by_key_, key);
   if (found == idle_owner) {
-    found = take_slot();
+    if (by_key_.size() >= forget_when_) forget_unused();
+    owner_id& named = by_key_[key];
+    owner_id* const latest = has_lasting_handle(s) ? &by_handle_[number_of(s)] : nullptr;
+    named = found = take_slot();
+    if (latest != nullptr) *latest = found;
+    ++in_use_;
     stream_slot& slot = slots_[found];
-    slot.in_use = true;
     slot.stream = s;
     slot.key = key;
     if (const result<std::uint64_t> context = device_.foreign_context(s)) slot.foreign = *context;
     ++seen_;
   }
+  slots_[found].was_named = true;
   last_key_ = key;
   return last_slot_ = found;
 }
 
-std::uint64_t stream_order::in_use() const noexcept {
-  std::uint64_t n = 0;
-  for (const stream_slot& s : slots_) n += s.in_use && !s.is_graph ? 1U : 0U;
-  return n;
+// Under `notify` a living stream may have the key of one that ended.
+owner_id stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key) {
+  const bool is_own = slots_[owner].key == key;
+  if (is_own && !slots_[owner].gone) return owner;
+  if (const owner_id living = slot_in(by_key_, key); living != idle_owner) return living;
+  if (is_own) return owner;
+  const owner_id latest = slot_in(by_handle_, number_of(stream));
+  return latest != idle_owner && slots_[latest].key == key ? latest : slot_of(stream, key);
+}
+
+// An event on this context covers no work of another one, so such a stream keeps its free blocks.
+bool stream_order::is_unused(owner_id owner) const noexcept {
+  const stream_slot& slot = slots_[owner];
+  const bool is_referred_to = slot.references != 0 || slot.handle_calls != 0 || slot.capturing;
+  return !slot.was_named && !is_referred_to && (slot.foreign == 0 || heap_.owns_nothing(owner));
+}
+
+// Streams end without a word under `query`, and per-thread ones always. A stream that has not been named since the last
+// call and to which nothing refers is forgotten: one owner gets its free blocks, and its waits are lost. If it comes
+// again, it is a new stream. At least a third of the streams are new at each call, so a stream costs O(1), and at most
+// three times as many slots exist as are needed.
+void stream_order::forget_unused() {
+  if (left_behind_ == idle_owner) {
+    left_behind_ = take_slot();
+    slots_[left_behind_].gone = true;  // its fences are events on the whole context
+    ++in_use_;
+    watch(left_behind_);
+  }
+  std::erase_if(by_key_, [this](const auto& named) {
+    const owner_id o = named.second;
+    if (o == idle_owner) return true;
+    const bool is_forgotten = o != last_slot_ && is_unused(o);
+    slots_[o].was_named = false;
+    if (is_forgotten) {
+      stream_slot& heir = slots_[left_behind_];
+      if (heap_.hand_over(o, slots_[o].epoch, left_behind_, heir.epoch, false)) heir.dirty = true;
+      release_slot(o);
+    }
+    return is_forgotten;
+  });
+  forget_when_ = by_key_.size() + std::max(least_forgotten, by_key_.size() / 2);
 }
 
 bool stream_order::record_on_stream(const stream_slot& s) const noexcept {
@@ -166,6 +213,7 @@ result<fence_index> stream_order::cover(owner_id o) noexcept try {
     result<fence_index> made = record(o);
     if (!made) return made;
     slot.fences.push_back({slot.epoch, *made});
+    watch(o);
     ++slot.epoch;
     slot.dirty = false;
     slot.unfenced_frees = 0;
@@ -188,7 +236,7 @@ result<fence_index> stream_order::cover(owner_id o, std::uint64_t epoch) noexcep
   return behind->behind;
 }
 
-std::uint32_t stream_order::epoch_of(owner_id o, fence_index f) const noexcept {
+std::uint64_t stream_order::epoch_of(owner_id o, fence_index f) const noexcept {
   const auto of = std::ranges::find(slots_[o].fences, f, &stream_slot::pending::behind);
   return of != slots_[o].fences.end() ? of->epoch : 0;
 }
@@ -208,9 +256,11 @@ owner_id stream_order::begin_batch(stream_ref s, fence behind) {
   ++recorded_;
   fences_[f] = {.device_fence = behind, .holders = 1};
   fences.front() = {slots_[o].epoch, f};
-  slots_[o].in_use = slots_[o].gone = true;
+  slots_[o].gone = true;
   slots_[o].stream = s;
   slots_[o].fences = std::move(fences);
+  ++in_use_;
+  watch(o);
   return o;
 }
 
@@ -245,13 +295,21 @@ tracked_fence::state stream_order::ask(fence_index f) noexcept {
   return t.seen;
 }
 
+void stream_order::watch(owner_id owner) noexcept {
+  if (!std::exchange(slots_[owner].is_watched, true)) watched_.push_back(owner);
+}
+
 void stream_order::poll() noexcept {
   begin_round();
-  for (owner_id o = 1; o < end(); ++o) {
-    if (!slots_[o].in_use) continue;
-    settle(o);
-    retire(o);
-  }
+  std::erase_if(watched_, [this](owner_id o) {
+    stream_slot& slot = slots_[o];
+    if (slot.in_use) {
+      settle(o);
+      retire(o);
+    }
+    slot.is_watched = slot.in_use && (slot.gone || !slot.fences.empty());
+    return !slot.is_watched;
+  });
 }
 
 // Takes note of the slot's fences that are done.
@@ -298,6 +356,7 @@ void stream_order::fence_named(owner_id o, std::uint64_t batch_bytes) noexcept {
 void stream_order::stream_gone(owner_id o) noexcept {
   stream_slot& slot = slots_[o];
   slot.gone = true;
+  watch(o);
   by_key_.erase(slot.key);
   if (last_slot_ == o) last_slot_ = idle_owner;
   // The program tells while the handle lives. A fence on the stream itself spoils no other one's capture.
@@ -312,29 +371,36 @@ void stream_order::stream_gone(owner_id o) noexcept {
 }
 
 std::optional<std::uint64_t> stream_order::key_of_handle(stream_ref s) const noexcept {
-  std::optional<std::uint64_t> latest;  // ids grow
-  for (const stream_slot& slot : slots_) {
-    if (slot.in_use && !slot.is_graph && slot.stream == s && slot.key > latest.value_or(0)) latest = slot.key;
-  }
-  return latest;
+  const owner_id latest = slot_in(by_handle_, number_of(s));
+  if (latest == idle_owner) return std::nullopt;
+  return slots_[latest].key;
 }
 
 void stream_order::retire(owner_id o) noexcept {
   stream_slot& slot = slots_[o];
   if (!slot.gone || slot.references != 0 || slot.handle_calls != 0 || !heap_.owns_nothing(o)) return;
-  for (const stream_slot::pending& p : slot.fences) let_go(p.behind);
   if (slot.is_graph) graphs_.erase(slot.key);
+  release_slot(o);
+}
+
+void stream_order::release_slot(owner_id owner) noexcept {
+  stream_slot& slot = slots_[owner];
+  for (const stream_slot::pending& p : slot.fences) let_go(p.behind);
+  if (!slot.is_graph) --in_use_;
+  if (left_behind_ == owner) left_behind_ = idle_owner;
+  if (slot_in(by_handle_, number_of(slot.stream)) == owner) by_handle_.erase(number_of(slot.stream));
+  // The next stream's epochs lie above all that other streams have waited for.
+  const std::uint64_t next_epoch = slot.epoch + 1;
+  const bool is_watched = slot.is_watched;
   slot = stream_slot{};
-  for (stream_slot& other : slots_) {
-    if (o < other.waited.size()) other.waited[o] = 0;
-  }
-  heap_.remove_owner(o);
+  slot.epoch = next_epoch;
+  slot.is_watched = is_watched;
+  heap_.remove_owner(owner);
 }
 
 owner_id stream_order::add_graph(stream_ref s, std::uint64_t origin_key) {
   owner_id& found_by_number = graphs_[next_graph_];
   const owner_id g = found_by_number = take_slot();
-  slots_[g].in_use = true;
   slots_[g].is_graph = true;
   slots_[g].key = next_graph_++;
   slots_[g].stream = s;
@@ -403,6 +469,7 @@ status stream_order::graph_gone(std::uint64_t graph) {
 
 void stream_order::gone_graph(owner_id g) {
   slots_[g].gone = true;
+  watch(g);
   slots_[g].dirty = true;  // its latest run may be in flight on any stream
   if (!fences_may_spoil()) fence_behind(g);
   retire(g);
@@ -411,9 +478,10 @@ void stream_order::gone_graph(owner_id g) {
 std::uint64_t stream_order::metadata_bytes() const noexcept {
   std::uint64_t bytes = slots_.capacity() * sizeof(stream_slot) + fences_.capacity() * sizeof(tracked_fence) +
                         unrecorded_.capacity() * sizeof(unrecorded_fence) +
-                        (by_key_.size() + graphs_.size()) * 40;  // about: a node and its bucket
+                        (by_key_.size() + by_handle_.size() + graphs_.size()) * 40 +  // about: a node and its bucket
+                        watched_.capacity() * sizeof(owner_id);
   for (const stream_slot& s : slots_) {
-    bytes += s.fences.capacity() * sizeof(stream_slot::pending) + s.waited.capacity() * sizeof(std::uint32_t);
+    bytes += s.fences.capacity() * sizeof(stream_slot::pending) + s.waited.size() * 40;
   }
   return bytes;
 }

@@ -27,7 +27,7 @@ namespace gpumem {
 
 struct stream_slot {
   struct pending {
-    std::uint32_t epoch;
+    std::uint64_t epoch;
     fence_index behind;
   };
 
@@ -43,17 +43,20 @@ struct stream_slot {
   std::uint64_t pending_number = 0;  ///< the number of the first that was
   std::uint32_t handle_calls = 0;    ///< fences that are being recorded on the stream's handle
   bool promised = false;             ///< a plan gives some of that to another stream
+  bool is_watched = false;           ///< `poll` looks at it
+  bool was_named = false;            ///< since streams were last forgotten
   stream_ref stream;
   std::uint64_t key = 0;         ///< of the stream, or the graph's number
   std::uint64_t foreign = 0;     ///< the context of a stream that is not of the device's own; 0: it is
   std::uint64_t origin_key = 0;  ///< of a graph: the stream whose capture it is
   owner_id aside = idle_owner;   ///< of a graph: owns what other streams of its capture freed; nobody gets that
   owner_id graph = idle_owner;   ///< while capturing, the graph's slot
-  std::uint32_t epoch = 1;
-  std::uint32_t done = 0;             ///< everything freed up to this epoch is known to be done
-  std::uint32_t references = 0;       ///< blocks, uses and requests that name this slot
-  std::vector<pending> fences;        ///< oldest first
-  std::vector<std::uint32_t> waited;  ///< by slot: the epoch up to which this stream is ordered behind that one
+  std::uint64_t epoch = 1;       ///< never repeats a value, even when the slot is another stream's
+  std::uint64_t done = 0;        ///< everything freed up to this epoch is known to be done
+  std::uint32_t references = 0;  ///< blocks, uses and requests that name this slot
+  std::vector<pending> fences;   ///< oldest first
+  std::unordered_map<owner_id, std::uint64_t>
+      waited;  ///< by slot: the epoch up to which this stream is ordered behind that one
 };
 
 class stream_order {
@@ -84,8 +87,12 @@ class stream_order {
   }
   /// The key of the latest stream with that handle, dead or not; the driver is not asked.
   [[nodiscard]] std::optional<std::uint64_t> key_of_handle(stream_ref s) const noexcept;
-  /// The stream's slot, made if it has none. Throws std::bad_alloc with nothing changed.
+  /// The stream's slot, made if it has none; slots that are long unused may be forgotten then. Throws std::bad_alloc
+  /// with nothing changed.
   owner_id slot_of(stream_ref s, std::uint64_t key);
+  /// The owner of a block that `owner` had and the stream with that key frees. A stream that ended keeps its slot, so
+  /// that its handle is not asked. Throws as `slot_of`.
+  owner_id owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key);
   /// The stream's slot, if it has one.
   [[nodiscard]] std::optional<owner_id> find(std::uint64_t key) const;
   [[nodiscard]] stream_slot& operator[](owner_id o) noexcept { return slots_[o]; }
@@ -110,7 +117,8 @@ class stream_order {
   void forbid_fences(bool yes) noexcept { yes ? ++captures_ : --captures_; }
   /// While another device captures: an event on one of its contexts would invalidate that capture.
   void forbid_foreign_fences(bool yes) noexcept { yes ? ++foreign_captures_ : --foreign_captures_; }
-  [[nodiscard]] std::uint64_t in_use() const noexcept;
+  /// Slots of streams and batches.
+  [[nodiscard]] std::uint64_t in_use() const noexcept { return in_use_; }
 
   /// True where an event on the whole context waits until a request would else be refused (`context_events`).
   [[nodiscard]] bool context_events_wait() const noexcept { return fences_may_spoil(); }
@@ -145,7 +153,7 @@ class stream_order {
   /// handle.
   result<fence_index> record(owner_id o, bool lives = false) noexcept;
   /// The epoch up to which a pending fence of the slot covers it.
-  [[nodiscard]] std::uint32_t epoch_of(owner_id o, fence_index f) const noexcept;
+  [[nodiscard]] std::uint64_t epoch_of(owner_id o, fence_index f) const noexcept;
   /// The fence of `cover`, held by nobody but those that need it; true where there is one.
   bool fence_behind(owner_id o) noexcept;
   [[nodiscard]] std::vector<unrecorded_fence> take_unrecorded() noexcept { return std::exchange(unrecorded_, {}); }
@@ -161,7 +169,8 @@ class stream_order {
   /// Asks the device where that is allowed and nothing is known yet, each stream once in a round.
   tracked_fence::state ask(fence_index f) noexcept;
   void begin_round() noexcept { ++round_; }
-  /// Settles every slot up to the fences that are done, and forgets streams that left nothing behind. Begins a round.
+  /// Settles every slot up to the fences that are done, and forgets streams that ended and left nothing behind. Begins
+  /// a round.
   void poll() noexcept;
   /// A new owner for blocks that were freed before `behind`, a fence on the whole context that was recorded without the
   /// lock. After `end_batch` the fence covers them, and the owner ends when it is done. Takes the fence over, unless
@@ -186,12 +195,18 @@ class stream_order {
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
 
  private:
+  static constexpr std::size_t least_forgotten = 64;
+
   owner_id take_slot();
   fence_index spare_fence();
   [[nodiscard]] bool record_on_stream(const stream_slot& s) const noexcept;
   [[nodiscard]] bool captures_nothing(stream_ref alive) const noexcept;
+  void watch(owner_id owner) noexcept;
   void settle(owner_id o) noexcept;
   void retire(owner_id o) noexcept;
+  void release_slot(owner_id owner) noexcept;
+  [[nodiscard]] bool is_unused(owner_id owner) const noexcept;
+  void forget_unused();
   owner_id add_graph(stream_ref s, std::uint64_t origin_key);
   void gone_graph(owner_id g);
 
@@ -200,8 +215,10 @@ class stream_order {
   stream_id_mode ids_;
   std::vector<stream_slot> slots_;                                      // by owner; slot 0 stands for idle memory
   using slots_by_number = std::unordered_map<std::uint64_t, owner_id>;  // `idle_owner`: of none
-  slots_by_number by_key_;
+  slots_by_number by_key_;                                              // of streams that have not ended
   slots_by_number graphs_;
+  slots_by_number by_handle_;      // the latest slot of a handle that may be dead
+  std::vector<owner_id> watched_;  // slots with fences, and those that have ended; each once
   std::vector<tracked_fence> fences_;
   std::vector<fence_index> spare_fences_;
   std::vector<unrecorded_fence> unrecorded_;
@@ -216,6 +233,9 @@ class stream_order {
   unsigned captures_ = 0;
   unsigned foreign_captures_ = 0;
   unsigned seen_ = 0;
+  owner_id left_behind_ = idle_owner;  // owns the free blocks of forgotten streams
+  std::uint64_t in_use_ = 0;
+  std::size_t forget_when_ = least_forgotten;  // so many streams are known
   bool keeps_idle_apart_ = false;
   friend class context_events;
 };

@@ -129,6 +129,9 @@ TEST(arena, a_region_places_its_blocks_where_it_is_told) {
   x.tested.give(a);
   EXPECT_EQ(ask(region, a).first, a);
   x.tested.give(a);
+  r.stream = x.two;
+  EXPECT_EQ(ask(region, 0).second.code(), errc::invalid_argument) << "its memory is in order on its own stream alone";
+  EXPECT_THAT(ask(region, a).second.message(), HasSubstr("for which it was opened"));
 }
 
 TEST(arena, while_fences_are_forbidden_none_is_recorded) {

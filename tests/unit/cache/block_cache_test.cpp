@@ -292,14 +292,55 @@ TEST(block_cache, counts_what_is_live_and_the_most_that_was) {
   EXPECT_EQ(held, a.sums().held_blocks);
 }
 
-TEST(block_cache, serves_so_many_streams_and_then_begins_anew) {
+TEST(block_cache, replaces_one_stream_at_a_time_where_a_thread_has_too_many) {
   fake_arena a;
   a.calm();
-  for (owner_id o = 1; o <= thread_cache::most_streams + 5; ++o) {
-    static_cast<void>(fill(a, 512, 2, {o, 1000U + o}));
+  constexpr unsigned most = thread_cache::most_streams;
+  for (owner_id o = 1; o <= most; ++o) static_cast<void>(fill(a, 512, 2, {o, 1000U + o}));
+  EXPECT_EQ(a.sums().held_blocks, 2U * most);
+  const std::uint64_t metadata = a.sums().metadata_bytes;
+  for (unsigned k = 1; k < most; ++k)
+    EXPECT_FALSE(a.release(a.allocate(512, {most + k, 2000U + k}), {most + k, 2000U + k}));
+  EXPECT_EQ(a.came_back, most - 1) << "a stream that comes once is the arena's to serve";
+  const cached_stream again{most + 1, 2001};
+  EXPECT_TRUE(a.release(a.allocate(512, again), again));
+  EXPECT_EQ(a.came_back, most - 1 + 2U) << "with the blocks of the stream that it replaces";
+  EXPECT_EQ(a.references[most + 1], 1);
+  EXPECT_EQ(std::ranges::count(a.references, 1, &std::pair<const owner_id, int>::second), most);
+  EXPECT_EQ(a.sums().metadata_bytes, metadata);
+}
+
+TEST(block_cache, refers_to_the_owners_of_its_streams_until_it_forgets_them) {
+  fake_arena a;
+  a.calm();
+  static_cast<void>(fill(a, 512, 2));
+  static_cast<void>(fill(a, 512, 2, second));
+  EXPECT_EQ(a.references[first.owner], 1);
+  {
+    const std::lock_guard held{a.lock};
+    a.cache.reclaim(first.owner);
   }
-  EXPECT_EQ(a.sums().held_blocks, 2U * 5);
-  EXPECT_EQ(a.came_back, 2U * thread_cache::most_streams);
+  EXPECT_EQ(a.references[first.owner], 0);
+  EXPECT_EQ(a.references[second.owner], 1);
+  std::thread{[&] { static_cast<void>(fill(a, 512, 2)); }}.join();
+  EXPECT_EQ(a.references[first.owner], 0) << "the thread has ended";
+  const std::lock_guard held{a.lock};
+  a.cache.reclaim(idle_owner);
+  EXPECT_EQ(a.references[second.owner], 0);
+}
+
+TEST(block_cache, takes_a_block_that_is_freed_on_its_own_stream_by_the_handle) {
+  fake_arena a;
+  a.calm();
+  const cached_stream created{3, 300, handle_of(0x1000)};
+  static_cast<void>(fill(a, 1024, 1, created));
+  const address at = a.cache.allocate_by_key(300, 1000);
+  ASSERT_NE(at, 0U);
+  EXPECT_FALSE(a.cache.free_by_handle(at, {.stream = handle_of(0x2000)}));
+  EXPECT_FALSE(a.cache.free_by_handle(at, {.stream = handle_of(0x1000), .bytes = 999}));
+  EXPECT_FALSE(a.cache.free_by_handle(at + 512, {.stream = handle_of(0x1000)}));
+  EXPECT_TRUE(a.cache.free_by_handle(at, {.stream = handle_of(0x1000), .bytes = 1000}));
+  EXPECT_FALSE(a.cache.free_by_handle(at, {.stream = handle_of(0x1000)})) << "a second free";
 }
 
 TEST(block_cache, the_table_doubles_with_every_cache_emptied) {

@@ -39,6 +39,8 @@ class fake_arena final : public arena_below {
     fenced += behind ? batch.size() : 0;
     if (behind) device.drop(behind);
   }
+  void ref_owner(owner_id o) noexcept override { ++references[o]; }
+  void unref_owner(owner_id o) noexcept override { --references[o]; }
   [[nodiscard]] std::uint64_t out_bytes() const noexcept override { return out; }
   [[nodiscard]] class_room room_of(unsigned) const noexcept override {
     class_room r = room;
@@ -122,6 +124,7 @@ class fake_arena final : public arena_below {
   class_room room{.bytes = gib};
   std::uint64_t out = 0;
   std::uint64_t came_back = 0;
+  std::map<owner_id, int> references;
   std::uint64_t fenced = 0;  // of these, by batches that had a fence
   std::uint64_t ended_allocations = 0;
   std::uint64_t ended_frees = 0;

@@ -24,9 +24,9 @@ TEST(bin_places, small_sizes_have_one_each_and_all_are_in_range) {
 }
 
 TEST(stream_cache, a_bin_is_of_one_size_and_last_in_first_out) {
-  stream_cache s{3, 77};
+  stream_cache s{{3, 77}};
   EXPECT_EQ(s.owner(), 3U);
-  EXPECT_EQ(s.key(), 77U);
+  EXPECT_EQ(s.stream().key, 77U);
   EXPECT_EQ(s.find(4), nullptr) << "of no size yet";
   stream_cache::bin& bin = s.bin_of(4);
   s.open(bin, 4, 8);
@@ -44,7 +44,7 @@ TEST(stream_cache, a_bin_is_of_one_size_and_last_in_first_out) {
 }
 
 TEST(stream_cache, takes_a_batch_in_the_order_of_its_frees) {
-  stream_cache s{1, 0};
+  stream_cache s{{1, 0}};
   stream_cache::bin& bin = s.bin_of(8);
   s.open(bin, 8);
   const std::array<slot_index, 3> from_another{10, 20, 30};
@@ -58,7 +58,7 @@ TEST(stream_cache, sizes_that_share_a_bin_take_turns) {
   constexpr std::uint32_t a = 1000;
   std::uint32_t b = a + 1;
   while (bin_places::of(b) != bin_places::of(a)) ++b;
-  stream_cache s{1, 0};
+  stream_cache s{{1, 0}};
   stream_cache::bin& bin = s.bin_of(a);
   ASSERT_EQ(&s.bin_of(b), &bin);
   s.open(bin, a);
@@ -71,7 +71,7 @@ TEST(stream_cache, sizes_that_share_a_bin_take_turns) {
 
 // Whatever is asked for: an allocation looks at no size before.
 TEST(stream_cache, finds_no_bin_for_what_none_is_of) {
-  stream_cache s{1, 0};
+  stream_cache s{{1, 0}};
   for (const std::uint32_t units : {1U, 7U, 128U, 129U, 4096U, UINT32_MAX}) {
     EXPECT_EQ(s.find(units), nullptr);
     s.open(s.bin_of(units), units);
@@ -87,7 +87,7 @@ TEST(stream_cache, finds_no_bin_for_what_none_is_of) {
 }
 
 TEST(stream_cache, lists_the_bins_in_use) {
-  stream_cache s{1, 0};
+  stream_cache s{{1, 0}};
   const auto in_use = [&s] {
     std::set<std::uint32_t> units;
     s.for_each_in_use([&units](const stream_cache::bin& b) { EXPECT_TRUE(units.insert(b.units).second); });

@@ -1,5 +1,6 @@
 // Regions: memory shared only by several captures of one stream, or by a program's private pool; and the view of all
 // segments.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -70,6 +71,31 @@ TEST_P(regions, eight_captures_that_share_one_take_the_memory_of_one) {
   a->deallocate(others);
   ASSERT_TRUE(a->trim(0).ok());
   EXPECT_EQ(a->stats(0)->reserved_bytes, 0U);
+}
+
+TEST_P(regions, a_place_that_cannot_be_had_is_refused_and_changes_nothing) {
+  const std::uint64_t region = *a->open_region(0, capturing);
+  void* const p = take(region, 4 * mib);
+  a->deallocate(p);
+  const address begin = at(p);
+  const auto refused = [&](request r) {
+    r.region = region;
+    const result<void*> got = a->try_allocate(r);
+    EXPECT_EQ(got.code(), errc::invalid_argument);
+    return got.why().message();
+  };
+  const request odd{.bytes = 1000, .stream = capturing, .place = begin + 100};
+  EXPECT_THAT(refused(odd), testing::HasSubstr(": expected a multiple of 512"));
+  const request unaligned{.bytes = 1000, .stream = capturing, .alignment = mib, .place = begin + 512};
+  EXPECT_THAT(refused(unaligned), testing::HasSubstr(": expected a multiple of 1048576, the alignment asked"));
+  const request of_other{.bytes = 1000, .stream = gpu.create_stream()};
+  EXPECT_THAT(refused(of_other), testing::HasSubstr("for which it was opened"));
+  EXPECT_EQ(bytes_of(region), 4 * mib);
+  const request right{.bytes = 1000, .stream = capturing, .alignment = 512, .region = region, .place = begin + 512};
+  const result<void*> got = a->try_allocate(right);
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(at(*got), begin + 512);
+  a->deallocate(*got);
 }
 
 TEST_P(regions, a_live_block_outlives_its_region) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
 #include <map>
 #include <thread>
 
@@ -258,6 +260,112 @@ TEST(pool, a_block_that_another_stream_uses_is_freed_by_the_lock_and_waits) {
   EXPECT_EQ(x.free(a).code(), errc::double_free);
   x.device.advance_by(2'000'000);
   EXPECT_EQ(x.it->trim(0).pending_bytes, 0U);
+}
+
+/// CPU seconds of this thread.
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+std::uint64_t asked_for_ids(const tested_pool& x) {
+  return x.device.calls()[static_cast<std::size_t>(device_call::stream_id)];
+}
+
+// A look at every block of the segment takes some 100 times as long as the free: ten times tell the two apart.
+TEST(pool, a_free_that_states_its_stream_costs_as_much_as_a_plain_one) {
+  tested_pool x;
+  std::vector<address> all;
+  for (int k = 0; k < 200'000; ++k) all.push_back(x.take(512, x.one));
+  const std::uint64_t asked = asked_for_ids(x);
+  const auto free_some = [&](const free_args& stated) {
+    const double begin = cpu_seconds();
+    for (std::size_t k = 0; k < 1'000; ++k) {
+      const std::size_t which = k * 7919 % all.size();
+      x.give(all[which], stated);
+      all[which] = all.back();
+      all.pop_back();
+    }
+    return cpu_seconds() - begin;
+  };
+  double plain = free_some({});
+  double stated = free_some({.stream = x.one});
+  for (int k = 0; k < 3; ++k) {
+    plain = std::min(plain, free_some({}));
+    stated = std::min(stated, free_some({.stream = x.one}));
+  }
+  EXPECT_LT(stated, 10 * plain);
+  EXPECT_EQ(asked_for_ids(x), asked) << "the handle is looked up, and may be dead";
+}
+
+TEST(pool, a_free_that_states_the_blocks_own_stream_asks_no_driver_even_when_that_has_ended) {
+  for (const bool is_told : {true, false}) {
+    tested_pool x;
+    const address a = x.take(mib, x.one);
+    const address b = x.take(mib, x.one);
+    const std::uint64_t key = *x.it->key_of(x.one);
+    x.give(a, {.stream = x.one});
+    if (is_told) {
+      ASSERT_TRUE(x.it->below().stream_release(key).ok());
+    }
+    ASSERT_TRUE(x.device.destroy_stream(x.one).ok());
+    const std::uint64_t asked = asked_for_ids(x);
+    x.give(b, {.stream = x.one});
+    EXPECT_EQ(x.free(b, {.stream = x.one}).code(), errc::double_free);
+    EXPECT_EQ(x.free(4096, {.stream = x.one}).code(), errc::unknown_pointer);
+    EXPECT_EQ(asked_for_ids(x), asked);
+    EXPECT_EQ(x.it->stats().streams, 1U) << "no slot for a handle that is dead";
+  }
+}
+
+TEST(pool, a_free_that_states_its_created_stream_takes_no_lock_where_the_cache_has_room) {
+  tested_pool x;
+  x.calm();
+  for (int k = 0; k < 2; ++k) x.give(x.take(1000, x.one), {.stream = x.one});
+  const address a = x.take(1000, x.one);
+  const std::uint64_t locks = x.it->stats().locks;
+  EXPECT_TRUE(x.it->free_to_cache(a, {.stream = x.one, .bytes = 1000}));
+  const address b = x.take(1000, x.one);
+  EXPECT_EQ(b, a);
+  EXPECT_FALSE(x.it->free_to_cache(b, {.stream = x.two}));
+  EXPECT_EQ(x.it->stats().locks, locks);
+  x.give(b);
+}
+
+TEST(pool, more_streams_on_a_thread_than_it_has_caches_for_still_hit) {
+  tested_pool x;
+  x.calm();
+  std::vector<stream_ref> streams;
+  for (std::uint32_t k = 0; k <= thread_cache::most_streams; ++k) streams.push_back(x.device.create_stream());
+  const auto use_each = [&](unsigned times) {
+    for (unsigned k = 0; k < times; ++k) {
+      for (const stream_ref s : streams) x.give(x.take(512, s));
+    }
+  };
+  use_each(10);
+  const std::uint64_t before = x.it->stats().locks;
+  use_each(100);
+  EXPECT_LT(x.it->stats().locks - before, 100 * streams.size() / 5) << "of so many pairs";
+}
+
+TEST(pool, streams_that_come_and_go_without_a_word_leave_nothing_behind) {
+  tested_pool x;
+  x.calm();
+  const auto use_streams = [&](unsigned count) {
+    for (unsigned k = 0; k < count; ++k) {
+      const stream_ref s = x.device.create_stream();
+      for (int pair = 0; pair < 2; ++pair) x.give(x.take(mib, s));
+      x.give(x.take(512, s), {.stream = s});
+      ASSERT_TRUE(x.device.destroy_stream(s).ok());
+    }
+  };
+  use_streams(2'000);
+  const statistics before = x.it->stats();
+  use_streams(10'000);
+  const statistics after = x.it->stats();
+  EXPECT_LE(after.streams, 400U) << "three times those that the cache of this thread keeps";
+  EXPECT_LE(after.metadata_bytes, before.metadata_bytes * 5 / 4);
 }
 
 TEST(pool, what_a_region_owns_stays_out_of_the_caches) {

@@ -40,6 +40,36 @@ TEST(device_waits, outlive_the_request_for_which_they_were_made) {
   EXPECT_FALSE(next.missing());
 }
 
+// 2^32 fences of one slot take two hours.
+TEST(device_waits, are_needed_for_each_free_beyond_32_bits_of_epochs) {
+  two_streams t;
+  t.streams[t.from].epoch = 0xffff'fffe;
+  for (int k = 0; k < 4; ++k) {
+    device_waits waits{t.streams, t.to};
+    t.free_on(t.first);
+    EXPECT_FALSE(waits.behind(t.from)) << "free " << k << " of epoch " << t.streams[t.from].epoch;
+    EXPECT_EQ(t.make(waits), 1U);
+    EXPECT_TRUE(waits.behind(t.from));
+  }
+}
+
+TEST(device_waits, for_a_stream_that_ended_are_none_for_the_next_one_with_its_slot) {
+  two_streams t;
+  for (int k = 0; k < 3; ++k) {  // three epochs
+    device_waits waits{t.streams, t.to};
+    t.free_on(t.first);
+    EXPECT_FALSE(waits.behind(t.from));
+    EXPECT_EQ(t.make(waits), 1U);
+  }
+  t.let_time_pass();
+  t.streams.stream_gone(t.from);
+  ASSERT_FALSE(t.streams[t.from].in_use);
+  const stream_ref next = t.device.create_stream();
+  t.free_on(next);
+  ASSERT_EQ(t.slot(next), t.from);
+  EXPECT_FALSE(t.behind());
+}
+
 TEST(device_waits, keep_fence_and_slot_until_their_end) {
   two_streams t;
   t.free_on(t.first);

@@ -1,5 +1,8 @@
 #include "stream_order.hpp"
 
+#include <algorithm>
+#include <ctime>
+
 #include "ordered_heap.hpp"
 
 namespace gpumem {
@@ -88,6 +91,63 @@ TEST(streams, a_stream_that_left_nothing_behind_is_forgotten) {
     t.let_time_pass();
   }
   EXPECT_LE(t.streams.end(), 4U) << "slots are used again";
+}
+
+// As under `query`, where nobody tells that a stream has ended.
+TEST(streams, that_are_long_unused_are_forgotten_and_what_they_freed_has_one_owner) {
+  table t{stream_id_mode::query};
+  const stream_ref steady = t.device.create_stream();
+  const stream_ref seldom = t.device.create_stream();
+  const owner_id owner = t.slot(steady);
+  const block_index live = t.take(owner);
+  const std::uint64_t key = t.streams[t.slot(seldom)].key;
+  t.free_on(seldom);
+  for (int i = 0; i < 10'000; ++i) {
+    const stream_ref next = t.device.create_stream();
+    static_cast<void>(t.slot(next));
+    if (i % 100 == 0) t.free_on(next);
+    ASSERT_TRUE(t.device.destroy_stream(next).ok());
+  }
+  EXPECT_LE(t.streams.in_use(), 200U);
+  EXPECT_LE(t.streams.end(), 200U);
+  EXPECT_LE(t.streams.metadata_bytes(), 200U * 512);
+  EXPECT_EQ(t.streams.find(*t.streams.key_of(steady)), owner) << "a live block is its own";
+  EXPECT_EQ(t.streams.find(key), std::nullopt);
+  EXPECT_EQ(t.blocks.totals().cached_bytes, 101 * 512U);
+  EXPECT_LE(t.blocks.owners_of_free_blocks().size(), 3U);
+  for (const owner_id o : t.blocks.owners_of_free_blocks()) EXPECT_TRUE(t.streams.serves_others(o));
+  const std::vector<owner_id> owners = t.blocks.owners_of_free_blocks();
+  const context_events may_record{t.streams};
+  for (const owner_id o : owners) EXPECT_TRUE(t.streams.fence_behind(o));
+  t.record_fences();
+  t.streams.poll();
+  EXPECT_GT(t.blocks.totals().cached_bytes, 0U) << "their work is not done";
+  t.let_time_pass();
+  EXPECT_EQ(t.blocks.totals().cached_bytes, 0U);
+  t.streams.free_block(live, owner);
+}
+
+TEST(streams, that_end_keep_their_slot_for_what_is_freed_on_them) {
+  for (const stream_id_mode ids : {stream_id_mode::query, stream_id_mode::notify}) {
+    table t{ids};
+    const stream_ref s = t.device.create_stream();
+    const owner_id o = t.slot(s);
+    const owner_id other = t.slot(t.device.create_stream());
+    const std::uint64_t key = t.streams[o].key;
+    const block_index live = t.take(o);
+    EXPECT_EQ(t.streams.owner_of_free(o, s, key), o);
+    EXPECT_EQ(t.streams.owner_of_free(other, s, key), o);
+    t.streams.stream_gone(o);
+    EXPECT_EQ(t.streams.owner_of_free(o, s, key), o) << "its handle is not asked";
+    if (ids == stream_id_mode::query) {
+      EXPECT_EQ(t.streams.owner_of_free(other, s, key), o);
+    } else {
+      const owner_id next = t.slot(s);
+      EXPECT_EQ(t.streams.owner_of_free(o, s, key), next) << "a new stream has its handle";
+    }
+    EXPECT_LE(t.streams.in_use(), 3U);
+    t.streams.free_block(live, o);
+  }
 }
 
 TEST(streams, a_failed_fence_leaks_what_a_gone_stream_left_and_nothing_of_a_living_one) {
@@ -267,6 +327,31 @@ TEST(streams, a_batch_behind_a_fence_is_idle_once_that_is_done) {
   t.let_time_pass();
   EXPECT_EQ(t.blocks.totals().idle_bytes, mib);
   EXPECT_FALSE(t.streams[o].in_use);
+}
+
+// As many frees of a preloaded process pending behind one kernel.
+TEST(streams, batches_that_are_done_cost_as_much_each_however_many_there_are) {
+  const auto cost = [](int batches) {
+    table t;
+    t.blocks.add_segment(0x2000'0000, static_cast<std::uint64_t>(batches) * 512, 0);
+    const stream_ref s = t.device.create_stream();
+    static_cast<void>(t.slot(s));
+    static_cast<void>(t.slot(t.device.create_stream()));
+    for (int k = 0; k < batches; ++k) {
+      const owner_id o = t.streams.begin_batch(s, *t.device.record_context());
+      t.streams.free_block(t.take(o), o);
+      t.streams.end_batch(o);
+    }
+    timespec begin{};
+    timespec end{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+    t.streams.poll();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    EXPECT_EQ(t.streams.in_use(), 2U);
+    return static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) * 1e-9;
+  };
+  const auto least = [&](int batches) { return std::min({cost(batches), cost(batches), cost(batches)}); };
+  EXPECT_LT(least(32'000), 16 * 6 * least(2'000)) << "16 times as many, and 256 times the pairs of them";
 }
 
 TEST(streams, a_handle_names_the_latest_stream_that_had_it) {
