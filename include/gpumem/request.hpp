@@ -25,6 +25,7 @@ struct request {
   std::size_t alignment = block_granularity;  ///< a power of two
   std::uint64_t region = 0;                   ///< from `open_region`; the region owns the block; 0: none
   address place = 0;                          ///< the block's address, in the region's free memory; 0: anywhere
+  bool reports_capture_end = false;           ///< if `stream` captures: the caller calls `reported_captures_ended`
 };
 
 /// Optional statements of a free, which are checked against the block.
