@@ -124,10 +124,13 @@ class allocator {
   /// `s` allocates.
   virtual status capture_begin(stream_ref s) = 0;
   virtual result<graph_ref> capture_end(stream_ref s) = 0;
-  /// For captures that gpumem noticed by itself: states that one on this physical device has ended. Asks each capturing
-  /// stream of the device, which must still exist, and ends the captures that are over. `wrong_device` if no pool is on
-  /// that device.
+  /// For captures that gpumem noticed by itself: states that one on this physical device has ended. Asks each
+  /// non-blocking stream of the device that was noticed to capture, which must still exist, and ends the captures that
+  /// are over. `wrong_device` if no pool is on that device.
   virtual status captures_ended(int /*physical_device*/) { return {}; }
+  /// The same, of captures that were noticed at a request with `reports_capture_end` only: for a caller that does not
+  /// know whether other parts of the program have destroyed their streams.
+  virtual status reported_captures_ended(int /*physical_device*/) { return {}; }
   /// States that the graph will not run again. Its blocks become free for others behind a fence.
   virtual status graph_release(graph_ref g) = 0;
   /// Opens a region for work on `s` and returns its number, which is not 0. Memory allocated with `request::region`

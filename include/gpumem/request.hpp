@@ -26,6 +26,7 @@ struct request {
   std::uint64_t region = 0;  ///< from `open_region` for this stream; the region owns the block; 0: none
   /// The block's address, in the region's free memory; 0: anywhere. A multiple of 512 and of `alignment`.
   address place = 0;
+  bool reports_capture_end = false;  ///< if `stream` captures: the caller calls `reported_captures_ended`
 };
 
 /// Optional statements of a free, which are checked against the block.

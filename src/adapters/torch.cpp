@@ -64,8 +64,10 @@ GPUMEM_API void* gpumem_torch_alloc(std::ptrdiff_t bytes, int device, void* stre
   if (bytes <= 0) return nullptr;
   gpumem::allocator& from = opened();
   try {
-    return from.allocate(
-        {.bytes = static_cast<std::size_t>(bytes), .stream = {stream}, .device = logical_of(from, device)});
+    return from.allocate({.bytes = static_cast<std::size_t>(bytes),
+                          .stream = {stream},
+                          .device = logical_of(from, device),
+                          .reports_capture_end = true});
   } catch (const gpumem::out_of_memory& refused) {
     tell_simulated_card(device, refused.report());
     throw;
@@ -88,12 +90,12 @@ GPUMEM_API void gpumem_torch_record_stream(void* p, void* stream) {
   }
 }
 
-/// For `set_end_allocate_to_pool_fn`, which PyTorch calls when a capture on that device has ended. Its streams are
-/// never destroyed, so that those that were noticed to capture can be asked.
+/// For `set_end_allocate_to_pool_fn`, which PyTorch calls when a capture on that device has ended. Its stream exists
+/// then, and is asked; streams of other libraries in the process may be destroyed, and are not.
 GPUMEM_API void gpumem_torch_end_allocate_to_pool(int device, gpumem_torch_pool_id /*pool*/) {
   const gpumem::result<gpumem::allocator*> found = gpumem::default_allocator();
   if (!found) return;
-  if (const gpumem::status ended = (*found)->captures_ended(device); !ended) {
+  if (const gpumem::status ended = (*found)->reported_captures_ended(device); !ended) {
     gpumem::log_line("end of a capture: " + ended.message());
   }
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "log.hpp"
+#include "without_exceptions.hpp"
 
 namespace gpumem {
 
@@ -46,12 +47,13 @@ status arena::open(arena_lock& lock) {
 }
 
 result<pending_request> arena::prepare(const request& r, std::uint64_t rounded, std::uint64_t stream_key) {
-  const owner_id stream = state_.streams.slot_of(r.stream, stream_key);
-  const stream_slot& asks = state_.streams[stream];
+  const result<owner_id> stream = state_.streams.slot_of(r.stream, stream_key);
+  if (!stream) return stream.why();
+  const stream_slot& asks = state_.streams[*stream];
   pending_request w;
-  w.stream = stream;
+  w.stream = *stream;
   w.capturing = asks.capturing;
-  w.owner = r.region != 0 ? state_.streams.region(r.region) : w.capturing ? asks.graph : stream;
+  w.owner = r.region != 0 ? state_.streams.region(r.region) : w.capturing ? asks.graph : *stream;
   if (w.owner == idle_owner) {
     return status{errc::invalid_argument, fmt::format("region {} of pool {} is not open", r.region, config_.name)};
   }
@@ -105,7 +107,7 @@ block_index arena::place_in_region(const pending_request& w) {
   return no_block;
 }
 
-owner_id arena::owner_of_free(block_index i, const stream_ref* on, std::uint64_t key) {
+result<owner_id> arena::owner_of_free(block_index i, const stream_ref* on, std::uint64_t key) {
   const owner_id owner = state_.blocks.at(i).owner;
   if (on == nullptr) return owner;
   return state_.streams[owner].is_graph ? state_.streams.graph_owner_of_free(owner, key)
@@ -138,9 +140,10 @@ void arena::free_behind_uses(arena_lock& lock, block_index i, owner_id o) {
   fences_.record(lock);
 }
 
-owner_id arena::prepare_use(block_index i, stream_ref s, std::uint64_t key) {
-  const owner_id user = state_.streams.slot_of(s, key);
-  if (user == state_.blocks.at(i).owner) return idle_owner;
+result<owner_id> arena::prepare_use(block_index i, stream_ref s, std::uint64_t key) {
+  const result<owner_id> user = state_.streams.slot_of(s, key);
+  if (!user) return user.why();
+  if (*user == state_.blocks.at(i).owner) return idle_owner;
   state_.uses.make_room();
   return user;
 }
@@ -172,30 +175,62 @@ status arena::stream_release(std::uint64_t key) {
   return {};
 }
 
-status arena::capture_begin(stream_ref s, std::uint64_t key, bool has_begun) {
+result<pool_capture> arena::capture_begin(stream_ref s, std::uint64_t key, capture_effect effect) {
   arena_lock lock{mutex_};
   ++state_.counts.locks;
-  state_.caches.reclaim(idle_owner);   // what is freed from here on is looked at under the lock
-  if (!has_begun) fences_.poll(lock);  // the last chance to learn of fences before the capture forbids asking
-  status begun = state_.streams.capture_begin(state_.streams.slot_of(s, key)).why();
-  // From here on no call begins that would spoil it; those under way are waited for.
-  if (begun) {
-    mutex_.begin_generation();  // which ends the waits for fences
-    state_.host_waits.wait_for_none(lock);
-    state_.give_backs.wait_for_none(lock);
-    all_work_.forbid(lock);
-  }
-  return begun;
+  // The last chance to learn of fences before an announced capture forbids asking.
+  if (effect == capture_effect::announced) fences_.poll(lock);
+  state_.caches.reclaim(idle_owner);  // frees of this stream's blocks go by the lock from here on
+  const result<owner_id> stream = state_.streams.slot_of(s, key);
+  if (!stream) return stream.why();
+  if (const result<owner_id> graph = state_.streams.capture_begin(*stream); !graph) return graph.why();
+  begin_effect(lock, effect);
+  return pool_capture{*this, *stream, effect};
 }
 
-result<std::uint64_t> arena::capture_end(std::uint64_t key) {
+pool_capture arena::capture_elsewhere(capture_effect effect) {
+  {
+    arena_lock lock{mutex_};
+    ++state_.counts.locks;
+    begin_effect(lock, effect);
+  }
+  return {*this, idle_owner, effect};
+}
+
+// From here on no call begins that would invalidate the capture; those under way are waited for.
+void arena::begin_effect(arena_lock& lock, capture_effect effect) noexcept {
+  state_.streams.begin_effect(effect);
+  if (effect == capture_effect::foreign) {
+    state_.context_records.wait_for_none(lock);
+    return;
+  }
+  mutex_.begin_generation();  // which ends the waits for fences
+  state_.host_waits.wait_for_none(lock);
+  state_.give_backs.wait_for_none(lock);
+  all_work_.forbid(lock);
+}
+
+// In a forked child the pool's lock may stay locked for ever.
+std::uint64_t arena::capture_end(owner_id stream, capture_effect effect) noexcept {
+  if (state_.on.condition() == device_condition::forked) return 0;
   const arena_lock lock{mutex_};
   ++state_.counts.locks;
-  const std::optional<owner_id> o = state_.streams.find(key);
-  if (!o) return status{errc::invalid_argument, "the stream is not capturing"};
-  result<std::uint64_t> ended = state_.streams.capture_end(*o);
-  if (ended) all_work_.allow();
-  return ended;
+  state_.streams.end_effect(effect);
+  if (effect != capture_effect::foreign) all_work_.allow();
+  mutex_.begin_generation();  // what waited for the end goes on
+  return stream == idle_owner ? 0 : state_.streams.capture_end(stream);
+}
+
+pool_capture::~pool_capture() {
+  arena* const pool = pool_;
+  if (const std::uint64_t graph = end(); graph != 0) {
+    static_cast<void>(without_exceptions([&] { return pool->graph_release(graph); }));
+  }
+}
+
+std::uint64_t pool_capture::end() noexcept {
+  arena* const pool = std::exchange(pool_, nullptr);
+  return pool != nullptr ? pool->capture_end(stream_, effect_) : 0;
 }
 
 status arena::graph_release(std::uint64_t graph) {
@@ -210,25 +245,11 @@ result<std::uint64_t> arena::open_region(stream_ref s, std::uint64_t key) {
   return state_.streams.open_region(s, key);
 }
 
-void arena::forbid_fences(bool yes) {
-  arena_lock lock{mutex_};
-  ++state_.counts.locks;
-  state_.streams.forbid_fences(yes);
-  yes ? all_work_.forbid(lock) : all_work_.allow();
-}
-
-void arena::forbid_foreign_fences(bool yes) {
-  arena_lock lock{mutex_};
-  state_.streams.forbid_foreign_fences(yes);
-  if (yes) state_.context_records.wait_for_none(lock);
-}
-
 status arena::stand_for_all_work(stream_ref all) {
   const result<std::uint64_t> key = state_.streams.key_of(all);
   if (!key) return key.why();
   const arena_lock lock{mutex_};
-  all_work_.begin(all, *key);
-  return {};
+  return all_work_.begin(all, *key);
 }
 
 void arena::on_out_of_memory(const oom_callback& callback) {

@@ -39,6 +39,15 @@ block_index arena_state::search(const pending_request& w) {
   return blocks.carve_at(at.from, b.begin + b.bytes - w.bytes, w.bytes, w.owner);
 }
 
+bool arena_state::may_give_back(arena_lock& lock) const {
+  if (streams.captures() != 0) return false;
+  const bool unnoticed = [&]() GPUMEM_UNDER_LOCK {
+    const unlocked_section unlocked{lock};
+    return streams.blocking_stream_captures();
+  }();
+  return !unnoticed && streams.captures() == 0;
+}
+
 void arena_state::count_taken(std::uint64_t bytes) noexcept {
   counts.taken_bytes += bytes;
   counts.peak_reserved_bytes = std::max(counts.peak_reserved_bytes, cap.reserved());

@@ -139,6 +139,9 @@ struct arena_state {
   }
   /// A live block among what is free for the request's owner; `no_block` where nothing fits.
   [[nodiscard]] block_index search(const pending_request& w) GPUMEM_UNDER_LOCK;
+  /// False while a capture forbids to give memory back. Asks the device for one that gpumem has not noticed, for which
+  /// the lock is given up.
+  [[nodiscard]] bool may_give_back(arena_lock& lock) const GPUMEM_UNDER_LOCK;
   /// The budget has grown by so many bytes that the pool holds now.
   void count_taken(std::uint64_t bytes) noexcept GPUMEM_UNDER_LOCK;
 

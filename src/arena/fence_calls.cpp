@@ -117,7 +117,7 @@ void fence_calls::hold_all(arena_lock& lock, held_fences* held) {
 }
 
 bool fence_calls::wait_for_all(arena_lock& lock, const wait_deadline& deadline) {
-  if (state_.streams.captures() > 0) return false;
+  if (state_.streams.fences_paused()) return false;
   held_fences held{state_.streams};
   hold_all(lock, &held);
   if (held.all().empty()) return false;

@@ -87,7 +87,7 @@ bool oom_ladder::may_be_served(arena_lock& lock, const pending_request& request)
 step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
   const wait_deadline& deadline = state_.deadline_of(request);
   if (deadline.left_ns() == 0) return step_result::outcome::nothing;
-  if (state_.streams.captures() == 0 &&
+  if (!state_.streams.fences_paused() &&
       (state_.paged() || others_hold(request) || state_.decides.gives_back(give_back::pressure, state_.view()))) {
     const context_events permit{state_.streams};
     const std::uint64_t others = lock.changes_by_others();
@@ -127,7 +127,7 @@ bool oom_ladder::others_hold(const pending_request& request) const {
 }
 
 step_result oom_ladder::reuse_other_streams(arena_lock& lock, pending_request& request) {
-  if (request.capturing || state_.streams.captures() > 0) return step_result::outcome::nothing;
+  if (request.capturing || state_.streams.fences_paused()) return step_result::outcome::nothing;
   switch (state_.config.reuse) {
     case stream_reuse::device:
       return step_result::of_search(fences_.take_ordered(
@@ -205,7 +205,7 @@ step_result oom_ladder::reuse_after_wait(arena_lock& lock, pending_request& requ
 // Orders the stream behind every other one and takes over all that they freed. Last before anything is given back: the
 // stream then waits for work that may have nothing to do with the block it gets.
 step_result oom_ladder::join_all(arena_lock& lock, pending_request& request) {
-  if (state_.config.reuse != stream_reuse::device || request.capturing || state_.streams.captures() > 0) {
+  if (state_.config.reuse != stream_reuse::device || request.capturing || state_.streams.fences_paused()) {
     return step_result::outcome::nothing;
   }
   if (!others_hold(request)) return step_result::outcome::nothing;

@@ -59,7 +59,8 @@ paged_backing::verdict pager::plan(const pending_request& request, const page_pl
                                    page_step* out) const {
   may.policy = state_.decides.page_in(state_.view(), request.bytes, at.missing_bytes);
   may.room_bytes = std::min(may.room_bytes, state_.cap.left());
-  may.unmap = state_.streams.captures() == 0;
+  may.unmap = may.unmap && state_.streams.captures() == 0;
+  out->may_unmap = may.unmap;
   may.poll = may.poll && may.unmap && (state_.blocks.totals().cached_bytes != 0 || !state_.uses.waiting().empty());
   return state_.pages.plan(at, request.bytes, may, out);
 }
@@ -81,7 +82,12 @@ status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) 
 
 step_result pager::page_in(arena_lock& lock, pending_request& request) {
   paged_backing::means may;
+  may.unmap = state_.may_give_back(lock);
   for (unsigned round = 0; round < most_rounds; ++round) {
+    if (!undo_stranded(lock, may.unmap)) {
+      request.device_refused = true;
+      return step_result::outcome::nothing;
+    }
     const std::optional<page_place> at = cheapest_place(state_.blocks, request.klass, request.owner, request.bytes,
                                                         request.alignment, state_.pages.page_bytes());
     if (!at) {
@@ -135,10 +141,23 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
   return step_result::outcome::nothing;
 }
 
+// Requires the ticket. Unmaps the runs that a failed step left mapped during a capture. False where a capture still
+// forbids it: their addresses are taken until then.
+bool pager::undo_stranded(arena_lock& lock, bool may_unmap) {
+  while (!state_.pages.stranded().empty()) {
+    if (!may_unmap || state_.streams.captures() != 0) return false;
+    const mapped_run run = state_.pages.stranded().back();
+    const returned_runs done = state_.give_backs.make(lock, [&] { return return_runs(state_.on, {&run, 1}); });
+    state_.pages.finish_stranded(done);
+    state_.cap.give_back(done.destroyed);
+  }
+  return true;
+}
+
 // Requires the ticket.
 std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, page_span keep) {
   std::uint64_t returned = 0;
-  while (returned < bytes && state_.streams.captures() == 0) {
+  while (returned < bytes && state_.may_give_back(lock)) {
     const std::vector<mapped_run> going = state_.pages.take_longest_idle(bytes - returned, keep);
     if (going.empty()) break;
     const std::uint64_t size = going.back().begin + going.back().bytes - going.front().begin;
@@ -162,6 +181,7 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
 std::uint64_t pager::return_pages(arena_lock& lock, std::uint64_t bytes) {
   if (state_.gate.taken() && !state_.gate.wait(lock, std::nullopt)) return 0;
   const growth_ticket ticket{state_.gate};
+  undo_stranded(lock, state_.may_give_back(lock));
   return return_stretches(lock, bytes, {});
 }
 

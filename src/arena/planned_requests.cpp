@@ -39,7 +39,7 @@ block_index planned_requests::place(arena_lock& lock, pending_request& w) {
 // What the plan gives to another stream next gets its fence at the first request behind the free, so that the work
 // before it can be seen to be done when that stream asks. Under `device` the fence is recorded when it is waited for.
 void planned_requests::fence_promised(arena_lock& lock) {
-  if (!promised_ || in_.config.reuse == stream_reuse::device || in_.streams.captures() > 0) return;
+  if (!promised_ || in_.config.reuse == stream_reuse::device || in_.streams.fences_paused()) return;
   promised_ = false;
   const auto fence = [&](owner_id o) {
     if (std::exchange(in_.streams[o].promised, false)) in_.streams.fence_behind(o);
@@ -68,7 +68,7 @@ block_index planned_requests::free_at(arena_lock& lock, const pending_request& w
   return fences_.take_ordered(lock, w.owner, [&](device_waits& waits) GPUMEM_UNDER_LOCK -> block_index {
     *in_the_way = idle_owner;
     const planned::blocks found = places_.find(in_.blocks, at, w.bytes, w.owner);
-    const bool waits_on_device = in_.config.reuse == stream_reuse::device && in_.streams.captures() == 0;
+    const bool waits_on_device = in_.config.reuse == stream_reuse::device && !in_.streams.fences_paused();
     for (const auto [o, epoch] : found.others) {
       if (waits_on_device && in_.streams.serves_others(o)) continue;
       *in_the_way = o;

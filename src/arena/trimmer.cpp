@@ -9,7 +9,7 @@ namespace gpumem {
 std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes) {
   if (state_.paged()) return pager_.return_pages(lock, bytes);
   std::uint64_t returned = 0;
-  while (returned < bytes && state_.streams.captures() == 0) {
+  while (returned < bytes && state_.may_give_back(lock)) {
     segment_index best = 0;
     std::uint64_t most = 0;
     for (segment_index s = 0; s < state_.blocks.segments().size(); ++s) {
@@ -52,11 +52,12 @@ trim_result trimmer::trim(arena_lock& lock, std::uint64_t bytes) {
       out.returned_bytes += return_idle(lock, bytes - out.returned_bytes);
     }
   }
-  explain_rest(allowed, &out);
+  explain_rest(allowed, !state_.may_give_back(lock), &out);
   return out;
 }
 
-void trimmer::explain_rest(bool allowed, trim_result* out) const {
+// `withheld`: by a capture.
+void trimmer::explain_rest(bool allowed, bool withheld, trim_result* out) const {
   for (const heap_segment& segment : state_.blocks.segments()) {
     if (segment.bytes == 0) continue;
     std::uint64_t idle = 0;
@@ -77,7 +78,7 @@ void trimmer::explain_rest(bool allowed, trim_result* out) const {
     out->in_use_bytes += idle + waiting - may_go;
     if (!allowed)
       out->kept_bytes += may_go;
-    else if (state_.streams.captures() > 0 || (waiting != 0 && !segment.paged))
+    else if (withheld || (waiting != 0 && !segment.paged))
       out->pending_bytes += may_go;
     else if (segment.paged)
       out->pending_bytes += waiting;

@@ -45,6 +45,22 @@ void undo(device& on, page_step& step, std::size_t mapped) {
   }
 }
 
+/// The step has failed while nothing may be unmapped. A run that is mapped becomes the pool's where it can be opened.
+void keep_mapped(device& gpu, page_step& step, std::size_t mapped) {
+  for (std::size_t k = 0; k < step.runs.size(); ++k) {
+    page_step::run& r = step.runs[k];
+    if (k < mapped) {
+      r.is = gpu.set_access(r.to, r.what.bytes) ? outcome::arrived : outcome::stranded;
+    } else {
+      r.is = gpu.destroy(r.what.pages) ? outcome::destroyed : outcome::lost;
+    }
+  }
+}
+
+void end_failed(device& gpu, page_step& step, std::size_t mapped) {
+  step.may_unmap ? undo(gpu, step, mapped) : keep_mapped(gpu, step, mapped);
+}
+
 }  // namespace
 
 status execute(device& on, page_step& step) {
@@ -68,13 +84,13 @@ status execute(device& on, page_step& step) {
   for (std::size_t k = 0; k < step.runs.size(); ++k) {
     const page_step::run& r = step.runs[k];
     if (status mapped = on.map(r.to, r.what.bytes, r.what.pages); !mapped) {
-      undo(on, step, k);
+      end_failed(on, step, k);
       return mapped;
     }
   }
   for (const unbacked_piece& piece : step.pieces) {
     if (status open = on.set_access(piece.begin, piece.bytes); !open) {
-      undo(on, step, step.runs.size());
+      end_failed(on, step, step.runs.size());
       return open;
     }
   }

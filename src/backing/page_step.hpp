@@ -19,6 +19,7 @@ struct page_step {
     untouched,  ///< where it was; a new run does not exist
     arrived,    ///< behind the address it was meant for
     destroyed,  ///< given back to the device
+    stranded,   ///< mapped where it was to go and not accessible; it is unmapped when no capture forbids it
     lost,       ///< the driver failed on it: nobody's
   };
   struct run {
@@ -27,6 +28,7 @@ struct page_step {
     bool moves = false;
     outcome is = outcome::untouched;
   };
+  bool may_unmap = true;               ///< false while something captures: then no run moves
   std::vector<unbacked_piece> pieces;  ///< what has memory behind it in the end, lowest first
   std::vector<run> runs;               ///< which cover the pieces; those that move by where they are
   std::uint64_t new_bytes = 0;         ///< of new runs, as planned

@@ -123,6 +123,7 @@ void paged_backing::take(address begin, std::uint64_t bytes) {
 void paged_backing::begin(const page_step& step) {
   const auto runs = static_cast<std::uint32_t>(step.runs.size());
   map_.make_room(runs);
+  if (!step.may_unmap) stranded_.reserve(stranded_.size() + runs);
   heap_.make_room_for_blocks(4 * runs);  // two where a run was, two where it goes
   for (std::size_t k = 0; k < step.runs.size() && step.runs[k].moves;) {
     const address begin = step.runs[k].what.begin;
@@ -157,6 +158,9 @@ paged_backing::finished paged_backing::finish(const page_step& step) {
       case page_step::outcome::destroyed:
         if (r.moves) done.gone_bytes += bytes;
         break;
+      case page_step::outcome::stranded:
+        stranded_.push_back({r.to, bytes, r.what.pages});
+        [[fallthrough]];
       case page_step::outcome::lost:
         if (r.moves) continue;  // as it was when it left the heap
         lost_bytes_ += bytes;
@@ -217,8 +221,15 @@ void paged_backing::finish(std::span<const mapped_run> going, const returned_run
   map_.make_room(0);
 }
 
+// A run that the driver does not unmap stays lost, as do its addresses.
+void paged_backing::finish_stranded(const returned_runs& done) noexcept {
+  stranded_.pop_back();
+  lost_bytes_ -= done.destroyed;
+}
+
 // An unmap does not wait for what is still in flight, as a free does.
 void paged_backing::return_everything() {
+  for (const mapped_run& run : stranded_) static_cast<void>(return_runs(device_, {&run, 1}));
   if (map_.runs().empty()) return;
   if (const status done = device_.synchronize(); !done) {
     log_if_possible([&] { return fmt::format("pool {}: its pages stay with the driver: {}", name_, done.message()); });

@@ -70,6 +70,11 @@ class paged_backing {
   /// At the end: every page goes back to the device once its work is done. Makes driver calls.
   void return_everything();
 
+  /// Runs that a failed step left mapped where nothing of the heap is, since a capture forbade to unmap them. They are
+  /// lost until `finish_stranded` says what `return_runs` did with the last of them.
+  [[nodiscard]] const std::vector<mapped_run>& stranded() const noexcept { return stranded_; }
+  void finish_stranded(const returned_runs& done) noexcept;
+
   [[nodiscard]] const page_map& map() const noexcept { return map_; }
   [[nodiscard]] std::uint64_t lost_bytes() const noexcept { return lost_bytes_; }
   /// Every run has memory of the heap before it, and nothing unbacked.
@@ -87,6 +92,7 @@ class paged_backing {
   device& device_;
   const std::string name_;
   page_map map_;
+  std::vector<mapped_run> stranded_;
   std::uint64_t lost_bytes_ = 0;
 };
 

@@ -15,6 +15,7 @@
 #include "exit_report.hpp"
 #include "first_use.hpp"
 #include "gpumem/cuda_device.hpp"
+#include "hold_captures.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
 #include "pointers.hpp"
@@ -80,7 +81,7 @@ class pooled_allocator final : public allocator {
     }
     const bool asks = asks_for_captures(slot);
     if (asks || captures_.busy()) {
-      if (status ok = captures_.follow(*slot.on, r.stream, asks); !ok) return ok;
+      if (status ok = captures_.follow(slot, r, asks); !ok) return ok;
     }
     address at = 0;
     if (status done = p.allocate(r, round_up(r.bytes, block_granularity), &at, refusal); !done) return done;
@@ -130,19 +131,8 @@ class pooled_allocator final : public allocator {
   result<graph_ref> capture_end(stream_ref s) override {
     return without_exceptions([&] { return captures_.end(s); });
   }
-  status captures_ended(int physical_device) override {
-    return without_exceptions([&]() -> status {
-      const auto slot =
-          std::ranges::find(pools_, physical_device, [](const pool_slot& p) { return p.on->info().ordinal; });
-      if (slot == pools_.end()) {
-        return {errc::wrong_device, fmt::format("no pool of this allocator is on device {}", physical_device)};
-      }
-      if (!asks_for_captures(*slot)) return {};
-      if (status ok = usable(*slot->on); !ok) return ok;
-      captures_.ended_on(*slot->on);
-      return {};
-    });
-  }
+  status captures_ended(int physical_device) override { return end_captures(physical_device, false); }
+  status reported_captures_ended(int physical_device) override { return end_captures(physical_device, true); }
   status graph_release(graph_ref g) override {
     return without_exceptions([&] { return captures_.release(g); });
   }
@@ -169,7 +159,10 @@ class pooled_allocator final : public allocator {
   }
 
   result<trim_result> trim(int device, std::uint64_t bytes) override {
-    return with_pool<result<trim_result>>(device, [bytes](const pool_slot& p) { return p.it->trim(bytes); });
+    return with_pool<result<trim_result>>(device, [&](const pool_slot& p) {
+      if (captures_.busy()) captures_.settle(*p.on);
+      return p.it->trim(bytes);
+    });
   }
   result<limit_result> set_limit(int device, std::uint64_t limit_bytes) override {
     return with_pool<result<limit_result>>(device, [&](const pool_slot& p) -> result<limit_result> {
@@ -185,6 +178,7 @@ class pooled_allocator final : public allocator {
                         format_bytes(limit_bytes), p.it->config().name,
                         format_bytes(total > others ? total - others : 0), format_bytes(total), format_bytes(others))};
       }
+      if (captures_.busy()) captures_.settle(*p.on);
       return p.it->set_limit(limit_bytes);
     });
   }
@@ -226,6 +220,7 @@ class pooled_allocator final : public allocator {
   bool free_behind_all_work(address at) noexcept {
     return std::ranges::any_of(pools_, [at](const pool_slot& p) { return p.it->free_behind_all_work(at); });
   }
+  captures& all_captures() noexcept { return captures_; }
   /// Runs once: each pool that takes everything does so, except that of `used`, whose own request opens it.
   void preallocate(int used) {
     if (!untouched_.exchange(false, std::memory_order_acq_rel)) return;
@@ -242,6 +237,20 @@ class pooled_allocator final : public allocator {
   }
 
  private:
+  status end_captures(int physical_device, bool reported_only) {
+    return without_exceptions([&]() -> status {
+      const auto slot =
+          std::ranges::find(pools_, physical_device, [](const pool_slot& p) { return p.on->info().ordinal; });
+      if (slot == pools_.end()) {
+        return {errc::wrong_device, fmt::format("no pool of this allocator is on device {}", physical_device)};
+      }
+      if (!asks_for_captures(*slot)) return {};
+      if (status ok = usable(*slot->on); !ok) return ok;
+      captures_.ended_on(*slot->on, reported_only);
+      return {};
+    });
+  }
+
   /// What `call` says of the pool that knows the address; else the refusal of the one that has it in a segment, or any.
   template <typename Call>
   status ask_pools(address at, const Call& call) const {
@@ -434,6 +443,15 @@ status stand_for_all_work(allocator& of, stream_ref all) {
 }
 bool free_behind_all_work(allocator& of, void* p) noexcept {
   return static_cast<pooled_allocator&>(of).free_behind_all_work(to_address(p));
+}
+status hold_capture(allocator& memory, std::uint64_t number) {
+  return without_exceptions([&] {
+    static_cast<pooled_allocator&>(memory).all_captures().hold(number);
+    return status{};
+  });
+}
+void end_held_capture(allocator& memory, std::uint64_t number) noexcept {
+  static_cast<pooled_allocator&>(memory).all_captures().end_hold(number);
 }
 void preallocate_pools(allocator& of) { static_cast<pooled_allocator&>(of).preallocate(-1); }
 

@@ -44,23 +44,8 @@ status at_each_that_knows(const std::vector<pool_slot>& pools, stream_ref s, con
 
 namespace {
 
-/// While it exists, no pool of the device records a fence.
-class without_fences {
- public:
-  without_fences(const std::vector<pool_slot>& pools, const device& on) : pools_{pools}, on_{on} { forbid(true); }
-  ~without_fences() { forbid(false); }
-  without_fences(const without_fences&) = delete;
-  without_fences& operator=(const without_fences&) = delete;
-
- private:
-  void forbid(bool yes) {
-    for (const pool_slot& p : pools_) {
-      if (p.on == &on_) p.it->below().forbid_fences(yes);
-    }
-  }
-  const std::vector<pool_slot>& pools_;
-  const device& on_;
-};
+/// A created stream, whose handle names one stream in every thread.
+bool is_created(stream_ref stream) noexcept { return reinterpret_cast<std::uintptr_t>(stream.handle) > 2; }
 
 }  // namespace
 
@@ -81,27 +66,34 @@ void captures::gone_graphs::forget(std::uint64_t number) noexcept {
   any_.store(!numbers_.empty(), std::memory_order_release);
 }
 
-status captures::begin(stream_ref s) {
+status captures::begin(stream_ref stream) {
   const mutex_lock lock{mutex_};
-  // The program begins a new capture, so an earlier one that was noticed on this handle has ended.
-  if (const open_capture* const open = find(s); open != nullptr && open->noticed_on != nullptr) {
-    static_cast<void>(end_in_pools(*open));
-  }
-  return begin_in_pools(s, nullptr, 0);
+  return open(stream, nullptr, 0);
 }
 
-result<graph_ref> captures::end(stream_ref s) {
+// The handle of a created stream is not asked for: the program may have destroyed the stream by now.
+result<graph_ref> captures::end(stream_ref stream) {
   const mutex_lock lock{mutex_};
-  if (const open_capture* const open = find(s)) return end_in_pools(*open);
-  return status{errc::invalid_argument, fmt::format("stream {} is not capturing", s.handle)};
+  auto found = open_.end();
+  if (is_created(stream)) {
+    found = std::ranges::find(open_, stream, &open_capture::stream);
+  } else {
+    static_cast<void>(
+        at_each_that_knows(pools_, stream, nullptr, [&](pool& p, std::uint64_t key) GPUMEM_REQUIRES(mutex_) {
+          if (found == open_.end()) found = find(p, key);
+          return status{};
+        }));
+  }
+  if (found != open_.end()) return close(found);
+  return status{errc::invalid_argument, fmt::format("stream {} is not capturing", stream.handle)};
 }
 
 status captures::release(graph_ref g) {
-  in_pools parts;
+  graph_parts parts;
   {
     const mutex_lock lock{mutex_};
     const auto found = graphs_.find(g.id);
-    if (found == graphs_.end() || found->second.empty()) {
+    if (found == graphs_.end()) {
       return {errc::invalid_argument, fmt::format("graph {} is unknown or was released already", g.id)};
     }
     parts = std::move(found->second);
@@ -109,133 +101,186 @@ status captures::release(graph_ref g) {
   }
   status first;
   for (const auto& [p, graph] : parts) {
-    status ok = without_exceptions([in = p, number = graph] { return in->below().graph_release(number); });
+    status ok = without_exceptions([member = p, number = graph] { return member->below().graph_release(number); });
     if (!ok && first.ok()) first = std::move(ok);
   }
   return first;
 }
 
-captures::open_capture* captures::find(stream_ref s) {
-  const auto found = std::ranges::find(open_, s, &open_capture::stream);
-  return found == open_.end() ? nullptr : &*found;
+void captures::hold(std::uint64_t number) {
+  std::vector<pool_capture> all;
+  all.reserve(pools_.size());
+  for (const pool_slot& p : pools_) all.push_back(p.it->below().capture_elsewhere(capture_effect::announced));
+  const mutex_lock lock{mutex_};
+  held_[number] = std::move(all);
 }
 
-// Every pool captures, or none. If `on` is given, the capture has already begun on the device.
-status captures::begin_in_pools(stream_ref s, device* on, std::uint64_t device_id) {
-  make_room(open_);
-  in_pools begun;
-  begun.reserve(pools_.size());
-  const result<bool> blocking = on == nullptr ? false : on->is_blocking(s);  // may throw: nothing has begun yet
-  status ok = at_each_that_knows(pools_, s, on, [&](pool& p, std::uint64_t key) {
-    status one = p.below().capture_begin(s, key, on != nullptr);
-    if (one.ok()) begun.emplace_back(&p, key);
-    return one;
+void captures::end_hold(std::uint64_t number) noexcept {
+  const mutex_lock lock{mutex_};
+  held_.erase(number);
+}
+
+// A capture is known by the stream's key in a pool, never by a handle: the default stream of each thread has the same
+// handle, and a destroyed stream's may be reused.
+captures::open_list::iterator captures::find(const pool& member, std::uint64_t key) {
+  return std::ranges::find_if(open_, [&](const open_capture& capture) {
+    return std::ranges::any_of(capture.parts,
+                               [&](const part& each) { return each.member == &member && each.key == key; });
   });
-  if (!ok) {
-    for (const auto& [p, key] : begun) {
-      const result<std::uint64_t> graph = p->below().capture_end(key);
-      if (graph) static_cast<void>(p->below().graph_release(*graph));
-    }
-    return ok;
+}
+
+// Every pool that knows the stream takes part, or none does. A noticed capture has begun on the device already, and
+// concerns the pools of that device.
+status captures::open(stream_ref stream, device* noticed_on, std::uint64_t device_id) {
+  open_list opened(1);
+  open_capture& made = opened.front();
+  made.number = next_number_;
+  made.noticed_on = noticed_on;
+  made.device_id = device_id;
+  made.stream = stream;
+  made.parts.reserve(pools_.size());
+  made.elsewhere.reserve(pools_.size());
+  graph_map ahead;
+  ahead[made.number].reserve(pools_.size());
+  made.graph = ahead.extract(made.number);
+  const capture_effect effect = noticed_on != nullptr ? capture_effect::noticed : capture_effect::announced;
+  bool foreign = false;
+  if (noticed_on != nullptr) {
+    const result<bool> blocking = noticed_on->is_blocking(stream);
+    const result<std::uint64_t> context = noticed_on->foreign_context(stream);
+    made.blocking = blocking && *blocking;
+    foreign = context && *context != 0;
   }
-  forbid_foreign_fences(begun, true);
-  open_.push_back({.number = next_number_++,
-                   .noticed_on = on,
-                   .device_id = device_id,
-                   .stream = s,
-                   .blocking = blocking && *blocking,
-                   .watched = false,
-                   .keys = std::move(begun)});
+  const status ok =
+      at_each_that_knows(pools_, stream, noticed_on, [&](pool& p, std::uint64_t key) GPUMEM_REQUIRES(mutex_) -> status {
+        close_superseded(p, key, stream);
+        result<pool_capture> begun = p.below().capture_begin(stream, key, effect);
+        if (!begun) return begun.why();
+        made.parts.push_back({&p, key, *std::move(begun)});
+        return {};
+      });
+  if (!ok) return ok;
+  // Pools of other devices may hold blocks that this device's streams use, and would record their fences here. A stream
+  // of another context may even be one of theirs.
+  for (const pool_slot& p : pools_) {
+    if (std::ranges::find(made.parts, p.it.get(), &part::member) != made.parts.end()) continue;
+    made.elsewhere.push_back(p.it->below().capture_elsewhere(foreign ? effect : capture_effect::foreign));
+  }
+  ++next_number_;
+  open_.splice(open_.end(), opened);
   open_count_.store(open_.size(), std::memory_order_relaxed);
   return {};
 }
 
-// Removes the capture if it ended in any pool.
-result<graph_ref> captures::end_in_pools(const open_capture& open) {
-  const graph_ref left{open.number};
-  in_pools& parts = graphs_[left.id];
-  parts.reserve(open.keys.size());
-  status first;
-  for (const auto& [p, key] : open.keys) {
-    const result<std::uint64_t> part = without_exceptions([in = p, of = key] { return in->below().capture_end(of); });
-    if (part) {
-      parts.emplace_back(p, *part);
-    } else if (first.ok()) {
-      first = part.why();
-    }
-  }
-  if (parts.empty()) return first;
-  forbid_foreign_fences(open.keys, false);
-  std::erase_if(open_, [left](const open_capture& each) { return each.number == left.id; });
+graph_ref captures::close(open_list::iterator ended) noexcept {
+  for (part& each : ended->parts) ended->graph.mapped().emplace_back(each.member, each.capture.end());
+  const graph_ref left{ended->number};
+  graphs_.insert(std::move(ended->graph));
+  open_.erase(ended);
   open_count_.store(open_.size(), std::memory_order_relaxed);
   return left;
 }
 
-// Pools of other devices may hold blocks that this device's streams use, and would record their fences here.
-void captures::forbid_foreign_fences(const in_pools& capturing, bool yes) {
-  for (const pool_slot& p : pools_) {
-    if (std::ranges::find(capturing, p.it.get(), &in_pools::value_type::first) == capturing.end()) {
-      p.it->below().forbid_foreign_fences(yes);
-    }
+template <typename condition>
+void captures::close_where(const condition& ended) {
+  for (auto next = open_.begin(); next != open_.end();) {
+    const auto each = next++;
+    if (ended(*each)) close(each);
   }
 }
 
+// The stream begins a capture. One that was noticed on it earlier is over, and so is any of a destroyed stream that had
+// its handle.
+void captures::close_superseded(const pool& member, std::uint64_t key, stream_ref stream) {
+  close_where([&](const open_capture& capture) {
+    return std::ranges::any_of(capture.parts, [&](const part& each) {
+      return each.member == &member &&
+             (each.key == key ? capture.noticed_on != nullptr : is_created(stream) && capture.stream == stream);
+    });
+  });
+}
+
+// If a stream allocates nothing more, gpumem does not see its capture end, and cannot ask its handle, which may be
+// dead. For blocking streams no handle is needed: the driver tells whether any of them captures.
+void captures::close_blocking(device& gpu) {
+  const auto is_blocking = [&](const open_capture& capture) { return capture.noticed_on == &gpu && capture.blocking; };
+  if (std::ranges::none_of(open_, is_blocking)) return;
+  const result<bool> any = gpu.blocking_stream_captures();
+  if (any && !*any) close_where(is_blocking);
+}
+
 // Notes a current capture first, so that releasing destroyed graphs does not invalidate it.
-status captures::follow(device& on, stream_ref s, bool asks) {
+status captures::follow(const pool_slot& slot, const request& asking, bool asks) {
+  const stream_ref stream = asking.stream;
+  std::uint64_t current = 0;
   if (asks) {
-    const result<std::uint64_t> now = on.capture_id(s);
-    if (!now) return now.why();
-    if (*now != 0 || any_open()) {
-      const mutex_lock lock{mutex_};
-      if (status noted = notice(on, s, *now); !noted) return noted;
-    }
+    const result<std::uint64_t> asked = slot.on->capture_id(stream);
+    if (!asked) return asked.why();
+    current = *asked;
+  }
+  std::uint64_t key = 0;
+  if (current != 0 || any_open()) {
+    const result<std::uint64_t> asked = slot.it->key_of(stream);
+    if (!asked) return asked.why();
+    key = *asked;
+  }
+  if (asks && (current != 0 || any_open())) {
+    const mutex_lock lock{mutex_};
+    if (status noted = notice(slot, stream, key, current); !noted) return noted;
   }
   release_gone();
   if (!any_open()) return {};
   const mutex_lock lock{mutex_};
-  if (open_capture* const open = find(s); open != nullptr && !open->watched) {
+  const auto open = find(*slot.it, key);
+  if (open == open_.end()) return {};
+  open->reported = open->reported || asking.reports_capture_end;
+  if (!open->watched) {
     const auto number = std::make_shared<std::list<std::uint64_t>>(1, open->number);
-    open->watched = on.watch_graph(s, [to = gone_, number] { to->put(*number); }).ok();
+    open->watched = slot.on->watch_graph(stream, [to = gone_, number] { to->put(*number); }).ok();
   }
   return {};
 }
 
-// `now` is the id of the stream's current capture; 0 for none.
-status captures::notice(device& on, stream_ref s, std::uint64_t now) {
-  const open_capture* const known = find(s);
-  const bool over = known != nullptr && known->noticed_on == &on && known->device_id != now;
-  if (now != 0 && (known == nullptr || over)) {
-    const without_fences until_noted{pools_, on};
-    if (over) static_cast<void>(end_in_pools(*known));
-    return begin_in_pools(s, &on, now);
+// `current` is the id of the stream's current capture; 0 for none.
+status captures::notice(const pool_slot& slot, stream_ref stream, std::uint64_t key, std::uint64_t current) {
+  const auto known = find(*slot.it, key);
+  const bool ended = known != open_.end() && known->noticed_on == slot.on && known->device_id != current;
+  if (current != 0 && (known == open_.end() || ended)) {
+    std::vector<pool_capture> until_noted;  // between the end of one capture and the next, which has begun already
+    until_noted.reserve(pools_.size());
+    for (const pool_slot& p : pools_) {
+      if (p.on == slot.on) until_noted.push_back(p.it->below().capture_elsewhere(capture_effect::noticed));
+    }
+    return open(stream, slot.on, current);
   }
-  if (over) static_cast<void>(end_in_pools(*known));
-  // If a stream allocates nothing more, gpumem does not see its capture end, and cannot ask its handle, which may be
-  // dead. For blocking streams no handle is needed: the driver tells whether any of them captures.
-  if (std::ranges::any_of(open_, [&](const open_capture& c) { return c.noticed_on == &on && c.blocking; })) {
-    const result<bool> any = on.blocking_stream_captures();
-    end_noticed_on(on, [&](const open_capture& c) { return c.blocking && any && !*any; });
-  }
+  if (ended) close(known);
+  close_blocking(*slot.on);
   return {};
 }
 
-void captures::ended_on(device& on) {
-  {
+void captures::settle(device& gpu) {
+  if (any_open()) {
     const mutex_lock lock{mutex_};
-    end_noticed_on(on, [&](const open_capture& c) {
-      const result<std::uint64_t> now = on.capture_id(c.stream);
-      return now && *now != c.device_id;
-    });
+    close_blocking(gpu);
   }
   release_gone();
 }
 
-template <typename condition>
-void captures::end_noticed_on(const device& on, const condition& over) {
-  for (std::size_t i = 0; i < open_.size();) {
-    const bool ended = open_[i].noticed_on == &on && over(open_[i]) && end_in_pools(open_[i]);
-    if (!ended) ++i;
+void captures::ended_on(device& gpu, bool reported_only) {
+  {
+    const mutex_lock lock{mutex_};
+    close_blocking(gpu);
+    close_where([&](const open_capture& capture) {
+      if (capture.noticed_on != &gpu || capture.blocking || (reported_only && !capture.reported)) return false;
+      if (!is_created(capture.stream)) {  // each thread has another one
+        const result<std::uint64_t> own = capture.parts.front().member->key_of(capture.stream);
+        if (!own || *own != capture.parts.front().key) return false;
+      }
+      const result<std::uint64_t> latest = gpu.capture_id(capture.stream);
+      return latest && *latest != capture.device_id;
+    });
   }
+  release_gone();
 }
 
 // A capture whose graph is gone must have ended. Graphs that the program has already released are refused.
@@ -245,7 +290,7 @@ void captures::release_gone() {
     {
       const mutex_lock lock{mutex_};
       const auto open = std::ranges::find(open_, number, &open_capture::number);
-      if (open != open_.end()) static_cast<void>(end_in_pools(*open));
+      if (open != open_.end()) close(open);
     }
     static_cast<void>(release({number}));
     gone_->forget(number);

@@ -43,32 +43,51 @@ class captures {
   /// `pools` must outlive it, and grows only before the first call.
   explicit captures(const std::vector<pool_slot>& pools) : pools_{pools} {}
 
-  status begin(stream_ref s);
-  result<graph_ref> end(stream_ref s);
+  status begin(stream_ref stream);
+  result<graph_ref> end(stream_ref stream);
   status release(graph_ref g);
+  /// A capture on no stream that the caller can name (hold_captures.hpp).
+  void hold(std::uint64_t number);
+  void end_hold(std::uint64_t number) noexcept;
 
   /// True while any stream is known to capture, or a graph is known to be gone: `follow` then has work to do even
   /// without asking the device.
   [[nodiscard]] bool busy() const noexcept { return any_open() || gone_->any(); }
   /// Called before an allocation for `s`. With `asks`, asks the device and notes captures that began or ended since the
   /// last allocation. Watches the graph of a capture under way and releases destroyed graphs.
-  status follow(device& on, stream_ref s, bool asks);
-  /// Asks each stream of the device that was noticed to capture whether it still does, and ends the captures that are
-  /// over. The streams must exist.
-  void ended_on(device& on);
+  status follow(const pool_slot& slot, const request& asking, bool asks);
+  /// Called before memory is given back. Ends the captures of the device that are over, as far as that is known without
+  /// a stream's handle: the graph is destroyed, or no blocking stream captures any more.
+  void settle(device& gpu);
+  /// Ends the captures of the device that are over. Asks each non-blocking stream that was noticed to capture, which
+  /// must exist; a per-thread stream is asked by its own thread only. `reported_only`: none whose requests did not say
+  /// that the caller reports the end.
+  void ended_on(device& gpu, bool reported_only);
 
  private:
-  using in_pools = std::vector<std::pair<pool*, std::uint64_t>>;  // with the pool's number of a stream or a graph
+  using graph_parts = std::vector<std::pair<pool*, std::uint64_t>>;  // with the pool's number of the graph
+  using graph_map = std::map<std::uint64_t, graph_parts>;            // by graph_ref::id
 
-  struct open_capture {
-    std::uint64_t number;      // of its graph, too
-    const device* noticed_on;  // null if the program announced it, which names no device
-    std::uint64_t device_id;   // 0 if the program announced it
-    stream_ref stream;
-    bool blocking;  // noticed on a blocking stream of the device's own context
-    bool watched;
-    in_pools keys;  // its end must not use the stream's handle, which may be dead or reused by then
+  /// A pool that the stream which captures is known to.
+  struct part {
+    pool* member;
+    std::uint64_t key;  // of the stream
+    pool_capture capture;
   };
+  /// Ends in every pool with its life.
+  struct open_capture {
+    std::uint64_t number = 0;      // of its graph, too
+    device* noticed_on = nullptr;  // null if the program announced it, which names no device
+    std::uint64_t device_id = 0;   // 0 if the program announced it
+    stream_ref stream;             // by which it is not known: see `find`
+    bool blocking = false;         // noticed on a blocking stream of the device's own context
+    bool watched = false;
+    bool reported = false;  // `request::reports_capture_end`
+    std::vector<part> parts;
+    std::vector<pool_capture> elsewhere;  // of pools that do not know the stream
+    graph_map::node_type graph;           // made ahead, because the end must not fail
+  };
+  using open_list = std::list<open_capture>;
 
   /// The numbers of the captures whose graphs are destroyed, until they have been handled.
   class gone_graphs {
@@ -86,19 +105,22 @@ class captures {
   };
 
   [[nodiscard]] bool any_open() const noexcept { return open_count_.load(std::memory_order_relaxed) != 0; }
-  open_capture* find(stream_ref s) GPUMEM_REQUIRES(mutex_);
-  status begin_in_pools(stream_ref s, device* on, std::uint64_t device_id) GPUMEM_REQUIRES(mutex_);
-  result<graph_ref> end_in_pools(const open_capture& open) GPUMEM_REQUIRES(mutex_);
-  void forbid_foreign_fences(const in_pools& capturing, bool yes);
-  status notice(device& on, stream_ref s, std::uint64_t now) GPUMEM_REQUIRES(mutex_);
+  open_list::iterator find(const pool& member, std::uint64_t key) GPUMEM_REQUIRES(mutex_);
+  status open(stream_ref stream, device* noticed_on, std::uint64_t device_id) GPUMEM_REQUIRES(mutex_);
+  graph_ref close(open_list::iterator ended) noexcept GPUMEM_REQUIRES(mutex_);
   template <typename condition>
-  void end_noticed_on(const device& on, const condition& over) GPUMEM_REQUIRES(mutex_);
+  void close_where(const condition& ended) GPUMEM_REQUIRES(mutex_);
+  void close_superseded(const pool& member, std::uint64_t key, stream_ref stream) GPUMEM_REQUIRES(mutex_);
+  void close_blocking(device& gpu) GPUMEM_REQUIRES(mutex_);
+  status notice(const pool_slot& slot, stream_ref stream, std::uint64_t key, std::uint64_t current)
+      GPUMEM_REQUIRES(mutex_);
   void release_gone();
 
   const std::vector<pool_slot>& pools_;
-  checked_mutex mutex_;                                                 // taken before the pools' locks
-  std::vector<open_capture> open_ GPUMEM_GUARDED_BY(mutex_);            // rarely more than one
-  std::map<std::uint64_t, in_pools> graphs_ GPUMEM_GUARDED_BY(mutex_);  // by graph_ref::id; empty: it failed to end
+  checked_mutex mutex_;                         // taken before the pools' locks
+  open_list open_ GPUMEM_GUARDED_BY(mutex_);    // rarely more than one
+  graph_map graphs_ GPUMEM_GUARDED_BY(mutex_);  // of captures that have ended
+  std::map<std::uint64_t, std::vector<pool_capture>> held_ GPUMEM_GUARDED_BY(mutex_);
   std::uint64_t next_number_ GPUMEM_GUARDED_BY(mutex_) = 1;
   std::atomic<std::size_t> open_count_{0};
   // Shared, because the driver may write after the allocator is gone.

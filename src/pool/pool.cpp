@@ -72,7 +72,8 @@ bool pool::is_plain(owner_id o, std::uint64_t bytes) const noexcept {
 }
 
 bool pool::cacheable(owner_id o, std::uint64_t bytes) const noexcept {
-  return is_plain(o, bytes) && arena_.streams().captures() == 0 && !arena_.streams()[o].gone &&
+  const stream_slot& slot = arena_.streams()[o];
+  return is_plain(o, bytes) && !arena_.streams().fences_paused() && !slot.capturing && !slot.gone &&
          o != arena_.behind_all().owner();
 }
 
@@ -218,7 +219,9 @@ status pool::release_block(address at, const free_args& stated) {
   thread_cache* const mine = cache_.mine();  // not before: a refused free changes nothing
   cache_.return_pair(mine);
   // A stream that is seen for the first time takes host memory: where there is none, the block is still live.
-  const owner_id o = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
+  const result<owner_id> owner = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
+  if (!owner) return owner.why();
+  const owner_id o = *owner;
   if (!seen.of->change(held, held.cached())) {  // another thread frees it at this moment
     ++counts.misuses;
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
@@ -257,13 +260,14 @@ status pool::record_use(address at, stream_ref s) {
   owner_word held = seen.word();
   if (held.held_by() != holder::program) return not_in_live_block(at);
   const block_index i = cache_.pointers().block_of(seen.at);
-  const owner_id user = arena_.prepare_use(i, s, *key);
-  if (user == idle_owner) return {};
+  const result<owner_id> user = arena_.prepare_use(i, s, *key);
+  if (!user) return user.why();
+  if (*user == idle_owner) return {};
   // From here on its free comes by the lock, unless it is under way already.
   while (held.plainly_live() && !seen.of->change(held, held.marked_needs_lock())) held = seen.of->read();
   if (held.held_by() != holder::program) return not_in_live_block(at);
-  arena_.add_use(i, user);
-  arena_.stream_named(lock, user, *key);
+  arena_.add_use(i, *user);
+  arena_.stream_named(lock, *user, *key);
   return {};
 }
 

@@ -53,10 +53,12 @@ owner_id stream_order::take_slot() {
   return o;
 }
 
-owner_id stream_order::slot_of(stream_ref s, std::uint64_t key) {
+result<owner_id> stream_order::slot_of(stream_ref s, std::uint64_t key) {
   if (key == last_key_ && last_slot_ != idle_owner) return last_slot_;
   owner_id found = slot_in(by_key_, key);
   if (found == idle_owner) {
+    const result<std::uint64_t> context = device_.foreign_context(s);
+    if (!context) return context.why();
     if (by_key_.size() >= forget_when_) forget_unused();
     owner_id& named = by_key_[key];
     owner_id* const latest = has_lasting_handle(s) ? &by_handle_[number_of(s)] : nullptr;
@@ -66,7 +68,7 @@ owner_id stream_order::slot_of(stream_ref s, std::uint64_t key) {
     stream_slot& slot = slots_[found];
     slot.stream = s;
     slot.key = key;
-    if (const result<std::uint64_t> context = device_.foreign_context(s)) slot.foreign = *context;
+    slot.foreign = *context;
     ++seen_;
   }
   slots_[found].was_named = true;
@@ -75,13 +77,14 @@ owner_id stream_order::slot_of(stream_ref s, std::uint64_t key) {
 }
 
 // Under `notify` a living stream may have the key of one that ended.
-owner_id stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key) {
+result<owner_id> stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key) {
   const bool is_own = slots_[owner].key == key;
   if (is_own && !slots_[owner].gone) return owner;
   if (const owner_id living = slot_in(by_key_, key); living != idle_owner) return living;
   if (is_own) return owner;
   const owner_id latest = slot_in(by_handle_, number_of(stream));
-  return latest != idle_owner && slots_[latest].key == key ? latest : slot_of(stream, key);
+  if (latest != idle_owner && slots_[latest].key == key) return latest;
+  return slot_of(stream, key);
 }
 
 // An event on this context covers no work of another one, so such a stream keeps its free blocks.
@@ -136,9 +139,9 @@ result<fence_index> stream_order::record(owner_id o, bool lives) noexcept try {
   // The default stream waits for all others, so no capture survives a record on it either. A created one may be a part
   // of a capture that began elsewhere: a fence recorded there would be the capture's.
   const bool apart = slot.foreign == 0 && on_stream && !never_ends(slot.stream) && !slot.capturing;
-  bool may = captures_ == 0;
+  bool may = captures() == 0;
   if (slot.foreign != 0) {
-    may = may && foreign_captures_ == 0;
+    may = may && count_of(capture_effect::foreign) == 0;
   } else if (apart) {
     may = (may && !fences_may_spoil()) || captures_nothing(slot.stream);
   } else {
@@ -180,13 +183,22 @@ fence_index stream_order::spare_fence() {
   return spare_fences_.back();
 }
 
-// A fence on this device is behind nothing that another context's stream was given.
+// A fence on this device is behind nothing that another context's stream was given. The fence of a default stream is an
+// event on the context, too.
 result<fence> stream_order::record_on_device(const unrecorded_fence& f) const noexcept {
-  return without_exceptions([&] {
-    return f.foreign != 0 ? device_.record_foreign(f.foreign)
-           : f.by_stream  ? device_.record(f.on)
-                          : device_.record_context();
+  return without_exceptions([&]() -> result<fence> {
+    if (f.foreign != 0) return device_.record_foreign(f.foreign);
+    if ((!f.by_stream || never_ends(f.on)) && blocking_stream_captures()) {
+      return status{errc::unsupported, "no event can be recorded on the context while a blocking stream captures"};
+    }
+    return f.by_stream ? device_.record(f.on) : device_.record_context();
   });
+}
+
+bool stream_order::blocking_stream_captures() const noexcept {
+  if (!fences_may_spoil()) return false;
+  const result<bool> any = device_.blocking_stream_captures();
+  return any ? *any : any.code() != errc::unsupported;
 }
 
 void stream_order::recorded(const unrecorded_fence& f, std::optional<fence> made) noexcept {
@@ -279,7 +291,7 @@ void stream_order::let_go(fence_index f) noexcept {
 // A later fence of a stream is not done before an earlier one, so one question to each stream settles what is pending.
 tracked_fence::state stream_order::ask(fence_index f) noexcept {
   tracked_fence& t = fences_[f];
-  if (t.seen != tracked_fence::state::pending || captures_ > 0) return t.seen;
+  if (t.seen != tracked_fence::state::pending || !may_ask(f)) return t.seen;
   stream_slot& on = slots_[t.order];
   const bool asked = on.asked_in_round == round_ && !t.foreign;
   if (asked && t.number >= on.pending_number) return t.seen;
@@ -398,20 +410,26 @@ void stream_order::release_slot(owner_id owner) noexcept {
   heap_.remove_owner(owner);
 }
 
-owner_id stream_order::add_graph(stream_ref s, std::uint64_t origin_key) {
+// The graph's work runs in the context of the stream that captured it, and is fenced there.
+owner_id stream_order::add_graph(const stream_slot& origin) {
+  const stream_ref stream = origin.stream;
+  const std::uint64_t foreign = origin.foreign;
+  const std::uint64_t origin_key = origin.is_graph ? origin.origin_key : origin.key;
   owner_id& found_by_number = graphs_[next_graph_];
-  const owner_id g = found_by_number = take_slot();
-  slots_[g].is_graph = true;
-  slots_[g].key = next_graph_++;
-  slots_[g].stream = s;
-  slots_[g].origin_key = origin_key;
+  const owner_id g = found_by_number = take_slot();  // `origin` may have moved
+  stream_slot& graph = slots_[g];
+  graph.is_graph = true;
+  graph.key = next_graph_++;
+  graph.stream = stream;
+  graph.foreign = foreign;
+  graph.origin_key = origin_key;
   return g;
 }
 
 owner_id stream_order::graph_owner_of_free(owner_id graph, std::uint64_t key) {
   if (key == slots_[graph].origin_key || slots_[graph].gone) return graph;
   if (slots_[graph].aside == idle_owner) {
-    const owner_id aside = add_graph(slots_[graph].stream, slots_[graph].origin_key);
+    const owner_id aside = add_graph(slots_[graph]);
     slots_[graph].aside = aside;
   }
   return slots_[graph].aside;
@@ -419,28 +437,29 @@ owner_id stream_order::graph_owner_of_free(owner_id graph, std::uint64_t key) {
 
 result<owner_id> stream_order::capture_begin(owner_id o) {
   if (slots_[o].capturing) return status{errc::invalid_argument, "the stream is capturing already"};
-  const owner_id g = add_graph(slots_[o].stream, slots_[o].key);
+  const owner_id g = add_graph(slots_[o]);
   slots_[o].capturing = true;
   slots_[o].graph = g;
-  ++slots_[g].references;  // by the capture
-  ++captures_;
+  ++slots_[o].references;  // both by the capture
+  ++slots_[g].references;
   ++seen_;
   return g;
 }
 
-result<std::uint64_t> stream_order::capture_end(owner_id o) {
+std::uint64_t stream_order::capture_end(owner_id o) noexcept {
   stream_slot& slot = slots_[o];
-  if (!slot.capturing) return status{errc::invalid_argument, "the stream is not capturing"};
   const owner_id g = slot.graph;
   slot.capturing = false;
   slot.graph = idle_owner;
+  --slot.references;
   --slots_[g].references;
-  --captures_;
   return slots_[g].key;
 }
 
-std::uint64_t stream_order::open_region(stream_ref s, std::uint64_t key) {
-  const owner_id g = add_graph(s, key);
+result<std::uint64_t> stream_order::open_region(stream_ref s, std::uint64_t key) {
+  const result<owner_id> origin = slot_of(s, key);
+  if (!origin) return origin.why();
+  const owner_id g = add_graph(slots_[*origin]);
   ++seen_;
   return slots_[g].key;
 }

@@ -12,6 +12,7 @@
 // all of it; no function here waits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
@@ -47,7 +48,7 @@ struct stream_slot {
   bool was_named = false;            ///< since streams were last forgotten
   stream_ref stream;
   std::uint64_t key = 0;         ///< of the stream, or the graph's number
-  std::uint64_t foreign = 0;     ///< the context of a stream that is not of the device's own; 0: it is
+  std::uint64_t foreign = 0;     ///< the stream's or graph's context, if it is not the device's own; else 0
   std::uint64_t origin_key = 0;  ///< of a graph: the stream whose capture it is
   owner_id aside = idle_owner;   ///< of a graph: owns what other streams of its capture freed; nobody gets that
   owner_id graph = idle_owner;   ///< while capturing, the graph's slot
@@ -57,6 +58,13 @@ struct stream_slot {
   std::vector<pending> fences;   ///< oldest first
   std::unordered_map<owner_id, std::uint64_t>
       waited;  ///< by slot: the epoch up to which this stream is ordered behind that one
+};
+
+/// The calls that a pool must not make while a capture is under way.
+enum class capture_effect : std::uint8_t {
+  announced,  ///< the program says when it ends: no event on the context; no fence is asked, none is waited for
+  noticed,    ///< gpumem may see its end late: no event on the context; fences of other streams go on
+  foreign,    ///< on another device: no event on that device's contexts
 };
 
 class stream_order {
@@ -87,12 +95,12 @@ class stream_order {
   }
   /// The key of the latest stream with that handle, dead or not; the driver is not asked.
   [[nodiscard]] std::optional<std::uint64_t> key_of_handle(stream_ref s) const noexcept;
-  /// The stream's slot, made if it has none; slots that are long unused may be forgotten then. Throws std::bad_alloc
-  /// with nothing changed.
-  owner_id slot_of(stream_ref s, std::uint64_t key);
+  /// The stream's slot, made if it has none; slots that are long unused may be forgotten then. Fails, or throws
+  /// std::bad_alloc, with nothing changed: a stream whose context is unknown must not be fenced on the pool's own.
+  result<owner_id> slot_of(stream_ref s, std::uint64_t key);
   /// The owner of a block that `owner` had and the stream with that key frees. A stream that ended keeps its slot, so
-  /// that its handle is not asked. Throws as `slot_of`.
-  owner_id owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key);
+  /// that its handle is not asked. Fails as `slot_of`.
+  result<owner_id> owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key);
   /// The stream's slot, if it has one.
   [[nodiscard]] std::optional<owner_id> find(std::uint64_t key) const;
   [[nodiscard]] stream_slot& operator[](owner_id o) noexcept { return slots_[o]; }
@@ -103,7 +111,15 @@ class stream_order {
   [[nodiscard]] bool single() const noexcept { return seen_ <= 1 && !keeps_idle_apart_; }
   /// Keeps idle memory idle while only one stream is known: a plan may have places for later streams in it.
   void keep_idle_apart() noexcept { keeps_idle_apart_ = true; }
-  [[nodiscard]] unsigned captures() const noexcept { return captures_; }
+  /// The captures under way of the device. While there are any, no event is recorded on its context and nothing is
+  /// given back.
+  [[nodiscard]] unsigned captures() const noexcept {
+    return count_of(capture_effect::announced) + count_of(capture_effect::noticed);
+  }
+  /// True while an announced capture is under way: no fence is asked, and nothing is waited for.
+  [[nodiscard]] bool fences_paused() const noexcept { return count_of(capture_effect::announced) != 0; }
+  void begin_effect(capture_effect effect) noexcept { ++effects_[static_cast<std::size_t>(effect)]; }
+  void end_effect(capture_effect effect) noexcept { --effects_[static_cast<std::size_t>(effect)]; }
   /// Whether others may get this owner's free memory behind a fence. False for a graph that may run again.
   [[nodiscard]] bool serves_others(owner_id o) const noexcept {
     const stream_slot& slot = slots_[o];
@@ -114,9 +130,10 @@ class stream_order {
   [[nodiscard]] bool fences_may_spoil() const noexcept {
     return ids_ == stream_id_mode::query && device_.info().reports_captures;
   }
-  void forbid_fences(bool yes) noexcept { yes ? ++captures_ : --captures_; }
-  /// While another device captures: an event on one of its contexts would invalidate that capture.
-  void forbid_foreign_fences(bool yes) noexcept { yes ? ++foreign_captures_ : --foreign_captures_; }
+  /// True while a blocking stream captures, noticed or not: an event on the context, or a give-back, would invalidate
+  /// that capture. Asks the driver; needs no lock and no stream's handle, and invalidates nothing. The driver tells
+  /// nothing of non-blocking streams.
+  [[nodiscard]] bool blocking_stream_captures() const noexcept;
   /// Slots of streams and batches.
   [[nodiscard]] std::uint64_t in_use() const noexcept { return in_use_; }
 
@@ -164,7 +181,7 @@ class stream_order {
   [[nodiscard]] tracked_fence& tracked(fence_index f) noexcept { return fences_[f]; }
   /// False while the host would spoil a capture by waiting for it.
   [[nodiscard]] bool may_wait_for(fence_index f) const noexcept {
-    return captures_ == 0 && (foreign_captures_ == 0 || !fences_[f].foreign);
+    return may_ask(f) && (count_of(capture_effect::foreign) == 0 || !fences_[f].foreign);
   }
   /// Asks the device where that is allowed and nothing is known yet, each stream once in a round.
   tracked_fence::state ask(fence_index f) noexcept;
@@ -180,11 +197,14 @@ class stream_order {
 
   // --- life -----------------------------------------------------------------------------------------------
   void stream_gone(owner_id o) noexcept;
+  /// The stream captures into a graph, a new owner. Its effect on fences is the caller's to begin and end.
   result<owner_id> capture_begin(owner_id o);
-  result<std::uint64_t> capture_end(owner_id o);  ///< the graph's number
+  /// Requires that the stream captures. The graph's number.
+  std::uint64_t capture_end(owner_id o) noexcept;
   status graph_gone(std::uint64_t graph);
-  /// A graph's slot without a capture: it may own what several captures of the stream allocate. Its number.
-  std::uint64_t open_region(stream_ref s, std::uint64_t key);
+  /// A graph's slot without a capture: it may own what several captures of the stream allocate. Its number. Fails as
+  /// `slot_of` does.
+  result<std::uint64_t> open_region(stream_ref s, std::uint64_t key);
   /// The slot of a graph or region that is open; nobody's where there is none.
   [[nodiscard]] owner_id region(std::uint64_t number) const noexcept;
   /// Who owns a block of the graph that the stream with this key has freed: the graph, whose capturing stream may have
@@ -207,7 +227,13 @@ class stream_order {
   void release_slot(owner_id owner) noexcept;
   [[nodiscard]] bool is_unused(owner_id owner) const noexcept;
   void forget_unused();
-  owner_id add_graph(stream_ref s, std::uint64_t origin_key);
+  [[nodiscard]] unsigned count_of(capture_effect effect) const noexcept {
+    return effects_[static_cast<std::size_t>(effect)];
+  }
+  [[nodiscard]] bool may_ask(fence_index asked) const noexcept {
+    return !fences_paused() && !slots_[fences_[asked].order].capturing;
+  }
+  owner_id add_graph(const stream_slot& origin);
   void gone_graph(owner_id g);
 
   device& device_;
@@ -230,8 +256,7 @@ class stream_order {
   unsigned context_events_ = 0;  // how many `context_events` live
   std::uint64_t next_graph_ = 1;
   std::uint64_t recorded_ = 0;
-  unsigned captures_ = 0;
-  unsigned foreign_captures_ = 0;
+  std::array<unsigned, 3> effects_{};  // captures under way, by `capture_effect`
   unsigned seen_ = 0;
   owner_id left_behind_ = idle_owner;  // owns the free blocks of forgotten streams
   std::uint64_t in_use_ = 0;

@@ -209,6 +209,22 @@ TEST_F(Preload, ACaptureIsNotSpoilt) {
   EXPECT_EQ(hazards(), 0U);
 }
 
+// The first allocation on the device is another thread's, which cannot name the stream that captures.
+TEST_F(Preload, ACaptureOfAThreadsDefaultStreamHoldsForADeviceThatOpensLater) {
+  ASSERT_EQ(cudaFree(nullptr), cudaSuccess);  // the context
+  ASSERT_EQ(cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeRelaxed), cudaSuccess);
+  const auto free_much = [] {
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(cudaFree(malloc_of(4 * mib)), cudaSuccess);
+  };
+  std::thread{free_much}.join();
+  EXPECT_EQ(calls_of(device_call::record_context), 0U) << "the capture is under way";
+  cudaGraph_t graph = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(cudaStreamPerThread, &graph), cudaSuccess) << "spoilt";
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  std::thread{free_much}.join();
+  EXPECT_GT(calls_of(device_call::record_context), 0U) << "it has ended";
+}
+
 TEST_F(Preload, FreeMemoryIsWhatCanBeServed) {
   const auto [at_first, total] = memory();
   EXPECT_EQ(total, 1024 * mib);

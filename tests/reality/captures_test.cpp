@@ -1,8 +1,11 @@
 // A1, A2, A3: captures that nobody tells of.
+#include <algorithm>
 #include <barrier>
 #include <thread>
 
 #include "world.hpp"
+
+extern "C" CUresult CUDAAPI cuCtxCreate_v2(CUcontext*, unsigned int, CUdevice);
 
 namespace gpumem::reality {
 namespace {
@@ -302,6 +305,389 @@ TEST_F(Captures, A3WhatTheCapturingStreamItselfFreesItHasBackAtOnce) {
   EXPECT_EQ(take(4 * mib, s), p);
   give(p);
   static_cast<void>(end(s));
+}
+
+// The handle of the per-thread default stream is the same in every thread, and names another stream in each.
+class PerThread : public Reality, public testing::WithParamInterface<const char*> {
+ protected:
+  [[nodiscard]] bool announces() const { return GetParam() == std::string{"notify"}; }
+  /// Runs `act` on another thread, which has the same current context.
+  template <typename Act>
+  void on_another_thread(const Act& act) {
+    std::thread{[&] {
+      ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
+      act();
+    }}.join();
+  }
+};
+
+TEST_P(PerThread, ACaptureIsNotEndedByAnotherThreadsRequest) {
+  open({{"stream_ids", GetParam()}});
+  CUstream const created = stream();
+  void* const freed = take(64 * mib, created);
+  give(freed);
+  if (announces()) {
+    ASSERT_TRUE(allocator_->capture_begin({CU_STREAM_PER_THREAD}).ok());
+  }
+  begin(CU_STREAM_PER_THREAD);
+  void* const inside = take(mib, CU_STREAM_PER_THREAD);
+  void* outside = nullptr;
+  on_another_thread([&] {
+    outside = take(80 * mib, CU_STREAM_PER_THREAD);  // wants the memory of the other stream
+    static_cast<void>(allocator_->trim(0));
+  });
+  give(inside);
+  void* const again = take(mib, CU_STREAM_PER_THREAD);
+  EXPECT_EQ(again, inside) << "the capture is still under way";
+  give(again);
+  ASSERT_NE(end(CU_STREAM_PER_THREAD), nullptr);
+  if (announces()) {
+    EXPECT_TRUE(allocator_->capture_end({CU_STREAM_PER_THREAD}).ok());
+  }
+  give(outside);
+}
+
+// The thread that ends first ends its own capture.
+TEST_P(PerThread, ACaptureIsNotEndedByAnotherThreadsEnd) {
+  open({{"stream_ids", GetParam()}});
+  std::barrier both{2};
+  void* kept = nullptr;
+  std::thread first{[&] {
+    ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
+    ASSERT_TRUE(allocator_->capture_begin({CU_STREAM_PER_THREAD}).ok());
+    both.arrive_and_wait();
+    both.arrive_and_wait();
+    kept = take(mib, CU_STREAM_PER_THREAD);
+    give(kept);
+    EXPECT_TRUE(allocator_->capture_end({CU_STREAM_PER_THREAD}).ok());
+  }};
+  std::thread second{[&] {
+    ASSERT_EQ(cuCtxSetCurrent(context_), CUDA_SUCCESS);
+    both.arrive_and_wait();
+    EXPECT_EQ(allocator_->capture_end({CU_STREAM_PER_THREAD}).code(), errc::invalid_argument);
+    ASSERT_TRUE(allocator_->capture_begin({CU_STREAM_PER_THREAD}).ok());
+    EXPECT_TRUE(allocator_->capture_end({CU_STREAM_PER_THREAD}).ok());
+    EXPECT_TRUE(allocator_->captures_ended(0).ok());
+    both.arrive_and_wait();
+  }};
+  first.join();
+  second.join();
+  CUstream const other = stream();
+  void* const got = take(mib, other);
+  EXPECT_NE(got, kept) << "it is the graph's";
+  give(got);
+}
+INSTANTIATE_TEST_SUITE_P(Ids, PerThread, testing::Values("query", "notify"),
+                         [](const auto& i) { return std::string{i.param}; });
+
+// The work of a graph runs where it was captured, and is fenced there when the graph is gone.
+class ForeignGraphs : public Reality, public testing::WithParamInterface<const char*> {};
+
+TEST_P(ForeignGraphs, AreFencedInTheContextThatCapturedThem) {
+  open({{"stream_ids", GetParam()}, {"limit", "8MiB"}});
+  const bool announced = GetParam() == std::string{"notify"};
+  CUstream const own = stream();
+  CUcontext second = nullptr;
+  ASSERT_EQ(cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
+  CUstream const far = stream();
+  if (announced) {
+    ASSERT_TRUE(allocator_->capture_begin({far}).ok());
+  }
+  begin(far);
+  void* const p = take(6 * mib, far);
+  use(far, p, 6 * mib, 50'000'000);
+  give(p);
+  CUgraph const graph = end(far);
+  ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+  const graph_ref left = announced ? *allocator_->capture_end({far}) : graph_ref{};
+  ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  simcuda::finish_destructors();
+  if (announced) {
+    ASSERT_TRUE(allocator_->graph_release(left).ok());
+  }
+  for (int i = 0; i < 2; ++i) {
+    const auto got = allocator_->try_allocate({.bytes = 6 * mib, .stream = {own}});
+    if (!got) continue;
+    simcuda::device(0).handed_out(number(*got), 6 * mib, simcuda::stream_of(own));  // the referee tells a hazard
+    give(*got);
+  }
+  simcuda::device(0).advance_by(60'000'000);
+  static_cast<void>(allocator_->try_allocate({.bytes = 6 * mib, .stream = {own}}));  // sees the fence
+  const auto got = allocator_->try_allocate({.bytes = 6 * mib, .stream = {own}});
+  EXPECT_EQ(allocator_->stats(0)->leaked_bytes, 0U);
+  if (got) give(*got);
+}
+INSTANTIATE_TEST_SUITE_P(Ids, ForeignGraphs, testing::Values("query", "notify"),
+                         [](const auto& i) { return std::string{i.param}; });
+
+// A capture of another device's stream that takes memory of this device: the other device's pool knows nothing of the
+// stream, and its event on that context would invalidate the capture.
+TEST_F(Captures, ACaptureOnAnotherDevicesStreamIsNotSpoiltByThatDevicesPool) {
+  open();
+  const auto* const driver = *resolve_cuda_driver(reinterpret_cast<void*>(&cuGetProcAddress));
+  const auto second = *open_cuda_device({.ordinal = 1, .driver = driver});
+  std::array<device*, 2> both{device_.get(), second.get()};
+  allocator_ = *allocator::open(both, {});
+  CUcontext context_of_second = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context_of_second, 1), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxPushCurrent(context_of_second), CUDA_SUCCESS);
+  CUstream const far = stream();
+  CUstream const a = stream();
+  CUstream const b = stream();
+  const auto of_second = allocator_->try_allocate({.bytes = 64 * mib, .stream = {a}, .device = 1});
+  ASSERT_TRUE(of_second.ok());
+  ASSERT_TRUE(allocator_->try_deallocate(*of_second).ok());
+  begin(far);
+  const auto inside = allocator_->try_allocate({.bytes = mib, .stream = {far}, .device = 0});
+  ASSERT_TRUE(inside.ok()) << inside.why().message();
+  const auto wants = allocator_->try_allocate({.bytes = 80 * mib, .stream = {b}, .device = 1});
+  EXPECT_TRUE(wants.ok()) << wants.why().message();
+  EXPECT_TRUE(allocator_->trim(1).ok());
+  ASSERT_NE(end(far), nullptr);
+  ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+  EXPECT_TRUE(allocator_->try_deallocate(*inside).ok());
+  EXPECT_TRUE(allocator_->try_deallocate(*wants).ok());
+  allocator_.reset();
+}
+
+// Nobody announces it and its stream has not allocated: of blocking streams the driver tells.
+class Unnoticed : public Reality, public testing::WithParamInterface<const char*> {};
+
+TEST_P(Unnoticed, ACaptureOfABlockingStreamIsNotSpoilt) {
+  open({{"policy", GetParam()}, {"limit", "256MiB"}});
+  CUstream capturing = nullptr;
+  ASSERT_EQ(cuStreamCreate(&capturing, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  CUstream const a = stream();
+  CUstream const b = stream();
+  void* const shared = take(mib, a);
+  ASSERT_TRUE(allocator_->record_use(shared, {b}).ok());
+  void* const freed = take(160 * mib, a);
+  give(freed);
+  begin(capturing);
+  const auto got = allocator_->try_allocate({.bytes = 200 * mib, .stream = {b}});  // wants what `a` freed
+  const result<trim_result> trimmed = allocator_->trim(0);
+  ASSERT_TRUE(trimmed.ok());
+  EXPECT_EQ(trimmed->returned_bytes, 0U);
+  EXPECT_GT(trimmed->pending_bytes, 0U) << "withheld, and said to be";
+  give(shared);
+  EXPECT_TRUE(allocator_->stream_release({a}).ok());
+  ASSERT_TRUE(allocator_->set_limit(0, 16 * mib).ok());
+  ASSERT_NE(end(capturing), nullptr);
+  if (got) {
+    EXPECT_TRUE(allocator_->try_deallocate(*got).ok());
+  }
+  ASSERT_TRUE(allocator_->set_limit(0, 256 * mib).ok());
+  simcuda::device(0).advance_by(1'000'000);
+  ASSERT_TRUE(allocator_->trim(0).ok());
+  give(take(200 * mib, b));
+}
+INSTANTIATE_TEST_SUITE_P(Policies, Unnoticed, testing::Values("growth", "caching", "expandable"),
+                         [](const auto& i) { return std::string{i.param}; });
+
+// A stream whose context the driver does not tell must not be taken for the device's own.
+TEST_F(Captures, AStreamOfUnknownContextIsRefusedAndNothingChanges) {
+  open({{"limit", "8MiB"}});
+  CUstream const s = stream();
+  CUcontext second = nullptr;
+  ASSERT_EQ(cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
+  CUstream const far = stream();
+  ASSERT_EQ(cuCtxPopCurrent(nullptr), CUDA_SUCCESS);
+  void* const p = take(6 * mib, s);
+  const auto failing = [](const auto& call) {
+    simcuda::fail("cuStreamGetCtx", 1, CUDA_ERROR_UNKNOWN);
+    return call();
+  };
+  EXPECT_EQ(failing([&] { return allocator_->record_use(p, {far}); }).code(), errc::device_error);
+  EXPECT_EQ(failing([&] { return allocator_->try_allocate({.bytes = 512, .stream = {far}}); }).code(),
+            errc::device_error);
+  EXPECT_EQ(failing([&] { return allocator_->try_deallocate(p, {.stream = stream_ref{far}}); }).code(),
+            errc::device_error);
+  EXPECT_EQ(failing([&] { return allocator_->open_region(0, {far}); }).code(), errc::device_error);
+  EXPECT_EQ(failing([&] { return allocator_->capture_begin({far}); }).code(), errc::device_error);
+  EXPECT_EQ(allocator_->stats(0)->live_blocks, 1U);
+  ASSERT_TRUE(allocator_->record_use(p, {far}).ok()) << "the driver tells now";
+  use(far, p, 6 * mib, 50'000'000);
+  give(p);
+  for (int i = 0; i < 2; ++i) {
+    const auto got = allocator_->try_allocate({.bytes = 6 * mib, .stream = {s}});
+    if (got) simcuda::device(0).handed_out(number(*got), 6 * mib, simcuda::stream_of(s));
+    if (got) give(*got);
+  }
+}
+
+// What a page step has mapped when the driver refuses a later call stays mapped until the capture has ended.
+struct failing_page_call {
+  std::string policy;
+  std::string function;
+  unsigned nth;
+  CUresult error;
+};
+class FailingPages : public Reality, public testing::WithParamInterface<failing_page_call> {};
+
+TEST_P(FailingPages, SpoilNoCapture) {
+  const auto& [policy, function, nth, error] = GetParam();
+  open({{"policy", policy.c_str()}});
+  CUstream const s = stream();
+  give(take(6 * mib, s));
+  begin(s);
+  void* const inside = take(2 * mib, s);
+  simcuda::fail(function, nth, error);
+  const auto failed = allocator_->try_allocate({.bytes = 300 * mib, .stream = {s}});
+  simcuda::pause_failures(true);
+  const auto more = allocator_->try_allocate({.bytes = 80 * mib, .stream = {s}});
+  EXPECT_TRUE(allocator_->check(0).ok()) << allocator_->check(0).message();
+  CUgraph const graph = end(s);
+  ASSERT_NE(graph, nullptr);
+  give(inside);
+  for (const auto& got : {failed, more}) {
+    if (got) {
+      EXPECT_TRUE(allocator_->try_deallocate(*got).ok());
+    }
+  }
+  ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  simcuda::finish_destructors();
+  give(take(512, s));
+  give(take(400 * mib, s));
+  ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+  ASSERT_TRUE(allocator_->trim(0).ok());
+  EXPECT_EQ(allocator_->stats(0)->leaked_bytes, 0U) << "what stayed mapped could be unmapped";
+  EXPECT_EQ(simcuda::device(0).used_bytes(), reserved());
+  simcuda::pause_failures(false);
+}
+std::vector<failing_page_call> failing_page_calls() {
+  std::vector<failing_page_call> all;
+  for (const char* policy : {"expandable", "growth:backing=mapped"}) {
+    for (const char* function : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
+      for (const unsigned nth : {1U, 2U, 3U}) {
+        for (const CUresult error : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE}) {
+          all.push_back({policy, function, nth, error});
+        }
+      }
+    }
+  }
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Calls, FailingPages, testing::ValuesIn(failing_page_calls()), [](const auto& i) {
+  return i.param.policy.substr(0, 6) + i.param.function + std::to_string(i.param.nth) +
+         (i.param.error == CUDA_ERROR_OUT_OF_MEMORY ? "Full" : "Invalid");
+});
+
+// PyTorch reports the ends of its captures; another library's stream is gone by then, and must not be asked.
+TEST_F(Captures, AReportedEndAsksOnlyStreamsWhoseRequestsSaidSo) {
+  open();
+  CUstream const others = stream();
+  CUstream const reported = stream();
+  begin(others);
+  give(take(mib, others));
+  ASSERT_NE(end(others), nullptr);
+  ASSERT_EQ(cuStreamDestroy(others), CUDA_SUCCESS);
+  begin(reported);
+  const auto inside = allocator_->try_allocate({.bytes = mib, .stream = {reported}, .reports_capture_end = true});
+  ASSERT_TRUE(inside.ok());
+  EXPECT_TRUE(allocator_->try_deallocate(*inside).ok());
+  EXPECT_TRUE(allocator_->reported_captures_ended(0).ok());
+  const auto again = allocator_->try_allocate({.bytes = mib, .stream = {reported}});
+  EXPECT_EQ(*again, *inside) << "the capture is still under way";
+  EXPECT_TRUE(allocator_->try_deallocate(*again).ok());
+  ASSERT_NE(end(reported), nullptr);
+  EXPECT_TRUE(allocator_->reported_captures_ended(0).ok());  // the driver leaves it undefined to ask the other one
+  EXPECT_EQ(allocator_->reported_captures_ended(7).code(), errc::wrong_device);
+}
+
+// A capture of a blocking stream that is over holds up nothing, though its graph lives and its stream never comes
+// again.
+TEST_F(Captures, ATrimAsksWhetherANoticedCaptureIsOver) {
+  open();
+  CUstream capturing = nullptr;
+  ASSERT_EQ(cuStreamCreate(&capturing, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  CUstream const a = stream();
+  void* const p = take(512 * mib, a);
+  begin(capturing);
+  give(take(mib, capturing));
+  give(p, {.stream = stream_ref{a}});
+  EXPECT_EQ(allocator_->trim(0)->returned_bytes, 0U) << "it is under way";
+  ASSERT_NE(end(capturing), nullptr);
+  ASSERT_EQ(cuStreamDestroy(capturing), CUDA_SUCCESS);
+  EXPECT_GE(allocator_->trim(0)->returned_bytes, 512 * mib);
+}
+
+// The line of the review: a graph that lives, and a non-blocking stream that never comes again. What others free goes
+// round among them.
+TEST_F(Captures, ANoticedCaptureThatNobodyEndsLeavesTheFencesOfOtherStreams) {
+  open();
+  CUstream const capturing = stream();
+  CUstream const a = stream();
+  CUstream const b = stream();
+  void* const p = take(512 * mib, a);
+  begin(capturing);
+  give(take(mib, capturing));
+  CUgraph const graph = end(capturing);
+  use(a, p, 512 * mib);
+  give(p, {.stream = stream_ref{a}});  // names the stream, which therefore lives
+  simcuda::device(0).advance_by(1'000'000);
+  const std::uint64_t before = reserved();
+  void* const q = take(512 * mib, b);
+  EXPECT_EQ(q, p);
+  EXPECT_EQ(reserved(), before);
+  give(q, {.stream = stream_ref{b}});
+  EXPECT_EQ(allocator_->trim(0)->returned_bytes, 0U) << "it may be under way, for all that the driver tells";
+  ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  simcuda::finish_destructors();
+  EXPECT_GE(allocator_->trim(0)->returned_bytes, 512 * mib);
+}
+
+// The threads' caches go on as well.
+TEST_F(Captures, ANoticedCaptureThatNobodyEndsLeavesTheCachesOfOtherStreams) {
+  open();
+  CUstream const capturing = stream();
+  CUstream const a = stream();
+  begin(capturing);
+  give(take(mib, capturing));
+  ASSERT_NE(end(capturing), nullptr);
+  for (int i = 0; i < 1000; ++i) give(take(4096, a));  // until the pool is calm
+  const std::uint64_t locks = allocator_->stats(0)->locks;
+  for (int i = 0; i < 100; ++i) give(take(4096, a));
+  EXPECT_LE(allocator_->stats(0)->locks - locks, 5U);
+}
+
+// The stream captures again and frees, before and inside the capture, what it had before: the graph gets none of that.
+TEST_F(Captures, TheCachesOfTheCapturingStreamServeNoCapture) {
+  open();
+  CUstream const s = stream();
+  std::vector<void*> before;
+  for (int i = 0; i < 8; ++i) before.push_back(take(4096, s));
+  give(before[0]);
+  begin(s);
+  void* const first = take(4096, s);
+  for (std::size_t i = 1; i < before.size(); ++i) give(before[i]);
+  for (int i = 0; i < 4; ++i) {
+    void* const inside = take(4096, s);
+    EXPECT_EQ(std::ranges::find(before, inside), before.end()) << "the graph must not share it";
+  }
+  give(first);
+  ASSERT_NE(end(s), nullptr);
+}
+
+// A stream that was destroyed after its capture, and whose handle another one has, captures no more.
+TEST_F(Captures, AReusedHandleEndsTheCaptureOfTheStreamThatHadIt) {
+  open({{"limit", "1GiB"}});
+  CUstream const a = stream();
+  CUstream const b = stream();
+  void* const p = take(512 * mib, a);
+  CUstream const first = stream();
+  begin(first);
+  give(take(mib, first));
+  ASSERT_NE(end(first), nullptr);
+  ASSERT_EQ(cuStreamDestroy(first), CUDA_SUCCESS);
+  CUstream const second = stream();
+  ASSERT_EQ(second, first) << "the driver gives the handle again";
+  begin(second);
+  give(take(mib, second));
+  CUgraph const graph = end(second);
+  ASSERT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+  simcuda::finish_destructors();
+  give(p);
+  give(take(600 * mib, b));  // only in the place of what `a` freed
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // Captures, from where they begin to where they end: meanwhile gpumem waits for nothing, and what is allocated on a
 // stream that captures is the driver's business.
 #include <algorithm>
+#include <thread>
 #include <vector>
 
 #include "checked_mutex.hpp"
+#include "hold_captures.hpp"
 #include "serving.hpp"
 
 namespace gpumem::preload {
@@ -12,10 +14,21 @@ namespace {
 checked_mutex captures_mutex;
 std::atomic<int> captures_open{0};
 
-std::vector<CUstream>& captures() {
-  static auto* const only = new std::vector<CUstream>;
+/// The default stream of each thread has the same handle.
+struct open_capture {
+  CUstream stream;
+  std::thread::id thread;
+  std::uint64_t number;
+  [[nodiscard]] bool is_nameable() const noexcept {
+    return stream != CU_STREAM_PER_THREAD || thread == std::this_thread::get_id();
+  }
+};
+
+std::vector<open_capture>& captures() {
+  static auto* const only = new std::vector<open_capture>;
   return *only;
 }
+std::uint64_t captures_so_far = 0;
 
 }  // namespace
 
@@ -26,20 +39,25 @@ void capture_begins(CUstream s) noexcept {
   captures_open.fetch_add(1, std::memory_order_acq_rel);
   {
     const mutex_lock lock{captures_mutex};
-    captures().push_back(s);
+    captures().push_back({s, std::this_thread::get_id(), ++captures_so_far});
   }
   for_each_device([s](served_device& d) { static_cast<void>(d.memory->capture_begin({s})); });
 }
 
 void capture_is_over(CUstream s) noexcept {
+  std::uint64_t number = 0;
   {
     const mutex_lock lock{captures_mutex};
-    const auto at = std::find(captures().begin(), captures().end(), s);
-    if (at == captures().end()) return;
-    captures().erase(at);
+    const auto found = std::find_if(captures().begin(), captures().end(), [s](const open_capture& capture) {
+      return capture.stream == s && capture.is_nameable();
+    });
+    if (found == captures().end()) return;
+    number = found->number;
+    captures().erase(found);
   }
   // Nothing was allocated for the graph: that was passed on.
-  for_each_device([s](served_device& d) {
+  for_each_device([&](served_device& d) {
+    end_held_capture(*d.memory, number);
     if (const result<graph_ref> empty = d.memory->capture_end({s})) static_cast<void>(d.memory->graph_release(*empty));
   });
   captures_open.fetch_sub(1, std::memory_order_acq_rel);
@@ -47,7 +65,10 @@ void capture_is_over(CUstream s) noexcept {
 
 void tell_of_captures(served_device& d) noexcept {
   const mutex_lock lock{captures_mutex};
-  for (const CUstream s : captures()) static_cast<void>(d.memory->capture_begin({s}));
+  for (const open_capture& capture : captures()) {
+    static_cast<void>(capture.is_nameable() ? d.memory->capture_begin({capture.stream})
+                                            : hold_capture(*d.memory, capture.number));
+  }
 }
 
 }  // namespace gpumem::preload

@@ -91,9 +91,11 @@ TEST(arena, what_a_capture_allocates_is_its_graphs_until_that_is_gone) {
   const address before = x.tested.take(2 * mib, x.one);
   x.tested.give(before);
   const std::uint64_t key = *x.tested.key_of(x.one);
-  ASSERT_TRUE((*x.tested).capture_begin(x.one, key).ok());
+  result<pool_capture> capture = (*x.tested).capture_begin(x.one, key, capture_effect::announced);
+  ASSERT_TRUE(capture.ok());
+  EXPECT_EQ((*x.tested).capture_begin(x.one, key, capture_effect::announced).code(), errc::invalid_argument);
   ASSERT_TRUE(x.device.begin_capture(x.one).ok());
-  EXPECT_THAT(x.tested.told_to_forget, testing::ElementsAre(idle_owner));
+  EXPECT_THAT(x.tested.told_to_forget, testing::Each(idle_owner));
   const address inside = x.tested.take(2 * mib, x.one);
   EXPECT_NE(inside, before) << "a capture waits for nothing, and its own stream's memory is not the graph's";
   EXPECT_EQ((*x.tested).stream_release(key).code(), errc::invalid_argument);
@@ -101,13 +103,28 @@ TEST(arena, what_a_capture_allocates_is_its_graphs_until_that_is_gone) {
   EXPECT_EQ(x.tested.take(2 * mib, x.one), inside) << "freed within the capture";
   x.tested.give(inside);
   ASSERT_TRUE(x.device.end_capture(x.one).ok());
-  const result<std::uint64_t> graph = (*x.tested).capture_end(key);
-  ASSERT_TRUE(graph.ok());
-  EXPECT_FALSE((*x.tested).capture_end(key).ok());
-  EXPECT_FALSE((*x.tested).capture_end(77'777).ok());
+  const std::uint64_t graph = capture->end();
+  EXPECT_EQ(capture->end(), 0U) << "it has ended";
   EXPECT_NE(x.tested.take(2 * mib, x.one), inside) << "the graph may run again";
-  EXPECT_TRUE((*x.tested).graph_release(*graph).ok());
+  EXPECT_TRUE((*x.tested).graph_release(graph).ok());
   EXPECT_EQ(x.tested.take(2 * mib, x.one), inside);
+}
+
+TEST(arena, a_capture_that_nobody_ends_ends_with_its_scope_and_leaves_no_graph) {
+  small_arena x;
+  const std::uint64_t key = *x.tested.key_of(x.one);
+  address inside = 0;
+  {
+    const result<pool_capture> capture = (*x.tested).capture_begin(x.one, key, capture_effect::announced);
+    ASSERT_TRUE(capture.ok());
+    const pool_capture elsewhere = (*x.tested).capture_elsewhere(capture_effect::foreign);
+    inside = x.tested.take(2 * mib, x.one);
+    x.tested.give(inside);
+    EXPECT_FALSE((*x.tested).behind_all().record());
+  }
+  EXPECT_EQ((*x.tested).streams().captures(), 0U);
+  EXPECT_EQ(x.tested.take(2 * mib, x.two), inside) << "its graph was released";
+  EXPECT_TRUE((*x.tested).stream_release(key).ok());
 }
 
 TEST(arena, a_region_places_its_blocks_where_it_is_told) {
@@ -138,15 +155,13 @@ TEST(arena, while_fences_are_forbidden_none_is_recorded) {
   small_arena x;
   const address a = x.tested.take(2 * mib, x.one);
   x.tested.give(a);
-  const auto forbid = [&](bool yes) {
-    (*x.tested).forbid_fences(yes);
-    (*x.tested).forbid_foreign_fences(yes);
-  };
-  forbid(true);
+  pool_capture here = (*x.tested).capture_elsewhere(capture_effect::announced);
+  pool_capture abroad = (*x.tested).capture_elsewhere(capture_effect::foreign);
   EXPECT_NE(x.tested.take(2 * mib, x.two), a);
   EXPECT_EQ(x.tested.stats().fences, 0U);
   EXPECT_GT(x.tested.trim(UINT64_MAX).pending_bytes, 0U);
-  forbid(false);
+  EXPECT_EQ(here.end(), 0U) << "no graph of this pool";
+  EXPECT_EQ(abroad.end(), 0U);
   EXPECT_EQ(x.tested.take(2 * mib, x.two), a);
   EXPECT_EQ(x.tested.stats().fences, 1U);
 }
@@ -176,9 +191,8 @@ TEST(arena, a_batch_behind_all_work_is_free_when_its_fence_is_done_whatever_come
   EXPECT_EQ(x.tested.take(2 * mib, x.two), b);
   EXPECT_EQ(x.tested.stats().device_waits, 1U) << "it had no fence yet";
   EXPECT_TRUE(x.tested.locked([&](arena&, arena_lock& lock) GPUMEM_UNDER_LOCK { return behind.cover(lock); }));
-  (*x.tested).forbid_fences(true);
+  const pool_capture capture = (*x.tested).capture_elsewhere(capture_effect::announced);
   EXPECT_FALSE(behind.record()) << "something captures";
-  (*x.tested).forbid_fences(false);
 }
 
 TEST(arena, says_of_every_block_what_it_is) {

@@ -93,6 +93,24 @@ INSTANTIATE_TEST_SUITE_P(calls, failing_step,
                                          std::pair{device_call::map, 1U}, std::pair{device_call::map, 2U},
                                          std::pair{device_call::map, 3U}, std::pair{device_call::set_access, 1U}));
 
+TEST(page_step, that_fails_while_nothing_may_be_unmapped_keeps_what_is_mapped) {
+  for (const auto& [call, nth] : {std::pair{device_call::map, 2U}, std::pair{device_call::set_access, 1U}}) {
+    two_runs x;
+    page_step s;
+    s.may_unmap = false;
+    s.pieces = {{x.range + 4 * page, 2 * page}};
+    s.runs = {two_runs::made(x.range + 4 * page), two_runs::made(x.range + 5 * page)};
+    x.device.fail_nth(call, nth);
+    x.device.fail_nth(device_call::set_access, 2);  // of the first run, or of the second one
+    ASSERT_FALSE(execute(x.device, s).ok());
+    EXPECT_EQ(x.device.calls()[static_cast<std::size_t>(device_call::unmap)], 0U);
+    std::vector<outcome> expected{outcome::arrived, outcome::destroyed};
+    if (call == device_call::set_access) expected = {outcome::stranded, outcome::arrived};
+    EXPECT_EQ((std::vector{s.runs[0].is, s.runs[1].is}), expected);
+    EXPECT_EQ(x.device.used_bytes(), (call == device_call::map ? 3 : 4) * page);
+  }
+}
+
 TEST(page_step, runs_go_back_to_the_device_and_the_first_error_is_told) {
   two_runs x;
   EXPECT_TRUE(return_runs(x.device, {}).why.ok());

@@ -43,7 +43,7 @@ TEST(held_fences, are_let_go_at_their_end) {
 TEST(held_fences, leave_out_what_cannot_be_fenced_now) {
   ordered_heap t;
   t.free_on({});
-  t.streams.forbid_fences(true);
+  t.streams.begin_effect(capture_effect::announced);
   held_fences held{t.streams};
   EXPECT_FALSE(held.add_cover_of(t.slot({})));
   EXPECT_TRUE(held.all().empty());

@@ -177,12 +177,11 @@ TEST(streams, a_graph_keeps_its_blocks_until_it_is_released) {
   const block_index i = t.blocks.carve(t.blocks.best_fit(0, *g, true, 512, 512), 512, 512);
   t.blocks.release(i, *g, t.streams[*g].epoch, false);
   t.streams[*g].dirty = true;
-  const result<std::uint64_t> graph = t.streams.capture_end(t.slot(s));
-  ASSERT_TRUE(graph.ok());
+  const std::uint64_t graph = t.streams.capture_end(t.slot(s));
   EXPECT_EQ(t.streams.cover(*g).code(), errc::unsupported);
-  EXPECT_EQ(t.streams.graph_gone(*graph + 1).code(), errc::invalid_argument);
-  ASSERT_TRUE(t.streams.graph_gone(*graph).ok());
-  EXPECT_EQ(t.streams.graph_gone(*graph).code(), errc::invalid_argument);
+  EXPECT_EQ(t.streams.graph_gone(graph + 1).code(), errc::invalid_argument);
+  ASSERT_TRUE(t.streams.graph_gone(graph).ok());
+  EXPECT_EQ(t.streams.graph_gone(graph).code(), errc::invalid_argument);
   t.record_fences();
   t.streams.poll();
   EXPECT_EQ(t.blocks.totals().cached_bytes, 0U);
@@ -198,16 +197,47 @@ TEST(streams, no_fence_is_recorded_or_asked_while_a_stream_captures) {
   t.record_fences();
   ASSERT_TRUE(t.streams.capture_begin(o).ok());
   EXPECT_EQ(t.streams.capture_begin(o).code(), errc::invalid_argument) << "it captures already";
+  t.streams.begin_effect(capture_effect::announced);
   EXPECT_EQ(t.streams.captures(), 1U);
   EXPECT_EQ(t.streams.record(o).code(), errc::unsupported);
   t.device.advance_by(2'000'000);
   EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::pending) << "even a query would spoil it";
-  const result<std::uint64_t> graph = t.streams.capture_end(o);
-  ASSERT_TRUE(graph.ok());
-  EXPECT_EQ(t.streams.capture_end(o).code(), errc::invalid_argument);
+  const std::uint64_t graph = t.streams.capture_end(o);
+  t.streams.end_effect(capture_effect::announced);
   EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::done);
   t.streams.let_go(*before);
-  ASSERT_TRUE(t.streams.graph_gone(*graph).ok());
+  ASSERT_TRUE(t.streams.graph_gone(graph).ok());
+}
+
+// Nobody says when it ends: fences of living streams go on, and only events on the context wait.
+TEST(streams, a_noticed_capture_holds_up_events_on_the_context_only) {
+  table t{stream_id_mode::notify};
+  const owner_id capturing = t.slot(t.device.create_stream());
+  const stream_ref living = t.device.create_stream();
+  t.free_on(living);
+  t.free_on({});
+  const result<fence_index> before = t.streams.record(capturing);
+  ASSERT_TRUE(before.ok());
+  t.record_fences();
+  ASSERT_TRUE(t.streams.capture_begin(capturing).ok());
+  t.streams.begin_effect(capture_effect::noticed);
+  EXPECT_EQ(t.streams.captures(), 1U);
+  EXPECT_FALSE(t.streams.fences_paused());
+  EXPECT_EQ(t.streams.record(t.slot({})).code(), errc::unsupported) << "the default stream waits for all others";
+  EXPECT_EQ(t.streams.record(capturing).code(), errc::unsupported);
+  const result<fence_index> f = t.streams.cover(t.slot(living));
+  ASSERT_TRUE(f.ok());
+  t.record_fences();
+  t.device.advance_by(2'000'000);
+  EXPECT_TRUE(t.streams.may_wait_for(*f));
+  EXPECT_EQ(t.streams.ask(*f), tracked_fence::state::done);
+  EXPECT_FALSE(t.streams.may_wait_for(*before)) << "it was recorded on the stream that captures";
+  EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::pending);
+  static_cast<void>(t.streams.capture_end(capturing));
+  t.streams.end_effect(capture_effect::noticed);
+  EXPECT_EQ(t.streams.ask(*before), tracked_fence::state::done);
+  t.streams.let_go(*before);
+  t.streams.let_go(*f);
 }
 
 TEST(streams, a_graph_that_is_still_captured_cannot_be_released) {
@@ -217,7 +247,7 @@ TEST(streams, a_graph_that_is_still_captured_cannot_be_released) {
   EXPECT_EQ(t.streams.graph_gone(1).code(), errc::invalid_argument);
   const owner_id g = t.streams[o].graph;
   EXPECT_FALSE(t.streams.serves_others(g));
-  ASSERT_TRUE(t.streams.capture_end(o).ok());
+  EXPECT_EQ(t.streams.capture_end(o), 1U);
   ++t.streams[g].references;
   ASSERT_TRUE(t.streams.graph_gone(1).ok());
   EXPECT_TRUE(t.streams.serves_others(g));
@@ -377,9 +407,8 @@ TEST(streams, what_another_stream_of_a_capture_freed_is_nobodys_until_the_graph_
   EXPECT_NE(aside, *graph);
   EXPECT_EQ(t.streams.graph_owner_of_free(*graph, t.streams[other].key), aside);
   EXPECT_FALSE(t.streams.serves_others(aside));
-  const result<std::uint64_t> number = t.streams.capture_end(own);
-  ASSERT_TRUE(number.ok());
-  ASSERT_TRUE(t.streams.graph_gone(*number).ok());
+  const std::uint64_t number = t.streams.capture_end(own);
+  ASSERT_TRUE(t.streams.graph_gone(number).ok());
   t.let_time_pass();
   EXPECT_FALSE(t.streams[aside].in_use);
   EXPECT_FALSE(t.streams[*graph].in_use);
@@ -388,7 +417,7 @@ TEST(streams, what_another_stream_of_a_capture_freed_is_nobodys_until_the_graph_
 TEST(streams, a_region_is_open_until_it_is_given_up) {
   table t;
   const stream_ref s = t.device.create_stream();
-  const std::uint64_t number = t.streams.open_region(s, *t.streams.key_of(s));
+  const std::uint64_t number = *t.streams.open_region(s, *t.streams.key_of(s));
   EXPECT_NE(t.streams.region(number), idle_owner);
   EXPECT_EQ(t.streams.region(number + 1), idle_owner);
   EXPECT_TRUE(t.streams.graph_gone(number).ok());

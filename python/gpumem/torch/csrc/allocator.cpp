@@ -402,7 +402,7 @@ class torch_allocator final : public native::CUDAAllocator {
   }
   // A capture is noticed at its first allocation; its end is asked for here.
   void markCaptureEnd(DeviceIndex device) {
-    const gpumem::status ended = memory().captures_ended(device);
+    const gpumem::status ended = memory().reported_captures_ended(device);
     TORCH_CHECK(ended.ok(), "gpumem: end of a capture: ", ended.message());
   }
   // A MemPool keeps what it has on other GPUs than its own until it goes, or until that memory is idle and the cache is
@@ -854,6 +854,7 @@ class torch_allocator final : public native::CUDAAllocator {
       if (at == nullptr) refuse_own(device, c, held);
     } else {
       gpumem::request r{.bytes = bytes, .stream = {stream}, .device = c.logical};
+      r.reports_capture_end = true;
       if (pool != no_pool) r.region = region_of(c, pool, stream, bytes);
       r.place = place;
       gpumem::oom_report report;
