@@ -1,0 +1,133 @@
+/// A simulated device whose every call is a point of the scheduler, before and after.
+///
+/// Its waits take the scheduler's time while other threads go on: a wait of the host for a fence, a free of a segment
+/// for all work, a record on a stream whose queue is full. Calls themselves take no time. It also tells which streams
+/// capture and when a graph is destroyed, as the driver does and `sim_device` does not.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "gpumem/sim_device.hpp"
+#include "scheduler.hpp"
+
+namespace gpumem::schedules {
+
+/// Learns of memory that a device gives and takes: segments, and runs of pages that are mapped.
+class memory_witness {
+ public:
+  memory_witness() = default;
+  memory_witness(const memory_witness&) = delete;
+  memory_witness& operator=(const memory_witness&) = delete;
+  virtual ~memory_witness() = default;
+  virtual void asks_segment(const device& card, std::uint64_t bytes) = 0;
+  virtual void took_segment(const device& card, address begin, std::uint64_t bytes) = 0;
+  virtual void returned_segments(const device& card, address begin, std::uint64_t bytes) = 0;
+};
+
+class explored_device final : public device {
+ public:
+  explored_device(sim_config card, bool reports_captures);
+
+  [[nodiscard]] const device_info& info() const noexcept override { return info_; }
+  [[nodiscard]] sim_device& simulated() noexcept { return card_; }
+  void set_witness(memory_witness* witness) noexcept { witness_ = witness; }
+
+  // --- calls of the program, without points
+  void enqueue(stream_ref stream, std::uint64_t lag_ns, address begin, std::uint64_t bytes);
+  /// When all work enqueued so far is done.
+  [[nodiscard]] std::uint64_t all_done_ns() const noexcept;
+  /// Records on the stream wait from here on, until then.
+  void fill_queue(stream_ref stream, std::uint64_t until_ns) { full_until_[stream.handle] = until_ns; }
+  void drain_queue(stream_ref stream);
+  status begin_capture(stream_ref stream);
+  /// The device tells of a capture, which no call can spoil until `begin_strictly`.
+  void begin_unnoticed_capture(stream_ref stream) { captures_[stream.handle] = {++latest_capture_, false}; }
+  /// From here on calls that a capture forbids spoil it. Not where one is under way that began before.
+  void begin_strictly(stream_ref stream);
+  status end_capture(stream_ref stream);
+  void destroy_graph(std::uint64_t capture);
+  /// 0 where it captures nothing.
+  [[nodiscard]] std::uint64_t capture_of(stream_ref stream) const noexcept;
+  stream_ref create_stream();
+  status destroy_stream(stream_ref stream);
+  /// Every device of a process tells the ids of all its streams.
+  void set_peers(std::vector<explored_device*> peers) { peers_ = std::move(peers); }
+  void fail_nth(device_call call, std::uint64_t count, errc code);
+
+  /// Waits for one of several fences look whether they are to stop. After each step of a program.
+  void look_again();
+  /// The time that the calling thread's calls have waited so far, by kind of call and stream.
+  [[nodiscard]] std::uint64_t waited_ns(std::size_t thread) const noexcept {
+    return waited_ns_[thread % waited_ns_.size()];
+  }
+  /// The part of that which no deadline can limit: frees of segments, calls on a full queue.
+  [[nodiscard]] std::uint64_t unlimited_ns(std::size_t thread) const noexcept {
+    return unlimited_ns_[thread % unlimited_ns_.size()];
+  }
+  /// Host waits and frees of segments that are under way.
+  [[nodiscard]] unsigned waits_under_way() const noexcept { return waits_under_way_; }
+
+ private:
+  template <typename Call>
+  auto make(const Call& call) -> decltype(call());
+  /// The same, once no work is left.
+  template <typename Call>
+  auto make_when_idle(const Call& call) -> decltype(call());
+  void wait_until(std::uint64_t ns);
+  void wait_for_queue(stream_ref stream);
+
+  result<address> do_alloc(std::uint64_t bytes) override;
+  status do_free(address segment) override;
+  result<address> do_alloc_host(std::uint64_t bytes) override;
+  status do_free_host(address segment) override;
+  result<address> do_reserve(std::uint64_t bytes) override;
+  status do_release_range(address range, std::uint64_t bytes) override;
+  result<page_run> do_create(std::uint64_t bytes) override;
+  status do_destroy(page_run pages) override;
+  status do_map(address begin, std::uint64_t bytes, page_run pages) override;
+  status do_set_access(address begin, std::uint64_t bytes) override;
+  status do_unmap(address begin, std::uint64_t bytes) override;
+  result<memory_info> do_memory() override;
+  result<fence> do_record(stream_ref stream) override;
+  result<fence> do_record_context() override;
+  result<bool> do_query(fence awaited) override;
+  status do_wait_host(fence awaited) override;
+  result<bool> do_wait_any(std::span<const fence> fences, std::uint64_t most_ns,
+                           const std::function<bool()>& stop) override;
+  [[nodiscard]] std::uint64_t do_clock_ns() const noexcept override;
+  status do_wait_stream(stream_ref waiter, fence awaited) override;
+  void do_drop(fence awaited) noexcept override;
+  result<std::uint64_t> do_stream_id(stream_ref stream) override;
+  result<std::uint64_t> do_capture_id(stream_ref stream) override;
+  status do_watch_graph(stream_ref capturing, std::function<void()> destroyed) override;
+  status do_synchronize() override;
+
+  sim_device card_;
+  device_info info_;
+  memory_witness* witness_ = nullptr;
+  std::vector<explored_device*> peers_;
+  std::set<void*> streams_;
+  std::map<void*, std::uint64_t> tails_ns_;    // of streams, by handle
+  std::map<void*, std::uint64_t> full_until_;  // streams with a full queue
+  struct capture_state {
+    std::uint64_t id = 0;
+    bool is_strict = false;
+  };
+  [[nodiscard]] bool captures_strictly() const noexcept;
+  std::map<void*, capture_state> captures_;  // by stream
+  std::multimap<std::uint64_t, std::function<void()>> watched_graphs_;
+  std::uint64_t latest_capture_ = 0;
+  std::uint64_t latest_work_ns_ = 0;
+  std::array<std::uint64_t, 16> waited_ns_{};
+  std::array<std::uint64_t, 16> unlimited_ns_{};
+  unsigned waits_under_way_ = 0;
+  unsigned calls_under_way_ = 0;
+};
+
+}  // namespace gpumem::schedules
