@@ -161,10 +161,10 @@ TEST(pickle, looks_through_no_dictionary_that_no_snapshot_has) {
 
 TEST(snapshot, refuses_segments_that_share_their_blocks) {
   const std::string first = "}\x94(" + text("device") + number(0) + text("address") + number(4096) + text("stream") +
-                            number(0) + text("blocks") + list({block(0x1000, 512, 0, "inactive")}) + "q\xf0u";
+                            number(0) + text("blocks") + list({block(0x1000, 512, 0, "inactive")}) + "qdu";
   const std::string second = "}\x94(" + text("device") + number(0) + text("address") + number(4096) + text("stream") +
-                             number(0) + text("blocks") + "h\xf0u";
-  // `q` remembers under a number that is beyond those of MEMOIZE and below the file's length.
+                             number(0) + text("blocks") + "hdu";
+  // `qd` remembers as number 100, beyond those of MEMOIZE and below the place in the file; `hd` recalls it.
   const std::string all =
       snapshot({first, second}, {list({event("alloc", 0x1000, 512, 0), event("free_requested", 0x1000, 512, 1)})});
   EXPECT_THAT(trace_of_snapshot(all, -1).why().message(),
@@ -173,8 +173,8 @@ TEST(snapshot, refuses_segments_that_share_their_blocks) {
 
 TEST(snapshot, refuses_events_that_are_many_references_to_one) {
   const std::string one = event("alloc", 0x1000, 512, 0);
-  std::string events = "]\x94(" + one + "q\xf0";
-  for (int i = 0; i < 3'000'000; ++i) events += "h\xf0";
+  std::string events = "]\x94(" + one + "qd";
+  for (int i = 0; i < 3'000'000; ++i) events += "hd";
   EXPECT_THAT(trace_of_snapshot(snapshot({}, {events + "e"}), -1).why().message(),
               testing::HasSubstr("the events need more memory than a reader takes"));
 }
