@@ -94,10 +94,10 @@ class column_reader {
   explicit column_reader(std::string_view payload) : rest_{payload} {}
 
   /// False if the payload is too short, or if values are wider than `most_width` bytes.
-  bool take(column_view& into, std::uint64_t count, unsigned most_width) {
+  bool take(column_view& column, std::uint64_t count, unsigned most_width) {
     const auto width = rest_.empty() ? 0U : static_cast<unsigned>(static_cast<unsigned char>(rest_.front()));
     if (width == 0 || width > most_width || count > (rest_.size() - 1) / width) return false;
-    into = {rest_.data() + 1, count, width};
+    column = {rest_.data() + 1, count, width};
     rest_.remove_prefix(1 + width * count);
     return true;
   }
@@ -178,24 +178,25 @@ struct column_views {
 };
 
 result<column_views> read_columns(std::string_view payload, const header& head) {
-  column_reader from{payload};
-  column_views out;
+  column_reader reader{payload};
+  column_views views;
   column_view size_count;
-  const bool whole = from.take(out.streams, head.streams, 8) && from.take(out.unit, 1, 8) &&
-                     from.take(out.times, head.ops, 8) && from.take(out.kinds, (head.ops + 7) / 8, 1) &&
-                     from.take(size_count, 1, 8) && from.take(out.sizes, size_count[0], 8) &&
-                     from.take(out.size_of, head.allocations, 4) &&
-                     from.take(out.back, head.ops - head.allocations, 4) &&
-                     (head.streams < 2 || from.take(out.stream_of, head.ops, 2)) && from.at_end();
+  const bool whole = reader.take(views.streams, head.streams, 8) && reader.take(views.unit, 1, 8) &&
+                     reader.take(views.times, head.ops, 8) && reader.take(views.kinds, (head.ops + 7) / 8, 1) &&
+                     reader.take(size_count, 1, 8) && reader.take(views.sizes, size_count[0], 8) &&
+                     reader.take(views.size_of, head.allocations, 4) &&
+                     reader.take(views.back, head.ops - head.allocations, 4) &&
+                     (head.streams < 2 || reader.take(views.stream_of, head.ops, 2)) && reader.at_end();
   if (!whole) return bad("damaged: a column's length differs from the header's");
-  return out;
+  return views;
 }
 
 /// Turns columns into operations. Assigns slots in the same order as the CSV reader.
 class op_builder {
  public:
-  op_builder(const column_views& from, const header& head, trace& into) : from_{from}, head_{head}, into_{into} {
-    into_.ops.resize(head.ops);
+  op_builder(const column_views& columns, const header& head, trace& built)
+      : columns_{columns}, head_{head}, trace_{built} {
+    trace_.ops.resize(head.ops);
     slot_of_.resize(head.allocations);
     allocation_in_.resize(head.slots);
     free_slots_.reserve(head.slots);
@@ -203,15 +204,15 @@ class op_builder {
 
   status run() {
     std::uint64_t time = 0;
-    const std::uint64_t unit = from_.unit[0];
-    for (std::size_t i = 0; i < into_.ops.size(); ++i) {
-      trace_op& op = into_.ops[i];
-      if (unit != 0 && from_.times[i] > (most_time_ns - time) / unit) {
+    const std::uint64_t unit = columns_.unit[0];
+    for (std::size_t i = 0; i < trace_.ops.size(); ++i) {
+      trace_op& op = trace_.ops[i];
+      if (unit != 0 && columns_.times[i] > (most_time_ns - time) / unit) {
         return bad(fmt::format("damaged: the time of operation {} is impossible", i + 1));
       }
-      op.time_ns = time += from_.times[i] * unit;
-      if (from_.stream_of.size() != 0) op.stream = static_cast<std::uint16_t>(from_.stream_of[i]);
-      const bool is_free = (from_.kinds[i / 8] >> (i % 8) & 1U) != 0;
+      op.time_ns = time += columns_.times[i] * unit;
+      if (columns_.stream_of.size() != 0) op.stream = static_cast<std::uint16_t>(columns_.stream_of[i]);
+      const bool is_free = (columns_.kinds[i / 8] >> (i % 8) & 1U) != 0;
       const bool good = op.stream < head_.streams && (is_free ? free_one(op) : allocate_one(op));
       if (!good) return bad(fmt::format("damaged: operation {} is impossible", i + 1));
     }
@@ -221,9 +222,9 @@ class op_builder {
  private:
   bool allocate_one(trace_op& op) {
     if (allocated_ == head_.allocations) return false;
-    const std::uint64_t size_index = from_.size_of[allocated_];
-    if (size_index >= from_.sizes.size()) return false;
-    op.bytes = from_.sizes[size_index];
+    const std::uint64_t size_index = columns_.size_of[allocated_];
+    if (size_index >= columns_.sizes.size()) return false;
+    op.bytes = columns_.sizes[size_index];
     if (op.bytes == 0 || op.bytes > largest_block) return false;
     if (free_slots_.empty()) {
       if (slots_ == head_.slots) return false;
@@ -236,27 +237,27 @@ class op_builder {
     allocation_in_[op.slot] = ++allocated_;
     live_bytes_ += round_up(op.bytes, block_granularity);
     if (live_bytes_ > largest_live) return false;
-    into_.peak_live_bytes = std::max(into_.peak_live_bytes, live_bytes_);
+    trace_.peak_live_bytes = std::max(trace_.peak_live_bytes, live_bytes_);
     return true;
   }
   bool free_one(trace_op& op) {
-    if (freed_ == from_.back.size()) return false;
-    const std::uint64_t back = from_.back[freed_++];
+    if (freed_ == columns_.back.size()) return false;
+    const std::uint64_t back = columns_.back[freed_++];
     if (back == 0 || back > allocated_) return false;
     const std::uint64_t which = allocated_ - back;
     op.slot = slot_of_[which];
     if (allocation_in_[op.slot] != which + 1) return false;  // already freed
     allocation_in_[op.slot] = 0;
     op.kind = op_kind::free;
-    op.bytes = from_.sizes[from_.size_of[which]];
+    op.bytes = columns_.sizes[columns_.size_of[which]];
     live_bytes_ -= round_up(op.bytes, block_granularity);
     free_slots_.push_back(op.slot);
     return true;
   }
 
-  const column_views& from_;
+  const column_views& columns_;
   const header& head_;
-  trace& into_;
+  trace& trace_;
   std::vector<std::uint32_t> slot_of_;        ///< by allocation
   std::vector<std::uint64_t> allocation_in_;  ///< by slot: number of its allocation plus 1; 0 if free
   std::vector<std::uint32_t> free_slots_;

@@ -28,18 +28,18 @@ std::optional<std::uint64_t> if_known(const gpu_usage& card, std::uint64_t bytes
   return card.measured_by == memory_source::unknown ? std::nullopt : std::optional{bytes};
 }
 
-const char* name_of(memory_source from) {
+const char* name_of(memory_source source) {
   constexpr std::array names{"nvml", "host", "probe", "unknown"};
-  return names.at(static_cast<std::size_t>(from));
+  return names.at(static_cast<std::size_t>(source));
 }
 
 /// Says where the memory figures of a card come from, if not from NVML.
 std::string source_line(const json& card) {
-  const std::string from = card["memory_source"];
+  const std::string source = card["memory_source"];
   std::string_view text;
-  if (from == "host") text = "an integrated GPU; free is what the host has available";
-  if (from == "probe") text = "not measured by NVML; free as a context found it within 10 s";
-  if (from == "unknown") text = "memory not known: not measured by NVML, and no context can be made";
+  if (source == "host") text = "an integrated GPU; free is what the host has available";
+  if (source == "probe") text = "not measured by NVML; free as a context found it within 10 s";
+  if (source == "unknown") text = "memory not known: not measured by NVML, and no context can be made";
   return text.empty() ? "" : fmt::format("GPU {}: {}\n", card["index"].dump(), text);
 }
 
@@ -83,9 +83,9 @@ std::string user_of(unsigned pid) {
 status device_figures(json& into) {
   result<std::vector<gpu_usage>> usage = gpu_usage_now();
   if (!usage) return usage.why();
-  settings here;
-  static_cast<void>(here.apply(process_environment()).ok());  // a bad setting of another kind does not matter here
-  measure_cards(*usage, here.shared_folder);
+  settings options;
+  static_cast<void>(options.apply(process_environment()).ok());  // a bad setting of another kind does not matter here
+  measure_cards(*usage, options.shared_folder);
   into = json::array();
   for (const gpu_usage& u : *usage) {
     json processes = json::array();

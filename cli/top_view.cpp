@@ -76,8 +76,8 @@ screen_line card_line(const json& d) {
   }
   out.push_back(bar(used / total));
   out.push_back({fmt::format(" {}", memory_text(d["used_bytes"], d["total_bytes"])), style_of(used / total)});
-  const std::string from = d.value("memory_source", "nvml");
-  if (from != "nvml") out.push_back({fmt::format(" ({})", from), style::faint});
+  const std::string source = d.value("memory_source", "nvml");
+  if (source != "nvml") out.push_back({fmt::format(" ({})", source), style::faint});
   return out;
 }
 

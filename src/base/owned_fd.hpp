@@ -11,9 +11,9 @@ class owned_fd {
  public:
   owned_fd() noexcept = default;
   explicit owned_fd(int fd) noexcept : fd_{fd} {}
-  owned_fd(owned_fd&& other) noexcept : fd_{std::exchange(other.fd_, -1)} {}
-  owned_fd& operator=(owned_fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
+  owned_fd(owned_fd&& source) noexcept : fd_{std::exchange(source.fd_, -1)} {}
+  owned_fd& operator=(owned_fd&& source) noexcept {
+    std::swap(fd_, source.fd_);
     return *this;
   }
   ~owned_fd() {

@@ -32,9 +32,9 @@ constexpr std::int64_t second_ns = 1'000'000'000;
 constexpr unsigned most_names = 100;
 
 std::int64_t now_ns(clockid_t clock) {
-  timespec now{};
-  ::clock_gettime(clock, &now);
-  return now.tv_sec * second_ns + now.tv_nsec;
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return time.tv_sec * second_ns + time.tv_nsec;
 }
 
 status refused(std::string_view why) { return {errc::bad_setting, std::string{why}}; }
@@ -79,8 +79,8 @@ bool is_regular(const owned_fd& file) {
 std::int64_t modified_ns(const struct stat& file) { return file.st_mtim.tv_sec * second_ns + file.st_mtim.tv_nsec; }
 
 void stamp(const owned_fd& file) {
-  const std::int64_t now = now_ns(CLOCK_REALTIME);
-  const timespec precise{.tv_sec = now / second_ns, .tv_nsec = now % second_ns};
+  const std::int64_t time = now_ns(CLOCK_REALTIME);
+  const timespec precise{.tv_sec = time / second_ns, .tv_nsec = time % second_ns};
   const std::array<timespec, 2> times{timespec{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, precise};
   static_cast<void>(::futimens(file.get(), times.data()));
 }
@@ -96,9 +96,9 @@ bool lock_writer(const owned_fd& file) {
 
 /// The start of the process group's leader; empty if the leader has ended.
 std::optional<std::int64_t> group_began_ns() {
-  std::ifstream in{fmt::format("/proc/{}/stat", ::getpgrp())};
+  std::ifstream file{fmt::format("/proc/{}/stat", ::getpgrp())};
   std::string line;
-  std::getline(in, line);
+  std::getline(file, line);
   const std::size_t name_end = line.rfind(')');  // the name may contain any character
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream rest{line.substr(name_end + 1)};

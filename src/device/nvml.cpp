@@ -62,20 +62,20 @@ int processes_of(decltype(nvml_table::processes) call, nvml_device_t device, std
   return success;
 }
 
-int read_memory(const nvml_table& nvml, nvml_device_t device, gpu_usage& out) {
+int read_memory(const nvml_table& nvml, nvml_device_t device, gpu_usage& card) {
   nvml_memory_t memory{};
   const int code = nvml.memory(device, &memory);
   if (code == not_supported || (code == success && memory.total == 0)) {
-    out.measured_by = memory_source::unknown;
+    card.measured_by = memory_source::unknown;
     return success;
   }
   if (code != success) return code;
-  out.total_bytes = memory.total;
-  out.used_bytes = memory.used;
-  out.free_bytes = memory.free;
+  card.total_bytes = memory.total;
+  card.used_bytes = memory.used;
+  card.free_bytes = memory.free;
   nvml_memory_v2_t apart{};
   apart.version = static_cast<unsigned>(sizeof apart) | 2U << 24;
-  if (nvml.memory_v2 != nullptr && nvml.memory_v2(device, &apart) == success) out.reserved_bytes = apart.reserved;
+  if (nvml.memory_v2 != nullptr && nvml.memory_v2(device, &apart) == success) card.reserved_bytes = apart.reserved;
   return success;
 }
 

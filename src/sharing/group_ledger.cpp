@@ -195,17 +195,17 @@ status group_ledger::open_or_make(std::optional<std::uint64_t> limit_bytes) {
 
 bool group_ledger::here() const noexcept { return process_ == ::getpid(); }
 
-bool group_ledger::read_whole(ledger_file* into) const noexcept {
+bool group_ledger::read_whole(ledger_file* content) const noexcept {
   ledger_file all;
   struct stat s {};
   const bool whole = ::fstat(file_.get(), &s) == 0 && static_cast<std::size_t>(s.st_size) == file_size &&
                      ::pread(file_.get(), &all, file_size, 0) == static_cast<ssize_t>(file_size);
-  if (whole && into != nullptr) *into = all;
+  if (whole && content != nullptr) *content = all;
   return whole;
 }
 
-bool group_ledger::write_at(const void* from, std::size_t bytes, std::size_t offset) const noexcept {
-  return ::pwrite(file_.get(), from, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
+bool group_ledger::write_at(const void* data, std::size_t bytes, std::size_t offset) const noexcept {
+  return ::pwrite(file_.get(), data, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
 }
 
 bool group_ledger::write_own_row() const noexcept {

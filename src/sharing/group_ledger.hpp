@@ -54,8 +54,8 @@ class group_ledger final : public shared_budget {
   status open_or_make(std::optional<std::uint64_t> limit_bytes);
   [[nodiscard]] bool here() const noexcept;
   /// Reads the file; false if it is not whole. Requires the file's lock, as do the next four.
-  bool read_whole(ledger_file* into = nullptr) const noexcept;
-  bool write_at(const void* from, std::size_t bytes, std::size_t offset) const noexcept;
+  bool read_whole(ledger_file* content = nullptr) const noexcept;
+  bool write_at(const void* data, std::size_t bytes, std::size_t offset) const noexcept;
   bool write_own_row() const noexcept GPUMEM_REQUIRES(mutex_);
   /// The sum of the live members' rows; empty if it exceeds the limit.
   [[nodiscard]] std::optional<std::uint64_t> sum(const ledger_file& all) const noexcept GPUMEM_REQUIRES(mutex_);

@@ -40,9 +40,9 @@ struct probe_record {
 };
 
 std::uint64_t now_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+  timespec time{};
+  ::clock_gettime(CLOCK_BOOTTIME, &time);
+  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
 /// In the child. All cards, whatever the program may see.
@@ -55,10 +55,10 @@ std::string tell_facts() {
   const result<int> count = device_count();
   std::string lines;
   for (int i = 0; count && i < *count; ++i) {
-    const result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = i, .driver = nullptr});
-    if (!one) continue;
-    const device_info& of = (*one)->info();
-    lines += fmt::format("{} {} {:d} {:d}\n", of.uuid, of.total_bytes, of.integrated, of.exclusive);
+    const result<std::unique_ptr<device>> card = open_cuda_device({.ordinal = i, .driver = nullptr});
+    if (!card) continue;
+    const device_info& info = (*card)->info();
+    lines += fmt::format("{} {} {:d} {:d}\n", info.uuid, info.total_bytes, info.integrated, info.exclusive);
   }
   return lines;
 }
@@ -67,11 +67,11 @@ std::string tell_facts() {
 std::string tell_memory(std::string_view uuid) {
   const result<int> count = device_count();
   for (int i = 0; count && i < *count; ++i) {
-    const result<std::unique_ptr<device>> one = open_cuda_device({.ordinal = i, .driver = nullptr});
-    if (!one || bare_uuid((*one)->info().uuid) != bare_uuid(uuid)) continue;
-    const result<memory_info> memory = (*one)->memory();
+    const result<std::unique_ptr<device>> card = open_cuda_device({.ordinal = i, .driver = nullptr});
+    if (!card || bare_uuid((*card)->info().uuid) != bare_uuid(uuid)) continue;
+    const result<memory_info> memory = (*card)->memory();
     if (memory) return fmt::format("{} {}\n", memory->total_bytes, memory->free_bytes);
-    if (memory.code() == errc::out_of_memory) return fmt::format("{} 0\n", (*one)->info().total_bytes);
+    if (memory.code() == errc::out_of_memory) return fmt::format("{} 0\n", (*card)->info().total_bytes);
   }
   return "";
 }
@@ -81,12 +81,14 @@ using facts_by_uuid = std::map<std::string, card_facts, std::less<>>;
 /// Asked once: they do not change while the machine runs.
 const facts_by_uuid& all_facts() {
   static const facts_by_uuid known = [] {
-    facts_by_uuid out;
+    facts_by_uuid facts;
     std::istringstream lines{child_answer(tell_facts)};
     std::string uuid;
-    card_facts of;
-    while (lines >> uuid >> of.total_bytes >> of.integrated >> of.exclusive) out[std::string{bare_uuid(uuid)}] = of;
-    return out;
+    card_facts card;
+    while (lines >> uuid >> card.total_bytes >> card.integrated >> card.exclusive) {
+      facts[std::string{bare_uuid(uuid)}] = card;
+    }
+    return facts;
   }();
   return known;
 }
@@ -103,16 +105,16 @@ std::uint64_t available_host_bytes() {
 }
 
 probe_record probe(const std::string& uuid) {
-  probe_record out;
+  probe_record record;
   std::istringstream answer{child_answer([&uuid] { return tell_memory(uuid); })};
-  out.answered = answer >> out.total_bytes >> out.free_bytes ? 1 : 0;
-  out.time_ns = now_ns();
-  return out;
+  record.answered = answer >> record.total_bytes >> record.free_bytes ? 1 : 0;
+  record.time_ns = now_ns();
+  return record;
 }
 
-bool is_recent(const probe_record& of) {
-  const std::uint64_t now = now_ns();
-  return of.time_ns != 0 && of.time_ns <= now && now - of.time_ns < probe_interval_ns;
+bool is_recent(const probe_record& record) {
+  const std::uint64_t time = now_ns();
+  return record.time_ns != 0 && record.time_ns <= time && time - record.time_ns < probe_interval_ns;
 }
 
 /// Waits for a process that probes the card: its answer is this one's, too.

@@ -117,14 +117,14 @@ void note_chosen_pool(const Matches& matches, CUmemoryPool pool) {
 
 CUresult CUDAAPI device_set_mem_pool(CUdevice device, CUmemoryPool pool) {
   const CUresult e = driver_call<entry::device_set_mem_pool>(device, pool);
-  if (e == CUDA_SUCCESS) note_chosen_pool([&](const served_device& d) { return d.handle == device; }, pool);
+  if (e == CUDA_SUCCESS) note_chosen_pool([&](const served_device& served) { return served.handle == device; }, pool);
   return e;
 }
 
 CUresult CUDAAPI mem_set_mem_pool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   const CUresult e = driver_call<entry::mem_set_mem_pool>(location, type, pool);
   if (e == CUDA_SUCCESS && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED) {
-    note_chosen_pool([&](const served_device& d) { return d.ordinal == location->id; }, pool);
+    note_chosen_pool([&](const served_device& served) { return served.ordinal == location->id; }, pool);
   }
   return e;
 }
