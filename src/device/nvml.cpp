@@ -248,8 +248,9 @@ result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml) {
 result<memory_info> nvml_memory_from(const nvml_table& nvml, const std::string& uuid) {
   nvml_device_t device = nullptr;
   nvml_memory_t memory{};
-  if (nvml.device_by_uuid(uuid.c_str(), &device) != success || nvml.memory(device, &memory) != success) {
-    return status{errc::device_error, fmt::format("NVML does not know GPU {}", uuid)};
+  if (nvml.device_by_uuid(uuid.c_str(), &device) != success || nvml.memory(device, &memory) != success ||
+      memory.total == 0) {
+    return status{errc::device_error, fmt::format("NVML does not measure GPU {}", uuid)};
   }
   return memory_info{.free_bytes = memory.free, .total_bytes = memory.total};
 }
