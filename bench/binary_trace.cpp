@@ -23,6 +23,7 @@
 
 #include "bits.hpp"
 #include "gpumem/request.hpp"
+#include "reader_limits.hpp"
 #include "text.hpp"
 
 namespace gpumem::bench {
@@ -33,6 +34,8 @@ static_assert(std::endian::native == std::endian::little);
 constexpr int level = 19;
 constexpr std::uint64_t most_ops = std::uint64_t{1} << 32;
 constexpr std::uint64_t largest_block = std::uint64_t{1} << 48;
+constexpr std::uint64_t largest_live = std::uint64_t{1} << 56;
+constexpr std::uint64_t most_time_ns = std::uint64_t{10'000} * 3600 * 1'000'000'000;
 constexpr std::size_t version_at = 7;
 
 struct header {
@@ -65,27 +68,38 @@ void put_column(std::string& out, const std::vector<number>& values) {
   }
 }
 
+/// A column where it lies in the payload.
+class column_view {
+ public:
+  column_view() = default;
+  column_view(const char* planes, std::uint64_t count, unsigned width) noexcept
+      : planes_{reinterpret_cast<const unsigned char*>(planes)}, count_{count}, width_{width} {}
+
+  std::uint64_t operator[](std::uint64_t i) const noexcept {
+    std::uint64_t value = 0;
+    for (unsigned byte = 0; byte < width_; ++byte) value |= std::uint64_t{planes_[byte * count_ + i]} << (8 * byte);
+    return value;
+  }
+  [[nodiscard]] std::uint64_t size() const noexcept { return count_; }
+
+ private:
+  const unsigned char* planes_ = nullptr;
+  std::uint64_t count_ = 0;
+  unsigned width_ = 0;
+};
+
 /// Reads columns from the front of a payload.
 class column_reader {
  public:
   explicit column_reader(std::string_view payload) : rest_{payload} {}
 
-  /// Empty if the payload is too short, or if a value does not fit.
-  template <typename number>
-  std::optional<std::vector<number>> take(std::uint64_t count) {
+  /// False if the payload is too short, or if values are wider than `most_width` bytes.
+  bool take(column_view& column, std::uint64_t count, unsigned most_width) {
     const auto width = rest_.empty() ? 0U : static_cast<unsigned>(static_cast<unsigned char>(rest_.front()));
-    if (width == 0 || width > sizeof(number) || count > (rest_.size() - 1) / width) return std::nullopt;
-    const auto* const planes = reinterpret_cast<const unsigned char*>(rest_.data()) + 1;
-    std::vector<number> out(count);
-    for (std::uint64_t i = 0; i < count; ++i) out[i] = planes[i];
-    for (unsigned byte = 1; byte < width; ++byte) {
-      const unsigned char* const plane = planes + byte * count;
-      for (std::uint64_t i = 0; i < count; ++i) {
-        out[i] = static_cast<number>(out[i] | static_cast<number>(static_cast<number>(plane[i]) << (8 * byte)));
-      }
-    }
+    if (width == 0 || width > most_width || count > (rest_.size() - 1) / width) return false;
+    column = {rest_.data() + 1, count, width};
     rest_.remove_prefix(1 + width * count);
-    return out;
+    return true;
   }
   [[nodiscard]] bool at_end() const noexcept { return rest_.empty(); }
 
@@ -151,30 +165,38 @@ std::string payload_of(const columns& of) {
   return out;
 }
 
-result<columns> read_columns(std::string_view payload, const header& head) {
-  column_reader from{payload};
-  columns out;
-  const auto take = [&](auto& into, std::uint64_t count) {
-    using number = typename std::decay_t<decltype(into)>::value_type;
-    auto got = from.take<number>(count);
-    if (got) into = *std::move(got);
-    return got.has_value();
-  };
-  std::vector<std::uint64_t> size_count;
-  const bool whole = take(out.streams, head.streams) && take(out.unit, 1) && take(out.times, head.ops) &&
-                     take(out.kinds, (head.ops + 7) / 8) && take(size_count, 1) &&
-                     take(out.sizes, size_count.front()) && take(out.size_of, head.allocations) &&
-                     take(out.back, head.ops - head.allocations) &&
-                     (head.streams < 2 || take(out.stream_of, head.ops)) && from.at_end();
+/// The same columns in a payload.
+struct column_views {
+  column_view streams;
+  column_view unit;
+  column_view times;
+  column_view kinds;
+  column_view sizes;
+  column_view size_of;
+  column_view back;
+  column_view stream_of;
+};
+
+result<column_views> read_columns(std::string_view payload, const header& head) {
+  column_reader reader{payload};
+  column_views views;
+  column_view size_count;
+  const bool whole = reader.take(views.streams, head.streams, 8) && reader.take(views.unit, 1, 8) &&
+                     reader.take(views.times, head.ops, 8) && reader.take(views.kinds, (head.ops + 7) / 8, 1) &&
+                     reader.take(size_count, 1, 8) && reader.take(views.sizes, size_count[0], 8) &&
+                     reader.take(views.size_of, head.allocations, 4) &&
+                     reader.take(views.back, head.ops - head.allocations, 4) &&
+                     (head.streams < 2 || reader.take(views.stream_of, head.ops, 2)) && reader.at_end();
   if (!whole) return bad("damaged: a column's length differs from the header's");
-  return out;
+  return views;
 }
 
 /// Turns columns into operations. Assigns slots in the same order as the CSV reader.
 class op_builder {
  public:
-  op_builder(const columns& from, const header& head, trace& into) : from_{from}, head_{head}, into_{into} {
-    into_.ops.resize(head.ops);
+  op_builder(const column_views& columns, const header& head, trace& built)
+      : columns_{columns}, head_{head}, trace_{built} {
+    trace_.ops.resize(head.ops);
     slot_of_.resize(head.allocations);
     allocation_in_.resize(head.slots);
     free_slots_.reserve(head.slots);
@@ -182,11 +204,15 @@ class op_builder {
 
   status run() {
     std::uint64_t time = 0;
-    for (std::size_t i = 0; i < into_.ops.size(); ++i) {
-      trace_op& op = into_.ops[i];
-      op.time_ns = time += from_.times[i] * from_.unit.front();
-      if (!from_.stream_of.empty()) op.stream = from_.stream_of[i];
-      const bool is_free = (static_cast<unsigned>(from_.kinds[i / 8]) >> (i % 8) & 1U) != 0;
+    const std::uint64_t unit = columns_.unit[0];
+    for (std::size_t i = 0; i < trace_.ops.size(); ++i) {
+      trace_op& op = trace_.ops[i];
+      if (unit != 0 && columns_.times[i] > (most_time_ns - time) / unit) {
+        return bad(fmt::format("damaged: the time of operation {} is impossible", i + 1));
+      }
+      op.time_ns = time += columns_.times[i] * unit;
+      if (columns_.stream_of.size() != 0) op.stream = static_cast<std::uint16_t>(columns_.stream_of[i]);
+      const bool is_free = (columns_.kinds[i / 8] >> (i % 8) & 1U) != 0;
       const bool good = op.stream < head_.streams && (is_free ? free_one(op) : allocate_one(op));
       if (!good) return bad(fmt::format("damaged: operation {} is impossible", i + 1));
     }
@@ -196,9 +222,9 @@ class op_builder {
  private:
   bool allocate_one(trace_op& op) {
     if (allocated_ == head_.allocations) return false;
-    const std::uint32_t which = from_.size_of[allocated_];
-    if (which >= from_.sizes.size()) return false;
-    op.bytes = from_.sizes[which];
+    const std::uint64_t size_index = columns_.size_of[allocated_];
+    if (size_index >= columns_.sizes.size()) return false;
+    op.bytes = columns_.sizes[size_index];
     if (op.bytes == 0 || op.bytes > largest_block) return false;
     if (free_slots_.empty()) {
       if (slots_ == head_.slots) return false;
@@ -210,27 +236,28 @@ class op_builder {
     slot_of_[allocated_] = op.slot;
     allocation_in_[op.slot] = ++allocated_;
     live_bytes_ += round_up(op.bytes, block_granularity);
-    into_.peak_live_bytes = std::max(into_.peak_live_bytes, live_bytes_);
+    if (live_bytes_ > largest_live) return false;
+    trace_.peak_live_bytes = std::max(trace_.peak_live_bytes, live_bytes_);
     return true;
   }
   bool free_one(trace_op& op) {
-    if (freed_ == from_.back.size()) return false;
-    const std::uint32_t back = from_.back[freed_++];
+    if (freed_ == columns_.back.size()) return false;
+    const std::uint64_t back = columns_.back[freed_++];
     if (back == 0 || back > allocated_) return false;
     const std::uint64_t which = allocated_ - back;
     op.slot = slot_of_[which];
     if (allocation_in_[op.slot] != which + 1) return false;  // already freed
     allocation_in_[op.slot] = 0;
     op.kind = op_kind::free;
-    op.bytes = from_.sizes[from_.size_of[which]];
+    op.bytes = columns_.sizes[columns_.size_of[which]];
     live_bytes_ -= round_up(op.bytes, block_granularity);
     free_slots_.push_back(op.slot);
     return true;
   }
 
-  const columns& from_;
+  const column_views& columns_;
   const header& head_;
-  trace& into_;
+  trace& trace_;
   std::vector<std::uint32_t> slot_of_;        ///< by allocation
   std::vector<std::uint64_t> allocation_in_;  ///< by slot: number of its allocation plus 1; 0 if free
   std::vector<std::uint32_t> free_slots_;
@@ -257,6 +284,21 @@ result<std::string> content_of(const std::string& path) {
   return out;
 }
 
+/// The size of the columns if every value has its full width; each column has a byte for its width.
+std::uint64_t most_payload_bytes(const header& head) {
+  constexpr std::uint64_t columns_and_counts = 9 + 2 * sizeof(std::uint64_t);
+  constexpr std::uint64_t of_operation = sizeof(std::uint64_t) + 1 + sizeof(std::uint16_t);  // time, kind, stream
+  constexpr std::uint64_t of_allocation = sizeof(std::uint64_t) + sizeof(std::uint32_t);     // size, its index
+  return columns_and_counts + head.streams * sizeof(std::uint64_t) + head.ops * of_operation +
+         head.allocations * of_allocation + (head.ops - head.allocations) * sizeof(std::uint32_t);
+}
+
+/// The host memory for the columns and the trace.
+std::uint64_t memory_of(const header& head) {
+  return head.payload_bytes + head.ops * sizeof(trace_op) + head.allocations * sizeof(std::uint32_t) +
+         head.slots * (sizeof(std::uint64_t) + sizeof(std::uint32_t));
+}
+
 status check_header(const header& head) {
   if (head.magic[version_at] != binary_trace_magic[version_at]) {
     return bad(fmt::format("a .gmtrace of version {}, expected version {}", static_cast<int>(head.magic[version_at]),
@@ -265,7 +307,10 @@ status check_header(const header& head) {
   if (head.checksum != checksum_of(head)) return bad("damaged: the checksum of the header does not match");
   const bool possible = head.ops > 0 && head.ops <= most_ops && head.allocations <= head.ops &&
                         head.slots <= head.allocations && head.streams >= 1 && head.streams <= 65536;
-  return possible ? status{} : bad("damaged: the header has impossible counts");
+  if (!possible || head.payload_bytes > most_payload_bytes(head)) {
+    return bad("damaged: the header has impossible counts");
+  }
+  return {};
 }
 
 }  // namespace
@@ -296,6 +341,13 @@ result<trace> read_binary_trace(const std::string& path) {
   if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != head.payload_bytes) {
     return bad("damaged: the length of the compressed data differs from the header's");
   }
+  if (expands_too_far(frame.size(), head.payload_bytes)) {
+    return bad(fmt::format("the data expands more than {}-fold", most_expansion));
+  }
+  if (memory_of(head) > most_reader_bytes(head.payload_bytes)) {
+    return bad(
+        fmt::format("{} operations in {} bytes need more memory than a reader takes", head.ops, head.payload_bytes));
+  }
   std::string payload(head.payload_bytes, '\0');
   const std::size_t got = ZSTD_decompress(payload.data(), payload.size(), frame.data(), frame.size());
   if (ZSTD_isError(got) != 0 || got != payload.size()) {
@@ -307,7 +359,7 @@ result<trace> read_binary_trace(const std::string& path) {
   const auto all = read_columns(payload, head);
   if (!all) return all.why();
   trace out;
-  out.streams = all->streams;
+  for (std::uint64_t i = 0; i < all->streams.size(); ++i) out.streams.push_back(all->streams[i]);
   out.slots = head.slots;
   out.skipped_rows = head.skipped_rows;
   if (status built = op_builder{*all, head, out}.run(); !built) return built;
@@ -319,6 +371,17 @@ namespace {
 status not_written(const std::string& path, int error) {
   return {errc::bad_setting,
           fmt::format("{}: cannot be written: {}", printable(path, 4096), std::strerror(error != 0 ? error : EIO))};
+}
+
+/// Appends what zstd skips until the reader takes the expansion for harmless.
+void pad_for_reader(std::string& frame, std::uint64_t payload_bytes) {
+  if (!expands_too_far(frame.size(), payload_bytes)) return;
+  constexpr std::uint32_t skippable = 0x184d2a50;
+  const auto padding = static_cast<std::uint32_t>(payload_bytes / most_expansion);
+  for (const std::uint32_t word : {skippable, padding}) {
+    for (unsigned byte = 0; byte < sizeof word; ++byte) frame.push_back(static_cast<char>(word >> (8 * byte)));
+  }
+  frame.append(padding, '\0');
 }
 
 }  // namespace
@@ -339,11 +402,13 @@ status write_binary_trace(const std::string& path, const trace& of) {
   std::string frame(ZSTD_compressBound(payload.size()), '\0');
   const std::size_t bytes = ZSTD_compress(frame.data(), frame.size(), payload.data(), payload.size(), level);
   if (ZSTD_isError(bytes) != 0) return {errc::bad_setting, fmt::format("{}: {}", path, ZSTD_getErrorName(bytes))};
+  frame.resize(bytes);
+  pad_for_reader(frame, payload.size());
   const std::string temporary = path + ".new";
   std::FILE* const file = std::fopen(temporary.c_str(), "wbe");
   if (file == nullptr) return not_written(path, errno);
   const bool written = std::fwrite(&head, 1, sizeof head, file) == sizeof head &&
-                       std::fwrite(frame.data(), 1, bytes, file) == bytes && std::fflush(file) == 0;
+                       std::fwrite(frame.data(), 1, frame.size(), file) == frame.size() && std::fflush(file) == 0;
   const int error = written ? 0 : errno;
   const bool closed = std::fclose(file) == 0;
   if (written && closed && std::rename(temporary.c_str(), path.c_str()) == 0) return {};

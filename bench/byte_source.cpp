@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "reader_limits.hpp"
+
 namespace gpumem::bench {
 namespace {
 
@@ -81,13 +83,19 @@ status byte_source::start_gzip() {
 
 /// One step of decompression; adds the number of bytes it produced to `produced`.
 status byte_source::inflate_some(std::span<char> into, std::size_t& produced) {
+  const std::size_t before = begin_;
   stream_.next_in = raw_.data() + begin_;
   stream_.avail_in = static_cast<uInt>(end_ - begin_);
   stream_.next_out = reinterpret_cast<Bytef*>(into.data() + produced);
   stream_.avail_out = static_cast<uInt>(into.size() - produced);
   const int code = inflate(&stream_, Z_NO_FLUSH);
   begin_ = end_ - stream_.avail_in;
+  compressed_bytes_ += begin_ - before;
+  expanded_bytes_ += into.size() - stream_.avail_out - produced;
   produced = into.size() - stream_.avail_out;
+  if (expands_too_far(compressed_bytes_, expanded_bytes_)) {
+    return {errc::corrupt, fmt::format("the gzip data expands more than {}-fold", most_expansion)};
+  }
   if (code == Z_STREAM_END) {
     in_member_ = false;
   } else if (code == Z_BUF_ERROR) {  // no progress although there is room: all input is used up

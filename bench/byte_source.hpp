@@ -7,6 +7,7 @@
 #include <zlib.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <span>
@@ -26,7 +27,7 @@ class byte_source {
   byte_source& operator=(const byte_source&) = delete;
 
   /// Fills as much of `into` as the file has bytes for; 0 at the end. `corrupt` describes the damage to the
-  /// compression.
+  /// compression, or that it expands too far (reader_limits.hpp).
   result<std::size_t> read(std::span<char> into);
 
  private:
@@ -47,6 +48,8 @@ class byte_source {
   bool gzip_ = false;
   bool inflating_ = false;  ///< `stream_` is set up
   bool in_member_ = false;  ///< the current gzip member is not yet complete
+  std::uint64_t compressed_bytes_ = 0;
+  std::uint64_t expanded_bytes_ = 0;
   z_stream stream_{};
   status failed_;  ///< reported after all bytes before the damage
 };

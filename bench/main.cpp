@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string_view>
@@ -21,6 +22,7 @@
 #include "page.hpp"
 #include "parallel.hpp"
 #include "peer.hpp"
+#include "print_error.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "session.hpp"
@@ -35,7 +37,7 @@ constexpr int defect = 1;
 constexpr int bad_input = 2;
 
 int complain(const status& why, int exit_status) {
-  fmt::print(stderr, "gpumem_bench: {}\n", printable(why.message(), 8192));
+  print_error("gpumem_bench: {}\n", printable(why.message(), 8192));
   return exit_status;
 }
 
@@ -253,6 +255,7 @@ int run(int argc, const char* const* argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ::signal(SIGCHLD, SIG_DFL);  // ignored, the kernel would drop the status of this program's children
   try {
     return run(argc, argv);
   } catch (const std::exception& e) {

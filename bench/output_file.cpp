@@ -53,7 +53,7 @@ status output_file::write(std::string_view text) {
 }
 
 status print_out(std::string_view text) {
-  const int error = write_all(stdout, text, false);
+  const int error = write_all(stdout, visible(text), false);  // names come from files
   if (error == 0) return {};
   return {errc::bad_setting, fmt::format("standard output cannot be written: {}", std::strerror(error))};
 }

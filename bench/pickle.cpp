@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstddef>
 #include <string>
-#include <unordered_map>
+
+#include "reader_limits.hpp"
 
 namespace gpumem::bench {
 
@@ -16,18 +18,22 @@ std::optional<std::int64_t> pickle_data::integer(index of) const noexcept {
 }
 
 std::optional<std::string_view> pickle_data::text(index of) const noexcept {
-  return nodes_[of].what == kind::text ? std::optional{nodes_[of].text} : std::nullopt;
+  const node& n = nodes_[of];
+  if (n.what != kind::text) return std::nullopt;
+  return bytes_.substr(static_cast<std::size_t>(n.number), n.length);
 }
 
 std::span<const pickle_data::index> pickle_data::items(index of) const noexcept {
   const node& n = nodes_[of];
   if (n.what != kind::list && n.what != kind::dictionary) return {};
-  return containers_[static_cast<std::size_t>(n.number)];
+  const auto at = static_cast<std::size_t>(n.number);
+  return n.grown ? std::span{grown_[at]} : std::span{items_}.subspan(at, n.length);
 }
 
 std::optional<pickle_data::index> pickle_data::find(index dictionary, std::string_view key) const noexcept {
   if (kind_of(dictionary) != kind::dictionary) return std::nullopt;
   const std::span<const index> all = items(dictionary);
+  if (all.size() > 2 * most_keys) return std::nullopt;
   for (std::size_t i = all.size(); i >= 2; i -= 2) {
     if (text(all[i - 2]) == key) return all[i - 1];
   }
@@ -73,7 +79,7 @@ class pickle_machine {
  public:
   using index = pickle_data::index;
   using kind = pickle_data::kind;
-  explicit pickle_machine(std::string_view bytes) : bytes_{bytes} {}
+  explicit pickle_machine(std::string_view bytes) : bytes_{bytes} { out_.bytes_ = bytes; }
 
   result<pickle_data> run() {
     for (;;) {
@@ -82,6 +88,7 @@ class pickle_machine {
       if (!take(1, code)) return bad("the file ends within the data");
       if (code == '.') break;
       if (status done = step(static_cast<unsigned char>(code)); !done) return done;
+      if (memory() > most_reader_bytes(bytes_.size())) return bad("the data needs more memory than a reader takes");
     }
     if (stack_.size() != 1 || !marks_.empty()) return bad("not one value is left at the end");
     out_.root_ = stack_.back();
@@ -104,18 +111,25 @@ class pickle_machine {
     return true;
   }
 
+  /// Of all values so far.
+  [[nodiscard]] std::uint64_t memory() const noexcept {
+    constexpr std::uint64_t of_grown = sizeof(std::vector<index>) + 2 * sizeof(std::max_align_t);
+    return out_.nodes_.size() * sizeof(pickle_data::node) + marks_.capacity() * sizeof(std::size_t) +
+           (out_.items_.capacity() + stack_.capacity() + memo_.capacity() + 2 * grown_items_) * sizeof(index) +
+           out_.grown_.size() * of_grown;
+  }
+
   void push(pickle_data::node n) {
     out_.nodes_.push_back(n);
     stack_.push_back(static_cast<index>(out_.nodes_.size() - 1));
   }
   status push_integer(std::int64_t value) {
-    push({.what = kind::integer, .number = value});
+    push({.number = value, .what = kind::integer});
     return {};
   }
   status push_container(kind what, std::span<const index> items) {
-    out_.containers_.emplace_back(items.begin(), items.end());
-    push({.what = what, .number = static_cast<std::int64_t>(out_.containers_.size() - 1)});
-    return {};
+    push({.what = what});
+    return items.empty() ? status{} : add_to(what, items);
   }
 
   status integer(std::size_t width, bool negative_too) {
@@ -137,7 +151,7 @@ class pickle_machine {
   status text(std::size_t width) {
     std::uint64_t length = 0;
     if (!take(width, length) || bytes_.size() - at_ < length) return bad("a text is cut short");
-    push({.what = kind::text, .number = 0, .text = bytes_.substr(at_, length)});
+    push({.number = static_cast<std::int64_t>(at_), .length = static_cast<std::uint32_t>(length), .what = kind::text});
     at_ += length;
     return {};
   }
@@ -158,26 +172,43 @@ class pickle_machine {
     stack_.resize(stack_.size() - count);
     return true;
   }
-  status add_to(kind what, const std::vector<index>& items) {
+  status add_to(kind wanted, std::span<const index> items) {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) return bad("nothing to add to");
-    const pickle_data::node& onto = out_.nodes_[stack_.back()];
-    if (onto.what != what || (what == kind::dictionary && items.size() % 2 != 0)) return bad("cannot be added to that");
-    std::vector<index>& all = out_.containers_[static_cast<std::size_t>(onto.number)];
+    pickle_data::node& onto = out_.nodes_[stack_.back()];
+    if (onto.what != wanted || (wanted == kind::dictionary && items.size() % 2 != 0))
+      return bad("cannot be added to that");
+    if (items.empty()) return {};
+    if (onto.length == 0 && !onto.grown) {
+      onto.number = static_cast<std::int64_t>(out_.items_.size());
+      onto.length = static_cast<std::uint32_t>(items.size());
+      out_.items_.insert(out_.items_.end(), items.begin(), items.end());
+      return {};
+    }
+    if (!onto.grown) {
+      const std::span<const index> before = out_.items(stack_.back());
+      out_.grown_.emplace_back(before.begin(), before.end());
+      grown_items_ += before.size();
+      onto.number = static_cast<std::int64_t>(out_.grown_.size() - 1);
+      onto.grown = true;
+    }
+    std::vector<index>& all = out_.grown_[static_cast<std::size_t>(onto.number)];
     all.insert(all.end(), items.begin(), items.end());
+    grown_items_ += items.size();
     return {};
   }
 
   status remember(std::uint64_t as) {
     if (stack_.empty()) return bad("nothing to remember");
+    if (as > at_) return bad(fmt::format("value {} is remembered among fewer values", as));
+    if (as >= memo_.size()) memo_.resize(as + 1, unset);
     memo_[as] = stack_.back();
     return {};
   }
   status recall(std::size_t width) {
     std::uint64_t which = 0;
     if (!take(width, which)) return bad("a reference is cut short");
-    const auto found = memo_.find(which);
-    if (found == memo_.end()) return bad(fmt::format("value {} was never remembered", which));
-    stack_.push_back(found->second);
+    if (which >= memo_.size() || memo_[which] == unset) return bad(fmt::format("value {} was never remembered", which));
+    stack_.push_back(memo_[which]);
     return {};
   }
   status remember_as(std::size_t width) {
@@ -204,7 +235,7 @@ class pickle_machine {
         return {};
       case 0x88:
       case 0x89:
-        push({.what = kind::boolean, .number = code == 0x88 ? 1 : 0});
+        push({.number = code == 0x88 ? 1 : 0, .what = kind::boolean});
         return {};
       case 'J':
         return integer(4, true);
@@ -277,12 +308,13 @@ class pickle_machine {
   std::vector<index> stack_;
   std::vector<std::size_t> marks_;
   std::vector<index> scratch_;
-  std::unordered_map<std::uint64_t, index> memo_;
+  static constexpr index unset = ~index{0};
+  std::vector<index> memo_;  ///< by number; Python numbers values consecutively
+  std::uint64_t grown_items_ = 0;
   pickle_data out_;
 };
 
 result<pickle_data> pickle_data::read(std::string_view bytes) {
-  constexpr std::size_t most_bytes = std::size_t{1} << 31;  // 32 bits can then index every value
   if (bytes.size() > most_bytes) return status{errc::corrupt, "more than 2 GiB; expected a smaller snapshot"};
   return pickle_machine{bytes}.run();
 }

@@ -2,10 +2,12 @@
 ///
 /// Reads protocols 2 to 5. Refuses every other instruction by name, above all those that name a class or call
 /// something. Values are nodes of one array, referred to by index: shared values are stored once, and a file that
-/// contains itself costs no more than its bytes.
+/// contains itself costs no more than its bytes. A file that needs more memory than reader_limits.hpp allows is
+/// refused.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -20,6 +22,9 @@ class pickle_data {
   using index = std::uint32_t;
   enum class kind : std::uint8_t { none, boolean, integer, real, text, list, dictionary };
 
+  static constexpr std::size_t most_bytes = std::size_t{1} << 31;  ///< 32 bits can then index every value
+  static constexpr std::size_t most_keys = 256;                    ///< of a dictionary that `find` looks through
+
   /// `corrupt` names the byte offset and what is there. Texts are views of `bytes`, which must outlive this.
   static result<pickle_data> read(std::string_view bytes);
 
@@ -30,18 +35,22 @@ class pickle_data {
   [[nodiscard]] std::optional<std::string_view> text(index of) const noexcept;
   /// The items of a list or tuple; keys and values of a dictionary, alternating. Empty for other kinds.
   [[nodiscard]] std::span<const index> items(index of) const noexcept;
-  /// The value of a text key; of duplicates the last.
+  /// The value of a text key; of duplicates the last. Empty for a dictionary of more than `most_keys` keys, which no
+  /// snapshot has: many references to one would take time with the square of the file's size.
   [[nodiscard]] std::optional<index> find(index dictionary, std::string_view key) const noexcept;
 
  private:
   friend class pickle_machine;
   struct node {
+    std::int64_t number = 0;   ///< text: offset in the bytes; container: offset in `items_`, or index into `grown_`
+    std::uint32_t length = 0;  ///< of a text, or of a container's items in `items_`
     kind what = kind::none;
-    std::int64_t number = 0;  ///< containers: index into `containers_`
-    std::string_view text{};
+    bool grown = false;  ///< a container that was added to more than once
   };
-  std::vector<node> nodes_;
-  std::vector<std::vector<index>> containers_;
+  std::string_view bytes_;
+  std::deque<node> nodes_;
+  std::vector<index> items_;
+  std::deque<std::vector<index>> grown_;
   index root_ = 0;
 };
 

@@ -12,13 +12,16 @@
 #include <string>
 #include <string_view>
 
+#include "print_error.hpp"
+#include "text.hpp"
+
 namespace gpumem::bench {
 
 class progress {
  public:
   progress(std::size_t steps, bool quiet) : steps_{steps}, shown_{!quiet && ::isatty(STDERR_FILENO) != 0} {}
   ~progress() {
-    if (shown_) fmt::print(stderr, "\r\033[K");
+    if (shown_) print_error("\r\033[K");
   }
   progress(const progress&) = delete;
   progress& operator=(const progress&) = delete;
@@ -29,8 +32,8 @@ class progress {
     constexpr std::size_t width = 30;
     const std::lock_guard lock{mutex_};
     const std::size_t full = steps_ == 0 ? width : ++done_ * width / steps_;
-    fmt::print(stderr, "\r\033[K[{}{}] {}/{} {}", std::string(full, '#'), std::string(width - full, '.'), done_, steps_,
-               what.substr(0, 40));
+    print_error("\r\033[K[{}{}] {}/{} {}", std::string(full, '#'), std::string(width - full, '.'), done_, steps_,
+                visible(what.substr(0, 40)));
     (void)std::fflush(stderr);
   }
 

@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_map>
+#include <limits>
+#include <set>
 #include <vector>
 
 #include "bits.hpp"
 #include "gpumem/allocator.hpp"
 #include "pickle.hpp"
+#include "reader_limits.hpp"
 #include "text.hpp"
 
 namespace gpumem::bench {
@@ -18,6 +20,7 @@ namespace {
 using index = pickle_data::index;
 
 constexpr std::int64_t largest_block = std::int64_t{1} << 48;
+constexpr std::uint64_t largest_live = std::uint64_t{1} << 56;
 constexpr std::size_t most_streams = 65536;
 constexpr const char* how_to_record =
     "record with torch.cuda.memory._record_memory_history() before the work and write with _dump_snapshot";
@@ -37,15 +40,20 @@ struct event {
   std::int64_t time_us = 0;
 };
 
-using blocks_by_address = std::unordered_map<std::int64_t, block>;
+std::uint64_t key_of(std::int64_t address) { return static_cast<std::uint64_t>(address); }
+using blocks_by_address = map_of_numbers<block>;
 
 class snapshot_reader {
  public:
-  explicit snapshot_reader(const pickle_data& data) : data_{data} {}
+  snapshot_reader(const pickle_data& data, std::size_t bytes) : data_{data}, bytes_{bytes} {}
 
   /// The events of a device that concern the program's blocks.
   result<std::vector<event>> events(index list) {
     std::vector<event> out;
+    constexpr std::size_t of_event = 2 * (sizeof(event) + sizeof(trace_op));  // many may refer to one in the file
+    if (data_.items(list).size() > most_reader_bytes(bytes_) / of_event) {
+      return bad("the events need more memory than a reader takes");
+    }
     for (const index each : data_.items(list)) {
       const auto action = text_of(each, "action");
       if (!action) return bad(fmt::format("event {} has no action", out.size()));
@@ -68,6 +76,7 @@ class snapshot_reader {
   /// The blocks that the program holds when the snapshot is taken.
   result<blocks_by_address> live_at_end(index segments, std::int64_t device) {
     blocks_by_address out;
+    std::set<index> seen;
     for (const index segment : data_.items(segments)) {
       std::int64_t on = 0;
       std::int64_t at = 0;
@@ -78,6 +87,8 @@ class snapshot_reader {
       if (status read = number_of(segment, "stream", stream); !read) return read;
       const auto blocks = data_.find(segment, "blocks");
       if (!blocks) return bad("a segment has no blocks");
+      // Python writes each list once. Many references to one would take time with the square of the file's size.
+      if (!seen.insert(*blocks).second) return bad("two segments have the same list of blocks");
       for (const index each : data_.items(*blocks)) {
         if (status added = add_block(each, stream, at, out); !added) return added;
       }
@@ -104,8 +115,10 @@ class snapshot_reader {
         if (status read = number_of(of, "requested_size", requested); !read) return read;
       }
       if (requested < 0 || requested > bytes) return bad(fmt::format("a block of {} bytes for {}", bytes, requested));
-      if (!into.emplace(at, block{requested, stream}).second) return bad(fmt::format("two blocks at {:#x}", at));
+      if (!into.emplace(key_of(at), block{requested, stream}).second)
+        return bad(fmt::format("two blocks at {:#x}", at));
     }
+    if (at > std::numeric_limits<std::int64_t>::max() - bytes) return bad(fmt::format("a block at {:#x}", at));
     at += bytes;
     return {};
   }
@@ -123,6 +136,7 @@ class snapshot_reader {
   }
 
   const pickle_data& data_;
+  const std::size_t bytes_;
   std::uint64_t failed_ = 0;
 };
 
@@ -131,8 +145,8 @@ status rewind(const std::vector<event>& events, blocks_by_address& live) {
   for (std::size_t i = events.size(); i-- > 0;) {
     const event& e = events[i];
     if (e.allocates) {
-      if (live.erase(e.at) == 0) return bad(fmt::format("event {}: the block at {:#x} ends nowhere", i, e.at));
-    } else if (!live.emplace(e.at, e.of).second) {
+      if (live.erase(key_of(e.at)) == 0) return bad(fmt::format("event {}: the block at {:#x} ends nowhere", i, e.at));
+    } else if (!live.emplace(key_of(e.at), e.of).second) {
       return bad(fmt::format("event {}: the block at {:#x} is freed, and live afterwards", i, e.at));
     }
   }
@@ -157,14 +171,15 @@ class trace_maker {
       op.slot = free_slots_.back();
       free_slots_.pop_back();
     }
-    live_.insert_or_assign(at, op);
+    live_.insert_or_assign(key_of(at), op);
     live_bytes_ += round_up(op.bytes, block_granularity);
+    if (live_bytes_ > largest_live) return bad("more than 2^56 bytes are live");
     out_.peak_live_bytes = std::max(out_.peak_live_bytes, live_bytes_);
     out_.ops.push_back(op);
     return {};
   }
   status free(std::int64_t at, std::uint64_t time_ns) {
-    const auto found = live_.find(at);
+    const auto found = live_.find(key_of(at));
     if (found == live_.end()) return {};  // a block of 0 bytes
     trace_op op = found->second;
     op.kind = op_kind::free;
@@ -180,32 +195,36 @@ class trace_maker {
  private:
   status stream_index(std::int64_t stream, std::uint16_t& into) {
     const auto as_recorded = static_cast<std::uint64_t>(stream);
-    const auto found = std::find(out_.streams.begin(), out_.streams.end(), as_recorded);
-    if (found == out_.streams.end() && out_.streams.size() == most_streams) return bad("more than 65536 streams");
-    into = static_cast<std::uint16_t>(found - out_.streams.begin());
-    if (found == out_.streams.end()) out_.streams.push_back(as_recorded);
+    const auto [found, added] =
+        stream_numbers_.try_emplace(as_recorded, static_cast<std::uint16_t>(out_.streams.size()));
+    into = found->second;
+    if (!added) return {};
+    if (out_.streams.size() == most_streams) return bad("more than 65536 streams");
+    out_.streams.push_back(as_recorded);
     return {};
   }
 
   trace out_;
-  std::unordered_map<std::int64_t, trace_op> live_;
+  map_of_numbers<trace_op> live_;
+  map_of_numbers<std::uint16_t> stream_numbers_;
   std::vector<std::uint32_t> free_slots_;
   std::uint64_t live_bytes_ = 0;
 };
 
 result<trace> make_trace(const std::vector<event>& events, const blocks_by_address& before) {
-  std::vector<std::pair<std::int64_t, block>> first{before.begin(), before.end()};
+  std::vector<std::pair<std::uint64_t, block>> first{before.begin(), before.end()};
   std::sort(first.begin(), first.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   trace_maker to;
   for (const auto& [at, of] : first) {
-    if (status made = to.allocate(at, of, 0); !made) return made;
+    if (status made = to.allocate(static_cast<std::int64_t>(at), of, 0); !made) return made;
   }
   std::uint64_t time_ns = 0;
   for (const event& e : events) {
     // Times never go backwards, even if the clock did.
-    const std::int64_t since_us =
-        std::clamp<std::int64_t>(e.time_us - events.front().time_us, 0, std::int64_t{1} << 45);
-    time_ns = std::max(time_ns, static_cast<std::uint64_t>(since_us) * 1000);
+    const std::int64_t begin_us = events.front().time_us;
+    const std::uint64_t since_us =
+        e.time_us < begin_us ? 0 : static_cast<std::uint64_t>(e.time_us) - static_cast<std::uint64_t>(begin_us);
+    time_ns = std::max(time_ns, std::min(since_us, std::uint64_t{1} << 45) * 1000);
     status made = e.allocates ? to.allocate(e.at, e.of, time_ns) : to.free(e.at, time_ns);
     if (!made) return made;
   }
@@ -244,7 +263,7 @@ result<trace> trace_of_snapshot(std::string_view bytes, int device) {
   const std::span<const index> all = data->items(*traces);
   const auto chosen = choose_device(*data, all, device);
   if (!chosen) return chosen.why();
-  snapshot_reader reader{*data};
+  snapshot_reader reader{*data, bytes.size()};
   const auto events = reader.events(all[*chosen]);
   if (!events) return events.why();
   if (events->empty()) return bad(fmt::format("no allocation was recorded; {}", how_to_record));

@@ -13,12 +13,13 @@
 #include <optional>
 #include <string_view>
 #include <system_error>
-#include <unordered_map>
 
 #include "binary_trace.hpp"
 #include "bits.hpp"
 #include "byte_source.hpp"
 #include "gpumem/allocator.hpp"
+#include "pickle.hpp"
+#include "reader_limits.hpp"
 #include "snapshot.hpp"
 #include "text.hpp"
 
@@ -118,7 +119,8 @@ class trace_builder {
   trace& out_;
   bool header_seen_ = false;
   bool blank_seen_ = false;
-  std::unordered_map<std::uint64_t, live_block> live_;
+  map_of_numbers<live_block> live_;
+  map_of_numbers<std::uint16_t> stream_numbers_;
   std::vector<std::uint32_t> free_slots_;
   std::optional<std::uint64_t> first_clock_ns_;
   std::uint64_t last_clock_ns_ = 0;
@@ -218,14 +220,11 @@ status trace_builder::add_op(op_kind kind, std::uint64_t pointer, trace_op op) {
 }
 
 status trace_builder::stream_index(std::uint64_t stream, std::uint16_t& index) {
-  const auto found = std::find(out_.streams.begin(), out_.streams.end(), stream);
-  if (found == out_.streams.end()) {
-    if (out_.streams.size() == most_streams) return bad("more than 65536 streams");
-    out_.streams.push_back(stream);
-    index = static_cast<std::uint16_t>(out_.streams.size() - 1);
-  } else {
-    index = static_cast<std::uint16_t>(found - out_.streams.begin());
-  }
+  const auto [found, added] = stream_numbers_.try_emplace(stream, static_cast<std::uint16_t>(out_.streams.size()));
+  index = found->second;
+  if (!added) return {};
+  if (out_.streams.size() == most_streams) return bad("more than 65536 streams");
+  out_.streams.push_back(stream);
   return {};
 }
 
@@ -302,7 +301,7 @@ result<std::string> bytes_of_pickle(const std::string& file) {
     const auto got = (*source)->read(buffer);
     if (!got) return got.why();
     bytes.append(buffer.data(), *got);
-    if (*got == 0 || !begins_as_pickle(bytes)) return bytes;
+    if (*got == 0 || !begins_as_pickle(bytes) || bytes.size() > pickle_data::most_bytes) return bytes;
   }
 }
 

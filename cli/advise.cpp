@@ -20,6 +20,7 @@
 #include "measure.hpp"
 #include "own_plans.hpp"
 #include "parallel.hpp"
+#include "print_error.hpp"
 #include "progress.hpp"
 #include "text.hpp"
 #include "units.hpp"
@@ -31,7 +32,7 @@ constexpr std::chrono::milliseconds plan_time{10'000};
 constexpr int nothing_fits = 3;
 
 int fail(int code, const std::string& why) {
-  fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
+  print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
   return code;
 }
 
@@ -307,7 +308,7 @@ int advise(const advise_options& with) {
   if (capacity != 0) all["capacity_bytes"] = capacity;
   const std::string text =
       with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all, with.trace);
-  fmt::print("{}", text);
+  fmt::print("{}", visible(text));
   const auto& ranked = all["results"];
   return ranked.empty() || !ranked.front()["fits"].get<bool>() ? nothing_fits : 0;
 }

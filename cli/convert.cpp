@@ -11,6 +11,7 @@
 
 #include "binary_trace.hpp"
 #include "job_rank.hpp"
+#include "print_error.hpp"
 #include "text.hpp"
 #include "trace.hpp"
 
@@ -18,7 +19,7 @@ namespace gpumem::cli {
 namespace {
 
 int fail(int code, const std::string& why) {
-  fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
+  print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
   return code;
 }
 

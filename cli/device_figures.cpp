@@ -8,12 +8,14 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "gpumem/gpu_usage.hpp"
 #include "gpumem/settings.hpp"
 #include "text.hpp"
+#include "unmeasured_cards.hpp"
 
 namespace gpumem::cli {
 namespace {
@@ -21,6 +23,25 @@ namespace {
 using nlohmann::json;
 
 json or_null(const auto& optional) { return optional ? json(*optional) : json(nullptr); }
+
+std::optional<std::uint64_t> if_known(const gpu_usage& card, std::uint64_t bytes) {
+  return card.measured_by == memory_source::unknown ? std::nullopt : std::optional{bytes};
+}
+
+const char* name_of(memory_source source) {
+  constexpr std::array names{"nvml", "host", "probe", "unknown"};
+  return names.at(static_cast<std::size_t>(source));
+}
+
+/// Says where the memory figures of a card come from, if not from NVML.
+std::string source_line(const json& card) {
+  const std::string source = card["memory_source"];
+  std::string_view text;
+  if (source == "host") text = "an integrated GPU; free is what the host has available";
+  if (source == "probe") text = "not measured by NVML; free as a context found it within 10 s";
+  if (source == "unknown") text = "memory not known: not measured by NVML, and no context can be made";
+  return text.empty() ? "" : fmt::format("GPU {}: {}\n", card["index"].dump(), text);
+}
 
 /// Programs that hold a lease on the card, by the kernel's list of abstract sockets in this network namespace.
 std::size_t leases_on(std::string_view uuid) {
@@ -60,8 +81,11 @@ std::string user_of(unsigned pid) {
 }
 
 status device_figures(json& into) {
-  const result<std::vector<gpu_usage>> usage = gpu_usage_now();
+  result<std::vector<gpu_usage>> usage = gpu_usage_now();
   if (!usage) return usage.why();
+  settings options;
+  static_cast<void>(options.apply(process_environment()).ok());  // a bad setting of another kind does not matter here
+  measure_cards(*usage, options.shared_folder);
   into = json::array();
   for (const gpu_usage& u : *usage) {
     json processes = json::array();
@@ -82,9 +106,10 @@ status device_figures(json& into) {
                     {"name", u.name},
                     {"uuid", u.uuid},
                     {"pci_bus_id", u.pci_bus_id},
-                    {"total_bytes", u.total_bytes},
-                    {"used_bytes", u.used_bytes},
-                    {"free_bytes", u.free_bytes},
+                    {"total_bytes", u.total_bytes == 0 ? json(nullptr) : json(u.total_bytes)},
+                    {"used_bytes", or_null(if_known(u, u.used_bytes))},
+                    {"free_bytes", or_null(if_known(u, u.free_bytes))},
+                    {"memory_source", name_of(u.measured_by)},
                     {"busy_percent", or_null(u.busy_percent)},
                     {"temperature_c", or_null(u.temperature_c)},
                     {"power_mw", or_null(u.power_mw)},
@@ -170,6 +195,7 @@ std::string device_table(const json& devices) {
   }
   std::string out = table(rows) + "\n" + table(names);
   if (holders.size() > 1) out += "\n" + table(holders);
+  for (const json& d : devices) out += source_line(d);
   return out;
 }
 

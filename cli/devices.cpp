@@ -6,6 +6,7 @@
 
 #include "device_figures.hpp"
 #include "job_rank.hpp"
+#include "print_error.hpp"
 #include "text.hpp"
 
 namespace gpumem::cli {
@@ -19,7 +20,7 @@ int show_devices(const devices_options& with) {
       fmt::print("{}\n", nothing.dump(2, ' ', true, nlohmann::json::error_handler_t::replace));
       return 1;
     }
-    fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(told.message(), 8192));
+    print_error("gpumem: {}{}\n", rank_prefix(), printable(told.message(), 8192));
     return 1;
   }
   const nlohmann::json mps = mps_figures();

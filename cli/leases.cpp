@@ -19,6 +19,7 @@
 
 #include "device_figures.hpp"
 #include "gpumem/gpu_usage.hpp"
+#include "print_error.hpp"
 #include "room_claims.hpp"
 #include "text.hpp"
 
@@ -118,11 +119,11 @@ int end_holder(int pid) {
                    holder["command"].get<std::string>(), printable(each["uuid"].get<std::string>()));
         return 0;
       }
-      fmt::print(stderr, "gpumem: --end {}: cannot be ended: {}\n", pid, std::strerror(errno));
+      print_error("gpumem: --end {}: cannot be ended: {}\n", pid, std::strerror(errno));
       return 1;
     }
   }
-  fmt::print(stderr, "gpumem: --end {}: expected a process that holds a lease; `gpumem lease` lists them\n", pid);
+  print_error("gpumem: --end {}: expected a process that holds a lease; `gpumem lease` lists them\n", pid);
   return 2;
 }
 

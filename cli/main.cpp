@@ -1,8 +1,12 @@
 // The program `gpumem`. Exit status: 0; 1 if a requirement is missing; 2 for a usage error, in one line that says what
 // was expected; `run` passes on the command's own status.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 
 #include "devices.hpp"
@@ -10,18 +14,29 @@
 #include "leases.hpp"
 #include "options.hpp"
 #include "predict.hpp"
+#include "print_error.hpp"
 #include "run.hpp"
 #include "simulate.hpp"
 #include "text.hpp"
 #include "top.hpp"
 
-int main(int argc, char** argv) {
-  using namespace gpumem;
+namespace {
+
+using namespace gpumem;
+
+/// A descriptor that is closed would be the number of the next file, into which lines would then go.
+void open_standard_descriptors() {
+  int fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (fd >= 0) ::close(fd);
+}
+
+int run(int argc, char** argv) {
   try {
     cli::options with;
     const auto text = cli::parse_command_line(argc, argv, with);
     if (!text) {
-      fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(text.why().message(), 8192));
+      print_error("gpumem: {}{}\n", rank_prefix(), printable(text.why().message(), 8192));
       return 2;
     }
     if (*text) {
@@ -49,7 +64,17 @@ int main(int argc, char** argv) {
         return cli::convert(with.convert);
     }
   } catch (const std::exception& e) {
-    fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(e.what(), 8192));
+    print_error("gpumem: {}{}\n", rank_prefix(), printable(e.what(), 8192));
   }
   return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  open_standard_descriptors();
+  const int status = run(argc, argv);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  print_error("gpumem: {}the output cannot be written: {}\n", rank_prefix(), std::strerror(errno));
+  return status != 0 ? status : 1;
 }

@@ -11,6 +11,7 @@
 #include "job_rank.hpp"
 #include "own_plans.hpp"
 #include "plan_file.hpp"
+#include "print_error.hpp"
 #include "problem_file.hpp"
 #include "progress.hpp"
 #include "solve.hpp"
@@ -24,7 +25,7 @@ namespace gpumem::cli {
 namespace {
 
 int fail(int code, const std::string& why) {
-  fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
+  print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
   return code;
 }
 
@@ -45,12 +46,12 @@ void show(const plan_options& with, const std::string& name, const plan::problem
                                {"utilization_bound", at_best},
                                {"seconds", seconds}};
     if (made != nullptr) out["repeat_from"] = made->repeat_from;
-    fmt::print("{}\n", out.dump());
+    fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return;
   }
   fmt::print(
-      "{}: {} buffers in {} bytes, lower bound {}, peak live {}, utilization {:.4f} (at best {:.4f}), {:.2f} s\n", name,
-      buffers.size(), found.height, found.lower_bound, found.peak.bytes, utilization, at_best, seconds);
+      "{}: {} buffers in {} bytes, lower bound {}, peak live {}, utilization {:.4f} (at best {:.4f}), {:.2f} s\n",
+      visible(name), buffers.size(), found.height, found.lower_bound, found.peak.bytes, utilization, at_best, seconds);
   if (made != nullptr && made->repeat_from != 0) {
     fmt::print("a step of {} allocations repeats after the first {}\n", buffers.size() - made->repeat_from,
                made->repeat_from);

@@ -25,6 +25,7 @@
 #include "options.hpp"
 #include "output_file.hpp"
 #include "own_plans.hpp"
+#include "print_error.hpp"
 #include "process_traces.hpp"
 #include "run.hpp"
 #include "simulated_run.hpp"
@@ -47,7 +48,7 @@ constexpr std::uint64_t one_segment = std::uint64_t{2} << 20;  // no policy take
 constexpr std::chrono::milliseconds plan_time{10'000};
 
 int fail(int code, std::string_view why) {
-  fmt::print(stderr, "gpumem: {}\n", printable(std::string{why}, 8192));
+  print_error("gpumem: {}\n", printable(std::string{why}, 8192));
   return code;
 }
 
@@ -383,13 +384,13 @@ int predict(const predict_options& with) {
            {"results", std::move(rows)}};
   const std::string text =
       with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all, with.trace);
-  fmt::print("{}", text);
-  for (const std::string& warning : ran->warnings) fmt::print(stderr, "gpumem: {}\n", warning);
+  fmt::print("{}", visible(text));
+  for (const std::string& warning : ran->warnings) print_error("gpumem: {}\n", visible(warning));
   if (ran->host_values_read != 0) {
-    fmt::print(stderr,
-               "gpumem: the host read values of the card {} times and got zeros: sizes that depend on values differ "
-               "from those on a card\n",
-               ran->host_values_read);
+    print_error(
+        "gpumem: the host read values of the card {} times and got zeros: sizes that depend on values differ "
+        "from those on a card\n",
+        ran->host_values_read);
   }
   return any ? 0 : nothing_fits;
 }

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "print_error.hpp"
+
 namespace gpumem::cli {
 
 progress::progress(std::string what, double longest_s) : what_{std::move(what)}, longest_s_{longest_s} {
@@ -20,7 +22,7 @@ progress::~progress() {
   }
   ends_.notify_one();
   thread_.join();
-  if (drawn_) fmt::print(stderr, "\r{:<{}}\r", "", what_.size() + 40);
+  if (drawn_) print_error("\r{:<{}}\r", "", what_.size() + 40);
 }
 
 void progress::draw() {
@@ -28,7 +30,7 @@ void progress::draw() {
   std::unique_lock lock{mutex_};
   while (!ends_.wait_for(lock, std::chrono::seconds{1}, [this] { return over_; })) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-    fmt::print(stderr, "\r{}: {:.0f} s of at most {:.0f} s ", what_, took.count(), longest_s_);
+    print_error("\r{}: {:.0f} s of at most {:.0f} s ", what_, took.count(), longest_s_);
     std::fflush(stderr);
     drawn_ = true;
   }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "kept_status.hpp"
 #include "process_traces.hpp"
 #include "simulated_text.hpp"
 
@@ -29,6 +30,7 @@ status make_page_of(const std::string& trace, const std::string& policy, const s
   const std::string bench = find_bench();
   if (bench.empty())
     return {errc::unsupported, "--report: expected gpumem_bench in the folder of gpumem; it makes the page"};
+  const kept_status ends;
   const pid_t child = ::fork();
   if (child < 0) return {errc::unsupported, "--report: cannot start a process"};
   if (child == 0) {

@@ -19,6 +19,8 @@
 #include "job_rank.hpp"
 #include "log.hpp"
 #include "oom_summary.hpp"
+#include "print_error.hpp"
+#include "result_file.hpp"
 #include "supervise.hpp"
 #include "text.hpp"
 #include "units.hpp"
@@ -37,7 +39,7 @@ constexpr int bad_input = 2;
 constexpr const char* preload_name = "libgpumem_preload.so";
 
 int complain(std::string_view why, int exit_status) {
-  fmt::print(stderr, "gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
+  print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
   return exit_status;
 }
 
@@ -172,6 +174,11 @@ int run_command(const run_options& with) {
     ::setenv(variable_of(name).c_str(), value.c_str(), 1);
     ::unsetenv(variable_of_rank(name).c_str());  // the command line wins over the rank's own
   }
+  if (!effective->shared_folder.empty()) {  // the command may change its folder, and its processes must still meet
+    std::error_code error;
+    const fs::path folder = fs::absolute(effective->shared_folder, error);
+    if (!error) ::setenv("GPUMEM_SHARED_FOLDER", folder.c_str(), 1);
+  }
   ::unsetenv(variable_of_rank("devices").c_str());
   ::unsetenv("GPUMEM_DEVICES");  // applied: the visible devices are now the chosen ones
   const char* const before = std::getenv("LD_PRELOAD");
@@ -182,6 +189,7 @@ int run_command(const run_options& with) {
                          command.no_preload));
   }
   const oom_summary summary{*effective};
+  begin_job();
   const ended how = run_child(command.path, with.command);
   if (how.exec_errno != 0) {
     return complain(fmt::format("{}: cannot be run: {}", command.path, std::strerror(how.exec_errno)),

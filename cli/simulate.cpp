@@ -13,6 +13,7 @@
 #include "gpumem/policy.hpp"
 #include "options.hpp"
 #include "output_file.hpp"
+#include "print_error.hpp"
 #include "run.hpp"
 #include "shared_cards.hpp"
 #include "simulated_run.hpp"
@@ -28,7 +29,7 @@ constexpr int bad_input = 2;
 constexpr int most_cards = simcuda::report_cards;
 
 int fail(int code, std::string_view why) {
-  fmt::print(stderr, "gpumem: {}\n", printable(std::string{why}, 8192));
+  print_error("gpumem: {}\n", printable(std::string{why}, 8192));
   return code;
 }
 
@@ -189,7 +190,7 @@ int simulate(const simulate_options& with) {
   const std::vector<std::string> of_trace = trace.collect(*ran);
   nlohmann::ordered_json figures = figures_of(*ran, *setup);
   for (const std::string& warning : of_trace) figures["warnings"].push_back(warning);
-  if (!with.quiet) fmt::print(stderr, "{}", summary_of(figures));
+  if (!with.quiet) print_error("{}", visible(summary_of(figures)));
   int broken = 0;
   if (!with.json.empty()) {
     const std::string text = figures.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -17,6 +17,9 @@
 
 #include "cards.hpp"
 #include "command_file.hpp"
+#include "kept_status.hpp"
+#include "print_error.hpp"
+#include "result_file.hpp"
 #include "run_processes.hpp"
 #include "settling.hpp"
 #include "shared_cards.hpp"
@@ -108,6 +111,7 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   set("SIMCUDA_TORCH_HISTORY", setup.history);
   for (const auto& [name, value] : setup.variables) set(name.c_str(), value);
   set("LD_PRELOAD", preload);
+  begin_job();
 }
 
 int status_of(int waited) { return WIFEXITED(waited) ? WEXITSTATUS(waited) : 128 + WTERMSIG(waited); }
@@ -153,11 +157,11 @@ bool ends_for_spinning(double spun_s, double settle_s, bool& told) {
   const bool end = settle_s > 0 && settle_s != default_settle_s && spun_s >= settle_s;
   if (!end && (told || spun_s < tell_s)) return false;
   told = true;
-  fmt::print(stderr,
-             "gpumem: {}for {:.0f} s the program has only used the processor, after it launched kernels, and called "
-             "nothing. If it waits for a value that a kernel writes into the host's memory, that never comes: kernels "
-             "do nothing. {}\n",
-             end ? "ended: " : "", spun_s, end ? "--settle 0 lets it run on" : "--settle 60s ends such a program");
+  print_error(
+      "gpumem: {}for {:.0f} s the program has only used the processor, after it launched kernels, and called "
+      "nothing. If it waits for a value that a kernel writes into the host's memory, that never comes: kernels "
+      "do nothing. {}\n",
+      end ? "ended: " : "", spun_s, end ? "--settle 0 lets it run on" : "--settle 60s ends such a program");
   return end;
 }
 
@@ -214,7 +218,7 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   if (command.exit_status != 0) {
     simulated_outcome out;
     out.exit_status = command.exit_status;
-    fmt::print(stderr, "gpumem: {}\n", printable(command.why, 8192));
+    print_error("gpumem: {}\n", printable(command.why, 8192));
     return out;
   }
   if (!command.no_preload.empty()) {
@@ -233,13 +237,15 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   for (std::string& word : copies) words.push_back(word.data());
   words.push_back(nullptr);
   const auto begun = std::chrono::steady_clock::now();
+  const kept_status ends;
   const pid_t child = ::fork();
   if (child < 0) return status{errc::unsupported, fmt::format("fork: {}", std::strerror(errno))};
   if (child == 0) {
+    ends.restore();
     if (setup.output_to_stderr) ::dup2(STDERR_FILENO, STDOUT_FILENO);
     set_variables(setup, *doubles, *preload, records.path());
     ::execvp(command.path.c_str(), words.data());
-    fmt::print(stderr, "gpumem: {}: cannot be run: {}\n", command.path, std::strerror(errno));
+    print_error("gpumem: {}: cannot be run: {}\n", command.path, std::strerror(errno));
     ::_exit(errno == ENOENT ? not_found : not_executable);
   }
   simulated_outcome out;

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <csignal>
 
+#include "kept_status.hpp"
+
 namespace gpumem::cli {
 namespace {
 
@@ -38,7 +40,9 @@ void handle_signals() {
   }
 }
 
-[[noreturn]] void become(const std::string& path, char* const* words, const sigset_t& mask, pid_t parent, int report) {
+[[noreturn]] void become(const std::string& path, char* const* words, const sigset_t& mask, const kept_status& status,
+                         pid_t parent, int report) {
+  status.restore();
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() == parent) ::execvp(path.c_str(), words);  // execvp runs scripts without #! in the shell
@@ -56,13 +60,14 @@ ended run_child(const std::string& path, const std::vector<std::string>& words) 
   pointers.push_back(nullptr);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return {.exec_errno = errno};
+  const kept_status status;
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, &before);
   const pid_t parent = ::getpid();
   const pid_t made = ::fork();
-  if (made == 0) become(path, pointers.data(), before, parent, ends[1]);
+  if (made == 0) become(path, pointers.data(), before, status, parent, ends[1]);
   const int fork_errno = errno;
   ::close(ends[1]);
   if (made > 0) {

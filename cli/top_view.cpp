@@ -61,8 +61,9 @@ screen_line title(const look& now, const view_state& state) {
 }
 
 screen_line card_line(const json& d) {
-  const double used = d["used_bytes"].get<double>();
-  const double total = std::max(1.0, d["total_bytes"].get<double>());
+  const bool known = !d["used_bytes"].is_null();
+  const double used = known ? d["used_bytes"].get<double>() : 0;
+  const double total = known ? std::max(1.0, d["total_bytes"].get<double>()) : 1;
   screen_line out{
       {fmt::format("{:>3} {:<16} {:>5} {:>9} ", d["index"].dump(), cut(printable(d["name"].get<std::string>()), 16),
                    with_unit(d["temperature_c"], "C"), power_text(d))}};
@@ -75,6 +76,8 @@ screen_line card_line(const json& d) {
   }
   out.push_back(bar(used / total));
   out.push_back({fmt::format(" {}", memory_text(d["used_bytes"], d["total_bytes"])), style_of(used / total)});
+  const std::string source = d.value("memory_source", "nvml");
+  if (source != "nvml") out.push_back({fmt::format(" ({})", source), style::faint});
   return out;
 }
 

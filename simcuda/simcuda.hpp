@@ -31,6 +31,8 @@ struct world_config {
   std::uint32_t queue_depth = 1024;  ///< entries of a stream's queue; a call that finds it full waits
   bool abort_on_undefined = true;    ///< false: such uses are counted (`undefined_uses`)
   bool host_memory = false;          ///< programs can read and write what they allocate
+  bool integrated = false;           ///< the devices share the host's memory
+  int compute_mode = 0;              ///< CUcomputemode
   bool mig = false;                  ///< the devices are slices of cards
   bool exportable = true;            ///< false: pages for other processes are refused, as in some containers
   bool referee = true;

@@ -13,6 +13,7 @@
 #include "network.hpp"
 #include "output_file.hpp"
 #include "parallel.hpp"
+#include "print_error.hpp"
 #include "progress.hpp"
 #include "text.hpp"
 #include "variation.hpp"
@@ -135,7 +136,7 @@ int generate_main(std::vector<std::string> arguments) {
     made = {errc::bad_setting,
             fmt::format("{} (generate --help lists what there is)", text.substr(0, text.find('\n')))};
   }
-  if (!made.ok()) fmt::print(stderr, "gpumem_bench: {}\n", printable(made.message(), 8192));
+  if (!made.ok()) print_error("gpumem_bench: {}\n", printable(made.message(), 8192));
   return made.ok() ? 0 : 2;
 }
 

@@ -17,6 +17,7 @@
 
 #include "folder.hpp"
 #include "output_file.hpp"
+#include "print_error.hpp"
 #include "runner.hpp"
 #include "session.hpp"
 #include "sweep_progress.hpp"
@@ -313,14 +314,14 @@ int main(int argc, char** argv) {
   int provided = 0;
   if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return bad_input;
   if (provided < MPI_THREAD_FUNNELED) {
-    fmt::print(stderr, "gpumem_bench_mpi: this MPI does not support threads; expected MPI_THREAD_FUNNELED\n");
+    print_error("gpumem_bench_mpi: this MPI does not support threads; expected MPI_THREAD_FUNNELED\n");
     MPI_Abort(MPI_COMM_WORLD, bad_input);
   }
   int exit_status = bad_input;
   try {
     exit_status = run({argv + 1, argv + argc});
   } catch (const std::exception& e) {
-    fmt::print(stderr, "gpumem_bench_mpi: {}\n", e.what());
+    print_error("gpumem_bench_mpi: {}\n", e.what());
     MPI_Abort(MPI_COMM_WORLD, bad_input);
   }
   MPI_Finalize();

@@ -15,6 +15,7 @@
 #include "log.hpp"
 #include "merge.hpp"
 #include "output_file.hpp"
+#include "print_error.hpp"
 #include "runner.hpp"
 #include "sweep_progress.hpp"
 #include "text.hpp"
@@ -163,7 +164,7 @@ int run_merge(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int complain(const status& why, int exit_status) {
-  fmt::print(stderr, "gpumem_bench: {}\n", printable(why.message(), 8192));
+  print_error("gpumem_bench: {}\n", printable(why.message(), 8192));
   return exit_status;
 }
 

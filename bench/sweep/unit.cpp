@@ -14,6 +14,7 @@
 #include "output_file.hpp"
 #include "own_plans.hpp"
 #include "policy_row.hpp"
+#include "print_error.hpp"
 #include "report.hpp"
 #include "text.hpp"
 #include "workload.hpp"
@@ -130,8 +131,8 @@ int serve_unit(const std::string& parent) {
     const unit_rows made = run_unit(request);
     return print_out(made.row + "\n" + made.times + "\n").ok() ? 0 : 2;
   } catch (const json::exception& e) {
-    fmt::print(stderr, "gpumem_bench: unit: expected a request on standard input, as a sweep writes it: {}\n",
-               printable(e.what()));
+    print_error("gpumem_bench: unit: expected a request on standard input, as a sweep writes it: {}\n",
+                printable(e.what()));
     return 2;
   }
 }

@@ -54,6 +54,8 @@ struct device_info {
   int compute_minor = 0;
   bool simulated = false;
   bool reports_captures = false;  ///< `capture_id` works; otherwise the program must call capture_begin and capture_end
+  bool integrated = false;        ///< its memory is the host's
+  bool exclusive = false;         ///< in a compute mode that allows one process a context, or none
 };
 
 /// Whether a device is usable, known without a driver call.

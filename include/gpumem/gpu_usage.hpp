@@ -29,6 +29,14 @@ struct gpu_instance {
   std::uint64_t free_bytes = 0;
 };
 
+/// Where the figures of a card's memory come from.
+enum class memory_source : std::uint8_t {
+  nvml,
+  host,     ///< an integrated GPU; free memory is the available memory of the host
+  probe,    ///< a process that made a context, at most 10 s ago
+  unknown,  ///< NVML does not measure it; the figures are 0
+};
+
 struct gpu_usage {
   int index = 0;  ///< NVML's
   std::string name;
@@ -45,9 +53,13 @@ struct gpu_usage {
   std::uint64_t cores_mhz = 0;  ///< CUDA cores times their highest clock, a rough measure of speed; 0 if unknown
   bool mig = false;             ///< in MIG mode; programs can use only its instances
   std::vector<gpu_instance> instances;
+  memory_source measured_by = memory_source::nvml;
+  std::uint64_t reserved_bytes = 0;  ///< of `used_bytes`, by the driver itself; 0 if NVML does not report it
+  std::uint64_t graphics_bytes = 0;  ///< of `used_bytes`, by processes that only draw
 };
 
-/// Lists every GPU, in NVML's order. `unsupported` without NVML, `device_error` if a call fails.
+/// Lists every GPU, in NVML's order. A card whose memory NVML does not measure (GB10) is listed as `unknown`.
+/// `unsupported` without NVML, `device_error` if a call fails.
 result<std::vector<gpu_usage>> gpu_usage_now();
 
 }  // namespace gpumem

@@ -110,6 +110,7 @@ class settings {
   bool thread_cache = true;
   device_choice devices;
   bool soft_placement = false;
+  std::optional<std::uint64_t> idle_bytes;  ///< none: 1 GiB or 5 % of the card, the less
   std::string group;
   byte_limit group_limit;
   std::string shared_folder;  ///< empty: the default folder

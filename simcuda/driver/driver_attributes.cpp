@@ -105,7 +105,13 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUde
   SIMCUDA_ENTER("cuDeviceGetAttribute");
   const gpu* const g = device_of(device);
   if (g == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  *value = attribute_of(*the_world().config.profile, g->card + 1, which);
+  if (which == CU_DEVICE_ATTRIBUTE_INTEGRATED) {
+    *value = the_world().config.integrated ? 1 : 0;
+  } else if (which == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) {
+    *value = the_world().config.compute_mode;
+  } else {
+    *value = attribute_of(*the_world().config.profile, g->card + 1, which);
+  }
   return CUDA_SUCCESS;
 }
 

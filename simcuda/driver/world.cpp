@@ -63,6 +63,8 @@ world_config from_environment() {
   const char* const memory = std::getenv("SIMCUDA_HOST_MEMORY");
   c.lazy_values = memory != nullptr && std::strcmp(memory, "lazy") == 0;
   c.host_memory = c.lazy_values || number("SIMCUDA_HOST_MEMORY", 1) != 0;
+  c.integrated = number("SIMCUDA_INTEGRATED", 0) != 0;
+  c.compute_mode = number("SIMCUDA_COMPUTE_MODE", 0);
   c.referee = number("SIMCUDA_REFEREE", 1) != 0;
   c.bytes = size("SIMCUDA_BYTES", c.bytes);
   c.context_bytes = size("SIMCUDA_CONTEXT_BYTES", c.context_bytes);

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
+#include <ctime>
 #include <set>
 #include <utility>
 
@@ -26,19 +28,48 @@ log_state& state() {
   return *the_state;
 }
 
+/// Keeps a write into a pipe that nobody reads from ending the program: takes back the SIGPIPE that this thread causes.
+/// Restores errno.
+class sigpipe_guard {
+ public:
+  sigpipe_guard() noexcept {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    was_pending_ = ::sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~sigpipe_guard() {
+    const timespec no_wait{};
+    while (!was_pending_ && ::sigtimedwait(&pipe_, nullptr, &no_wait) < 0 && errno == EINTR) {
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    errno = error_;
+  }
+  sigpipe_guard(const sigpipe_guard&) = delete;
+  sigpipe_guard& operator=(const sigpipe_guard&) = delete;
+
+ private:
+  const int error_ = errno;
+  sigset_t pipe_{};
+  sigset_t before_{};
+  bool was_pending_ = false;
+};
+
+}  // namespace
+
 /// Usually one write; more if the kernel accepts only a part or is interrupted.
-void write_whole(std::string_view text) noexcept {
+void write_stderr(std::string_view text) noexcept {
+  const sigpipe_guard guard;
   while (!text.empty()) {
     const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     if (written < 0) {
       if (errno == EINTR) continue;
-      return;  // nowhere to report it
+      break;  // nowhere to report it
     }
     text.remove_prefix(static_cast<std::size_t>(written));
   }
 }
-
-}  // namespace
 
 void log_line(std::string_view line) {
   const mutex_lock lock{state().mutex};
@@ -50,7 +81,7 @@ void log_line(std::string_view line) {
   const std::string& rank = rank_prefix();
   text.reserve(rank.size() + line.size() + 9);
   text.append("gpumem: ").append(rank).append(line).push_back('\n');
-  write_whole(text);
+  write_stderr(text);
 }
 
 void log_once(const std::string& line) {

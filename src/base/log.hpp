@@ -13,8 +13,11 @@ namespace gpumem {
 using log_sink = std::function<void(std::string_view)>;
 
 /// Writes `gpumem: <line>`, in a job `gpumem: rank 3: <line>`, and a newline to stderr in one write, or hands `line` to
-/// the sink.
+/// the sink. A stderr that is closed, full or not read loses the line and changes nothing else, errno included.
 void log_line(std::string_view line);
+
+/// Writes the text to stderr unchanged; a failure as above.
+void write_stderr(std::string_view text) noexcept;
 
 /// Logs a line only the first time that the process logs it by this function.
 void log_once(const std::string& line);

@@ -13,6 +13,7 @@
 
 #include "job_rank.hpp"
 #include "text.hpp"
+#include "trusted_path.hpp"
 #include "units.hpp"
 
 extern "C" char** environ;
@@ -232,7 +233,7 @@ environment process_environment() {
     }
   }
   of_this_rank.merge(all);  // keeps its own
-  return {of_this_rank.begin(), of_this_rank.end()};
+  return obeyed_variables({of_this_rank.begin(), of_this_rank.end()});
 }
 
 status settings::set(std::string_view option_name, std::string_view value, setting_source from) {

@@ -66,6 +66,25 @@ std::string printable(std::string_view text, std::size_t most) {
   return shown;
 }
 
+std::string visible(std::string_view text) {
+  std::string shown;
+  shown.reserve(text.size());
+  const auto escape = [&shown](char c) { shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(c)); };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0U;
+    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) {
+      escape(text[i]);
+    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {  // U+0080 to U+009F, controls too
+      escape(text[i]);
+      escape(text[++i]);
+    } else {
+      shown.push_back(text[i]);
+    }
+  }
+  return shown;
+}
+
 std::string_view closest_name(std::string_view name, std::span<const std::string_view> candidates) {
   if (name.size() > longest_misspelling) return {};
   const std::string wanted = lowered(name);

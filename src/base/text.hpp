@@ -32,6 +32,9 @@ template <std::integral Number>
 /// `...`.
 [[nodiscard]] std::string printable(std::string_view text, std::size_t most = 120);
 
+/// `text` for a terminal, which obeys control characters: all but newlines and tabs become `\xNN`. Keeps UTF-8.
+[[nodiscard]] std::string visible(std::string_view text);
+
 /// The candidate closest to a misspelt `name`, or empty if none is close: at most one edit per three letters, in
 /// optimal string alignment distance (insert, delete, replace, swap neighbours). Ignores case.
 [[nodiscard]] std::string_view closest_name(std::string_view name, std::span<const std::string_view> candidates);

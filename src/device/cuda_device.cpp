@@ -94,10 +94,16 @@ result<std::unique_ptr<device>> cuda_device::open(const cuda_driver& driver, con
   const auto read = [&](CUdevice_attribute which, int* into) {
     return driver.device_get_attribute(into, which, handle);
   };
+  int integrated = 0;
+  int compute_mode = CU_COMPUTEMODE_DEFAULT;
   for (const auto& [which, into] : {std::pair{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &info.compute_major},
-                                    std::pair{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &info.compute_minor}}) {
+                                    std::pair{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &info.compute_minor},
+                                    std::pair{CU_DEVICE_ATTRIBUTE_INTEGRATED, &integrated},
+                                    std::pair{CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, &compute_mode}}) {
     if (const CUresult e = read(which, into); e != CUDA_SUCCESS) return failed(driver.device_get_attribute, e);
   }
+  info.integrated = integrated != 0;
+  info.exclusive = compute_mode != CU_COMPUTEMODE_DEFAULT;
 
   auto made = std::make_unique<cuda_device>(driver, handle, std::move(info));
   if (status ok = made->read_page_properties(); !ok) return ok;

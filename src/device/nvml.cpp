@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -20,6 +21,7 @@ namespace {
 
 constexpr const char* library_name = "libnvidia-ml.so.1";
 constexpr int success = 0;
+constexpr int not_supported = 3;
 constexpr int insufficient_size = 7;
 constexpr std::size_t text_bytes = 96;  // NVML's own limits for a name and a UUID
 constexpr unsigned most_processes = 1U << 16;
@@ -38,12 +40,12 @@ void find(const std::function<void*(const char*)>& lookup, Pointer& into, const 
   into = reinterpret_cast<Pointer>(found);
 }
 
-/// The processes with a compute context. Repeats the call if their number grew in between.
-int processes_of(const nvml_table& nvml, nvml_device_t device, std::vector<gpu_process>& out) {
+/// The processes that `call` lists. Repeats the call if their number grew in between.
+int processes_of(decltype(nvml_table::processes) call, nvml_device_t device, std::vector<gpu_process>& out) {
   std::vector<nvml_process_t> list(32);
   for (;;) {
     auto count = static_cast<unsigned>(list.size());
-    const int code = nvml.processes(device, &count, list.data());
+    const int code = call(device, &count, list.data());
     if (code == insufficient_size && list.size() < most_processes) {
       list.resize(2 * std::max<std::size_t>(list.size(), count));
       continue;
@@ -58,6 +60,35 @@ int processes_of(const nvml_table& nvml, nvml_device_t device, std::vector<gpu_p
     out.push_back(one);
   }
   return success;
+}
+
+int read_memory(const nvml_table& nvml, nvml_device_t device, gpu_usage& card) {
+  nvml_memory_t memory{};
+  const int code = nvml.memory(device, &memory);
+  if (code == not_supported || (code == success && memory.total == 0)) {
+    card.measured_by = memory_source::unknown;
+    return success;
+  }
+  if (code != success) return code;
+  card.total_bytes = memory.total;
+  card.used_bytes = memory.used;
+  card.free_bytes = memory.free;
+  nvml_memory_v2_t apart{};
+  apart.version = static_cast<unsigned>(sizeof apart) | 2U << 24;
+  if (nvml.memory_v2 != nullptr && nvml.memory_v2(device, &apart) == success) card.reserved_bytes = apart.reserved;
+  return success;
+}
+
+/// The memory of processes that draw and have no compute context.
+std::uint64_t graphics_bytes_of(const nvml_table& nvml, nvml_device_t device, std::span<const gpu_process> compute) {
+  std::vector<gpu_process> drawing;
+  if (nvml.graphics_processes == nullptr || processes_of(nvml.graphics_processes, device, drawing) != success) return 0;
+  std::uint64_t bytes = 0;
+  for (const gpu_process& each : drawing) {
+    const bool computes = std::ranges::find(compute, each.pid, &gpu_process::pid) != compute.end();
+    if (!computes) bytes += each.used_bytes.value_or(0);
+  }
+  return bytes;
 }
 
 /// Optional figures, which not every card reports. Never fails.
@@ -128,6 +159,8 @@ result<const nvml_table*> resolve_nvml(const std::function<void*(const char* nam
   find(lookup, table->memory, "nvmlDeviceGetMemoryInfo", missing);
   find(lookup, table->utilization, "nvmlDeviceGetUtilizationRates", missing);
   find(lookup, table->processes, "nvmlDeviceGetComputeRunningProcesses_v3", missing);
+  find_optional(lookup, table->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
+  find_optional(lookup, table->graphics_processes, "nvmlDeviceGetGraphicsRunningProcesses_v3");
   find_optional(lookup, table->pci_info, "nvmlDeviceGetPciInfo_v3");
   find_optional(lookup, table->cores, "nvmlDeviceGetNumGpuCores");
   find_optional(lookup, table->max_clock, "nvmlDeviceGetMaxClockInfo");
@@ -195,19 +228,17 @@ result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml) {
       return failed(nvml, "nvmlDeviceGetUUID", code, i);
     }
     one.uuid = text.data();
-    nvml_memory_t memory{};
-    if (const int code = nvml.memory(device, &memory); code != success) {
+    if (const int code = read_memory(nvml, device, one); code != success) {
       return failed(nvml, "nvmlDeviceGetMemoryInfo", code, i);
     }
-    one.total_bytes = memory.total;
-    one.used_bytes = memory.used;
-    one.free_bytes = memory.free;
     nvml_utilization_t busy{};
     if (nvml.utilization(device, &busy) == success)
       one.busy_percent = busy.gpu;  // a card in MIG mode does not report it
-    if (const int code = processes_of(nvml, device, one.processes); code != success) {
+    if (const int code = processes_of(nvml.processes, device, one.processes);
+        code != success && code != not_supported) {
       return failed(nvml, "nvmlDeviceGetComputeRunningProcesses_v3", code, i);
     }
+    one.graphics_bytes = graphics_bytes_of(nvml, device, one.processes);
     describe_card(nvml, device, one);
     all.push_back(std::move(one));
   }
@@ -217,8 +248,9 @@ result<std::vector<gpu_usage>> gpu_usage_from(const nvml_table& nvml) {
 result<memory_info> nvml_memory_from(const nvml_table& nvml, const std::string& uuid) {
   nvml_device_t device = nullptr;
   nvml_memory_t memory{};
-  if (nvml.device_by_uuid(uuid.c_str(), &device) != success || nvml.memory(device, &memory) != success) {
-    return status{errc::device_error, fmt::format("NVML does not know GPU {}", uuid)};
+  if (nvml.device_by_uuid(uuid.c_str(), &device) != success || nvml.memory(device, &memory) != success ||
+      memory.total == 0) {
+    return status{errc::device_error, fmt::format("NVML does not measure GPU {}", uuid)};
   }
   return memory_info{.free_bytes = memory.free, .total_bytes = memory.total};
 }
@@ -234,7 +266,7 @@ std::optional<std::uint64_t> nvml_own_bytes(const std::string& uuid) {
   nvml_device_t device = nullptr;
   if (!nvml || (*nvml)->device_by_uuid(uuid.c_str(), &device) != success) return std::nullopt;
   std::vector<gpu_process> all;
-  if (processes_of(**nvml, device, all) != success) return std::nullopt;
+  if (processes_of((*nvml)->processes, device, all) != success) return std::nullopt;
   const auto own = std::ranges::find(all, static_cast<unsigned>(getpid()), &gpu_process::pid);
   return own != all.end() ? own->used_bytes : std::nullopt;
 }

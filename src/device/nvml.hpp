@@ -18,6 +18,13 @@ struct nvml_memory_t {
   unsigned long long free;
   unsigned long long used;
 };
+struct nvml_memory_v2_t {
+  unsigned int version;  // its size, and 2 in the highest byte
+  unsigned long long total;
+  unsigned long long reserved;  // by the driver; part of `used` in nvml_memory_t, not here
+  unsigned long long free;
+  unsigned long long used;
+};
 struct nvml_utilization_t {
   unsigned int gpu;
   unsigned int memory;
@@ -52,6 +59,8 @@ struct nvml_table {
   code (*utilization)(nvml_device_t, nvml_utilization_t*) = nullptr;
   code (*processes)(nvml_device_t, unsigned int*, nvml_process_t*) = nullptr;
   // The rest may be null; their figures are then unknown.
+  code (*memory_v2)(nvml_device_t, nvml_memory_v2_t*) = nullptr;
+  code (*graphics_processes)(nvml_device_t, unsigned int*, nvml_process_t*) = nullptr;
   code (*pci_info)(nvml_device_t, nvml_pci_t*) = nullptr;
   code (*cores)(nvml_device_t, unsigned int*) = nullptr;
   code (*max_clock)(nvml_device_t, unsigned int clock, unsigned int*) = nullptr;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <sstream>
 
 #include "behind_all_work.hpp"
@@ -20,6 +21,7 @@
 #include "logical_devices.hpp"
 #include "pointers.hpp"
 #include "pool.hpp"
+#include "result_file.hpp"
 #include "without_exceptions.hpp"
 
 namespace gpumem {
@@ -56,11 +58,18 @@ class pooled_allocator final : public allocator {
         if (status ok = add_pool(*d, std::move(config), own); !ok) return ok;
       }
     }
-    if (!with.stats_path.empty() && with.stats_path != "exit") {
-      // Refuses a path that cannot be written now, not at exit.
-      if (status ok = write_stats(with.stats_path); !ok) return ok;
-    }
     stats_path_ = with.stats_path;
+    if (!stats_path_.empty() && stats_path_ != "exit") {
+      // Refuses a path that cannot be written now, not at exit. One that cannot be opened is refused by write_stats.
+      if (result<result_file> own = result_file::open(stats_path_)) {
+        stats_path_ = own->path();
+        stats_file_ = *std::move(own);
+      }
+      if (status ok = write_stats(stats_path_); !ok) {
+        stats_path_.clear();
+        return ok;
+      }
+    }
     log_settings_without_effect(devices, with);
     if (with.verbose) describe_start(with);
     const bool recorded = std::ranges::any_of(pools_, [](const pool_slot& p) { return !p.recorders.empty(); });
@@ -425,7 +434,8 @@ class pooled_allocator final : public allocator {
   captures captures_{pools_};
   std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of pointers that no pool knows
   std::string stats_path_;
-  std::atomic<bool> untouched_{false};  // true until the first allocation, if a pool takes everything
+  std::optional<result_file> stats_file_;  // keeps other processes from the path
+  std::atomic<bool> untouched_{false};     // true until the first allocation, if a pool takes everything
 };
 
 // Defaults for allocators that are not gpumem's.

@@ -26,7 +26,7 @@ result<std::vector<device*>> selected_devices(std::span<device* const> visible, 
   }
   std::vector<card_state> states;
   for (const device* d : visible) {
-    card_state& state = states.emplace_back(state_of(cards, d->info().uuid));
+    card_state& state = states.emplace_back(state_of(cards, d->info().uuid, with.idle_bytes));
     state.name = d->info().name;
   }
   result<placement> placed = place_on_cards(with.devices, states, with.soft_placement);

@@ -1,12 +1,12 @@
 #include "exit_report.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -14,6 +14,8 @@
 #include "checked_mutex.hpp"
 #include "job_rank.hpp"
 #include "log.hpp"
+#include "result_file.hpp"
+#include "text.hpp"
 
 namespace gpumem {
 namespace {
@@ -89,13 +91,19 @@ status write_statistics(const std::string& target, std::span<const logical_devic
     pool["policy"] = devices[i].policy;
     all["devices"].push_back(std::move(pool));
   }
-  std::ofstream file{target};
-  file << all.dump(2) << '\n';
-  file.flush();
-  if (!file) {
-    return {errc::bad_setting,
-            fmt::format("GPUMEM_STATS={}: cannot be written: {}; expected `exit` or the path of a file", target,
-                        std::strerror(errno))};
+  const auto refused = [&target](std::string_view why) {
+    return status{errc::bad_setting,
+                  fmt::format("GPUMEM_STATS={}: cannot be written: {}; expected `exit` or the path of a file",
+                              printable(target, 4096), why)};
+  };
+  const result<owned_fd> file = open_result_file(target);
+  if (!file) return refused(file.why().message());
+  const std::string text = all.dump(2) + '\n';
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t written = ::write(file->get(), text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return refused(std::strerror(errno));
+    done += static_cast<std::size_t>(written);
   }
   return {};
 }

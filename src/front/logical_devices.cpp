@@ -11,6 +11,7 @@
 #include "log.hpp"
 #include "plan_file.hpp"
 #include "shared_folder.hpp"
+#include "trusted_path.hpp"
 #include "units.hpp"
 
 namespace gpumem {
@@ -150,11 +151,17 @@ std::string plan_of_pool(const settings& with, int ordinal) {
   return path_of_pool(with.plan_path.empty() ? "gpumem.plan" : with.plan_path, ordinal);
 }
 
+bool trusts_default_plan(const settings& options) {
+  if (!options.plan_path.empty() || !runs_secure()) return true;
+  log_once("no plan is read or written: the working folder is the user's, and this program has more rights");
+  return false;
+}
+
 status read_plan_of(pool_config& config, const settings& with, const policy_entry& serves) {
   std::string path = plan_of_pool(with, config.ordinal);
   const bool own = ::access(path.c_str(), F_OK) == 0;
   if (serves.needs.plan.records) {
-    if (!own) return {};  // the first run
+    if (!own || !trusts_default_plan(with)) return {};  // the first run
   } else if (with.plan_path.empty()) {
     log_line(fmt::format("pool {}: policy {} has no plan (GPUMEM_PLAN); growth serves instead", config.name,
                          config.policy_name));

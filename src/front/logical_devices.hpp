@@ -38,6 +38,10 @@ void log_settings_without_effect(std::span<device* const> devices, const setting
 /// The path of a pool's own plan: GPUMEM_PLAN, or `gpumem.plan` in the current folder. `with` as above.
 [[nodiscard]] std::string plan_of_pool(const settings& with, int ordinal);
 
+/// False if the pool's plan would be `gpumem.plan` in the current folder of a user with fewer rights than the program,
+/// which is logged.
+[[nodiscard]] bool trusts_default_plan(const settings& options);
+
 /// The plan of a pool whose policy follows one: the pool's own, or if `serves` does not write plans, the named one.
 /// Without a plan logs that growth serves. A pool with a plan counts requests in order, so no thread cache may serve
 /// them.

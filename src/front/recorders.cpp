@@ -12,7 +12,7 @@ result<recorder_list> open_recorders(const settings& with, const policy_entry& s
     if (!opened) return opened.why();
     all.push_back(*std::move(opened));
   }
-  if (serves.needs.plan.records) {
+  if (serves.needs.plan.records && trusts_default_plan(with)) {
     using writes = plan_recorder::writes;
     const std::string path = plan_of_pool(with, logical);
     auto opened =

@@ -1,6 +1,7 @@
 /// Rows are formatted on the stack and buffered by zlib, which writes plain files through its transparent mode.
 #include "trace_recorder.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -30,16 +31,21 @@ std::uint32_t thread_number() noexcept {
 }  // namespace
 
 result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& path) {
-  errno = 0;
-  // Closes the file if there is no host memory for the recorder that would own it.
-  std::unique_ptr<gzFile_s, int (*)(gzFile)> file{gzopen(path.c_str(), path.ends_with(".gz") ? "wb" : "wbT"), gzclose};
-  if (!file) {
-    const int code = errno != 0 ? errno : ENOMEM;  // zlib leaves errno alone when it is out of memory
+  const auto refused = [&path](std::string_view why) {
     return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened: {}; expected a file to write",
-                                                 printable(path, longest_path), std::strerror(code))};
-  }
+                                                 printable(path, longest_path), why)};
+  };
+  result<result_file> own = result_file::open(path);
+  if (!own) return refused(own.why().message());
+  owned_fd written{::fcntl(own->descriptor(), F_DUPFD_CLOEXEC, 0)};  // zlib closes it
+  if (written.get() < 0) return refused(std::strerror(errno));
+  // Closes the file if there is no host memory for the recorder that would own it.
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> file{gzdopen(written.get(), path.ends_with(".gz") ? "wb" : "wbT"),
+                                                  gzclose};
+  if (!file) return refused(std::strerror(ENOMEM));
+  static_cast<void>(written.release());
   (void)gzbuffer(file.get(), buffer_bytes);  // fails only after a write
-  std::unique_ptr<trace_recorder> recorder{new trace_recorder{path, file.get()}};
+  std::unique_ptr<trace_recorder> recorder{new trace_recorder{*std::move(own), file.get()}};
   (void)file.release();
   {
     const mutex_lock lock{recorder->mutex_};
@@ -48,8 +54,8 @@ result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& 
   return recorder;
 }
 
-trace_recorder::trace_recorder(std::string path, gzFile file)
-    : path_{std::move(path)}, opened_{std::chrono::steady_clock::now()}, file_{file} {}
+trace_recorder::trace_recorder(result_file own, gzFile file)
+    : own_{std::move(own)}, opened_{std::chrono::steady_clock::now()}, file_{file} {}
 
 trace_recorder::~trace_recorder() {
   const mutex_lock lock{mutex_};
@@ -97,7 +103,7 @@ void trace_recorder::fail_as_told() {
 void trace_recorder::fail(std::string_view reason) noexcept {
   failed_ = without_exceptions([&]() -> status {
     return {errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be written: {}; recording has stopped",
-                                           printable(path_, longest_path), reason)};
+                                           printable(own_.path(), longest_path), reason)};
   });
   const status why = failed_;
   log_if_possible([&why] { return why.message(); });

@@ -17,12 +17,14 @@
 #include "checked_mutex.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/status.hpp"
+#include "result_file.hpp"
 
 namespace gpumem {
 
 class trace_recorder final : public allocation_recorder {
  public:
-  /// Creates or truncates the file; compresses it if the name ends in `.gz`. `bad_setting` names path and reason.
+  /// Creates or empties the file, or that of this process beside it (result_file.hpp); compresses it if the name ends
+  /// in `.gz`. `bad_setting` names path and reason.
   static result<std::unique_ptr<trace_recorder>> open(const std::string& path);
   ~trace_recorder() override;
 
@@ -36,7 +38,7 @@ class trace_recorder final : public allocation_recorder {
   status flush() override;
 
  private:
-  trace_recorder(std::string path, gzFile file);
+  trace_recorder(result_file own, gzFile file);
   void write_row(std::string_view action, address at, std::uint64_t requested_bytes, stream_ref s) noexcept;
   std::uint32_t stream_number(stream_ref s) GPUMEM_REQUIRES(mutex_);
   void write(std::string_view text) GPUMEM_REQUIRES(mutex_);
@@ -44,7 +46,7 @@ class trace_recorder final : public allocation_recorder {
   void fail_as_told() GPUMEM_REQUIRES(mutex_);
   void fail(std::string_view reason) noexcept GPUMEM_REQUIRES(mutex_);
 
-  const std::string path_;
+  result_file own_;
   const std::chrono::steady_clock::time_point opened_;
   checked_mutex mutex_;
   gzFile file_ GPUMEM_GUARDED_BY(mutex_);  ///< zlib also writes plain files

@@ -34,9 +34,13 @@ std::vector<seat> seats(std::span<const card_state> visible) {
   return all;
 }
 
+std::string free_text(const card_state& c) {
+  return c.memory_known ? format_bytes(c.free_bytes) + " free" : "free memory not known";
+}
+
 std::string state_text(const card_state& c) {
   if (!c.known) return "its use is not known";
-  return fmt::format("{} processes, {} % busy, {} free", c.processes, c.busy_percent, format_bytes(c.free_bytes));
+  return fmt::format("{} processes, {} % busy, {}", c.processes, c.busy_percent, free_text(c));
 }
 
 class chooser {

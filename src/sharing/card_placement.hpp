@@ -27,7 +27,9 @@ struct card_state {
   bool known = false;                ///< whether the four fields above are known
   unsigned claims = 0;               ///< of other programs on this card
   std::uint64_t promised_bytes = 0;  ///< free memory claimed by other programs but not used yet
-  [[nodiscard]] bool idle() const noexcept { return known && processes == 0 && busy_percent == 0; }
+  bool holds_memory = false;         ///< more is in use than on an unused card
+  bool memory_known = true;          ///< whether the figures of memory are known, if `known`
+  [[nodiscard]] bool idle() const noexcept { return known && processes == 0 && busy_percent == 0 && !holds_memory; }
 };
 
 struct placement {

@@ -1,6 +1,22 @@
 #include "card_usage.hpp"
 
+#include <algorithm>
+
 namespace gpumem {
+namespace {
+
+constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+
+/// Whether more memory is in use than on a card without programs. NVML does not list the processes of other containers,
+/// so the memory tells. What only draws does not count; neither does the host's use of an integrated GPU's memory.
+bool holds_memory(const gpu_usage& card, std::optional<std::uint64_t> idle_bytes) {
+  if (card.measured_by == memory_source::host || card.measured_by == memory_source::unknown) return false;
+  std::uint64_t unused = idle_bytes.value_or(std::min(gib, card.total_bytes / 20));
+  if (card.measured_by == memory_source::probe) unused += gib;  // the probe's own context, of less than 1 GiB
+  return card.used_bytes > unused + card.reserved_bytes + card.graphics_bytes;
+}
+
+}  // namespace
 
 std::vector<card> cards_of(std::span<const gpu_usage> usage) {
   std::vector<card> out;
@@ -16,7 +32,7 @@ std::vector<card> cards_of(std::span<const gpu_usage> usage) {
   return out;
 }
 
-card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid) {
+card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid, std::optional<std::uint64_t> idle_bytes) {
   card_state out;
   out.uuid = uuid;
   for (const gpu_usage& u : usage) {
@@ -26,13 +42,15 @@ card_state state_of(std::span<const gpu_usage> usage, std::string_view uuid) {
       out.free_bytes = u.free_bytes;
       out.processes = u.processes.size();
       out.busy_percent = u.busy_percent.value_or(0);
+      out.holds_memory = holds_memory(u, idle_bytes);
+      out.memory_known = u.measured_by != memory_source::unknown;
       out.known = true;
       return out;
     }
     for (const gpu_instance& i : u.instances) {
       if (bare_uuid(i.uuid) != bare_uuid(uuid)) continue;
       // NVML lists processes by card only, so used memory tells whether an instance is in use.
-      constexpr std::uint64_t held_by_nobody = std::uint64_t{64} << 20;
+      const std::uint64_t held_by_nobody = idle_bytes.value_or(std::uint64_t{64} << 20);
       out.name = u.name + " (MIG)";
       out.total_bytes = i.total_bytes;
       out.free_bytes = i.free_bytes;

@@ -1,18 +1,20 @@
 // Locks: byte 0 of the file for every access to the rows, taken after the mutex between this process's threads; byte
 // 1 + i by the owner of row i, for its whole life.
+//
+// The file is read and written by system calls and never mapped: reading a mapping of a cut file kills the process. A
+// member remembers its own row and the limit, which cannot change while it is a member.
 #include "group_ledger.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -32,22 +34,22 @@ constexpr long lock_of(std::size_t row) noexcept { return 1 + static_cast<long>(
 }  // namespace
 
 struct ledger_row {
-  std::atomic<std::uint64_t> bytes;
-  std::atomic<std::uint64_t> process;  // informational; the locks tell which processes live
+  std::uint64_t bytes;
+  std::uint64_t process;  // informational; the locks tell which processes live
 };
 
 struct ledger_file {
-  std::atomic<std::uint64_t> magic;  // written last
+  std::uint64_t magic;  // written last
   std::uint64_t size;
-  std::atomic<std::uint64_t> limit;
+  std::uint64_t limit;
   std::uint64_t unused;
-  ledger_row rows[most_members];
+  std::array<ledger_row, most_members> rows;
 };
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 namespace {
 
 constexpr std::size_t file_size = sizeof(ledger_file);
+static_assert(file_size == 4096);
 
 status no_ledger(const std::string& path, const std::string& group, std::string_view why) {
   return {errc::corrupt,
@@ -89,9 +91,11 @@ group_ledger::group_ledger(std::string name, std::string path, owned_fd file)
 }
 
 group_ledger::~group_ledger() {
-  if (map_ != nullptr) {
-    if (here() && row_ < most_members) map_->rows[row_].bytes = 0;
-    ::munmap(map_, file_size);
+  if (here() && row_ < most_members) {
+    const mutex_lock threads{mutex_};
+    held_bytes_ = 0;
+    const file_guard guard{file_.get()};
+    if (guard.held() && read_whole()) write_own_row();
   }
   close_shared(std::move(file_));  // releases the row's lock
 }
@@ -145,123 +149,131 @@ status group_ledger::inspect(const std::string& folder, const std::string& name)
 // Holds the file's lock throughout, so that no process sees an incomplete ledger.
 status group_ledger::open_or_make(std::optional<std::uint64_t> limit_bytes) {
   const auto damaged = [&](std::string_view why) { return no_ledger(path_, name_, why); };
+  const mutex_lock threads{mutex_};
   const file_guard guard{file_.get()};
   if (!guard.held()) return damaged("somebody has kept it locked for 10 s");
+  bool alone = true;
+  for (std::size_t i = 0; i < most_members; ++i) alone = alone && !byte_locked(file_.get(), lock_of(i));
   struct stat s {};
   if (::fstat(file_.get(), &s) != 0) return damaged(std::strerror(errno));
-  if (s.st_size == 0) {
+  ledger_file all{};
+  if (s.st_size != 0 && !read_whole(&all)) return damaged(fmt::format("has {} bytes", s.st_size));
+  if (all.magic == 0) {  // new, or its creator was killed before it finished
+    if (!alone) return damaged("was cut while members run");
     if (!limit_bytes) {
       return {errc::bad_setting,
               fmt::format("GPUMEM_GROUP={}: needs GPUMEM_GROUP_LIMIT (4GiB or 30%), as no member has one yet", name_)};
     }
     if (const int failed = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(file_size)); failed != 0) {
-      return damaged(std::strerror(failed));
+      return {errc::bad_setting,
+              fmt::format("{}: the ledger of group {} cannot be made: {}", path_, name_, std::strerror(failed))};
     }
-  } else if (static_cast<std::size_t>(s.st_size) != file_size) {
-    return damaged(fmt::format("has {} bytes", s.st_size));
-  }
-  // Mapped through a separate descriptor, because a mapping keeps its descriptor's locks alive, even in a fork.
-  result<owned_fd> second = open_shared_file(path_, false);
-  if (!second) return second.why();
-  struct stat again {};
-  if (::fstat(file_.get(), &s) != 0 || ::fstat(second->get(), &again) != 0 || s.st_ino != again.st_ino) {
-    return damaged("was replaced while it was opened");
-  }
-  void* const at = ::mmap(nullptr, file_size, PROT_READ | PROT_WRITE, MAP_SHARED, second->get(), 0);
-  if (at == MAP_FAILED) return damaged(std::strerror(errno));
-  map_ = static_cast<ledger_file*>(at);
-
-  const std::uint64_t magic = map_->magic;
-  if (magic == 0) {  // new, or its creator was killed before it finished
-    if (!limit_bytes) return {errc::bad_setting, fmt::format("GPUMEM_GROUP={}: needs GPUMEM_GROUP_LIMIT", name_)};
-    std::memset(at, 0, file_size);
-    map_->size = file_size;
-    map_->limit = *limit_bytes;
-    map_->magic = magic_word;
-  } else if (magic != magic_word || map_->size != file_size) {
+    all = {.magic = 0, .size = file_size, .limit = *limit_bytes, .unused = 0, .rows = {}};
+    if (!write_at(&all, sizeof all, 0)) return damaged(std::strerror(errno));
+    all.magic = magic_word;
+    if (!write_at(&all.magic, sizeof all.magic, 0)) return damaged(std::strerror(errno));
+  } else if (all.magic != magic_word || all.size != file_size) {
     return damaged("is none, or of another version");
   }
-  const std::optional<std::uint64_t> held = sum(true);
-  if (!held) return damaged("its rows add up to more than its limit");
-  bool alone = true;
-  for (std::size_t i = 0; i < most_members; ++i) alone = alone && !byte_locked(file_.get(), lock_of(i));
+  limit_ = all.limit;
+  if (!sum(all)) return damaged("its rows add up to more than its limit");
   if (limit_bytes && alone) {
-    map_->limit = *limit_bytes;
-  } else if (limit_bytes && *limit_bytes != map_->limit) {
+    limit_ = *limit_bytes;
+    if (!write_at(&limit_, sizeof limit_, offsetof(ledger_file, limit))) return damaged(std::strerror(errno));
+  } else if (limit_bytes && *limit_bytes != limit_) {
     return {errc::bad_setting,
             fmt::format("GPUMEM_GROUP_LIMIT={}: members of group {} run with {}; expected the same, or none",
-                        format_bytes(*limit_bytes), name_, format_bytes(map_->limit))};
+                        format_bytes(*limit_bytes), name_, format_bytes(limit_))};
   }
   for (std::size_t row = 0; row < most_members; ++row) {
     if (!lock_byte(file_.get(), lock_of(row))) continue;
     row_ = row;
-    map_->rows[row].bytes = 0;
-    map_->rows[row].process = static_cast<std::uint64_t>(process_);
-    return {};
+    return write_own_row() ? status{} : damaged(std::strerror(errno));
   }
   return {errc::bad_setting, fmt::format("GPUMEM_GROUP={}: has {} members already", name_, most_members)};
 }
 
 bool group_ledger::here() const noexcept { return process_ == ::getpid(); }
 
-std::uint64_t group_ledger::limit() const noexcept { return map_->limit; }
+bool group_ledger::read_whole(ledger_file* content) const noexcept {
+  ledger_file all;
+  struct stat s {};
+  const bool whole = ::fstat(file_.get(), &s) == 0 && static_cast<std::size_t>(s.st_size) == file_size &&
+                     ::pread(file_.get(), &all, file_size, 0) == static_cast<ssize_t>(file_size);
+  if (whole && content != nullptr) *content = all;
+  return whole;
+}
 
-// The sum of the rows; empty if it is impossible. Requires the file's lock.
-std::optional<std::uint64_t> group_ledger::sum(bool forget_dead) noexcept {
-  const std::uint64_t most = map_->limit;
+bool group_ledger::write_at(const void* data, std::size_t bytes, std::size_t offset) const noexcept {
+  return ::pwrite(file_.get(), data, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
+}
+
+bool group_ledger::write_own_row() const noexcept {
+  const ledger_row own{.bytes = held_bytes_, .process = static_cast<std::uint64_t>(process_)};
+  return write_at(&own, sizeof own, offsetof(ledger_file, rows) + row_ * sizeof own);
+}
+
+std::optional<std::uint64_t> group_ledger::sum(const ledger_file& all) const noexcept {
   std::uint64_t held = 0;
   for (std::size_t i = 0; i < most_members; ++i) {
-    std::uint64_t bytes = map_->rows[i].bytes;
-    if (bytes == 0) continue;
-    if (forget_dead && i != row_ && !byte_locked(file_.get(), lock_of(i))) map_->rows[i].bytes = bytes = 0;
-    if (bytes > most || held > most - bytes) return std::nullopt;
+    const std::uint64_t bytes = i == row_ ? held_bytes_ : all.rows[i].bytes;
+    if (bytes == 0 || (i != row_ && !byte_locked(file_.get(), lock_of(i)))) continue;  // its owner has ended
+    if (bytes > all.limit || held > all.limit - bytes) return std::nullopt;
     held += bytes;
   }
   return held;
 }
 
-// Requires the file's lock. Checks the file's length first: reading a mapping of a truncated file is fatal.
-bool group_ledger::sound() noexcept {
+std::optional<std::uint64_t> group_ledger::sound_sum() noexcept {
+  ledger_file all;
   struct stat s {};
-  const bool whole = ::fstat(file_.get(), &s) == 0 && s.st_nlink == 1 &&
-                     static_cast<std::size_t>(s.st_size) == file_size && map_->magic == magic_word &&
-                     sum(true).has_value();
-  if (!whole && !said_) {
+  const bool whole = ::fstat(file_.get(), &s) == 0 && s.st_nlink == 1 && read_whole(&all) && all.magic == magic_word &&
+                     all.size == file_size && all.limit == limit_ &&
+                     (all.rows[row_].bytes == held_bytes_ || row_outdated_);
+  if (whole && row_outdated_) row_outdated_ = !write_own_row();
+  const std::optional<std::uint64_t> held = whole ? sum(all) : std::nullopt;
+  if (!held && !said_) {
     said_ = true;
     log_if_possible(
         [this] { return fmt::format("{}: the ledger of group {} is damaged: nothing more is taken", path_, name_); });
   }
-  return whole;
+  return held;
 }
 
 bool group_ledger::reserve(std::uint64_t bytes) noexcept {
   const mutex_lock threads{mutex_};
   if (!here()) return false;
   const file_guard guard{file_.get()};
-  if (!guard.held() || !sound()) return false;
-  const std::uint64_t held = *sum(false);
-  if (bytes > map_->limit - held) return false;
-  map_->rows[row_].bytes += bytes;
-  return true;
+  const std::optional<std::uint64_t> held = guard.held() ? sound_sum() : std::nullopt;
+  if (!held || bytes > limit_ - *held) return false;
+  held_bytes_ += bytes;
+  if (write_own_row()) return true;
+  held_bytes_ -= bytes;
+  return false;
 }
 
+// Where the row cannot be written it says too much, which errs on the side of the limit; a later call writes it.
 void group_ledger::give_back(std::uint64_t bytes) noexcept {
   const mutex_lock threads{mutex_};
   if (!here()) return;
-  map_->rows[row_].bytes -= bytes;  // one atomic decrease: other processes never see too little
+  held_bytes_ -= bytes;
+  const file_guard guard{file_.get()};
+  row_outdated_ = !(guard.held() && read_whole() && write_own_row());
 }
 
 std::uint64_t group_ledger::left() noexcept {
   const mutex_lock threads{mutex_};
   if (!here()) return 0;
   const file_guard guard{file_.get()};
-  return guard.held() && sound() ? map_->limit - *sum(false) : 0;
+  const std::optional<std::uint64_t> held = guard.held() ? sound_sum() : std::nullopt;
+  return held ? limit_ - *held : 0;
 }
 
 std::uint64_t group_ledger::held() noexcept {
   const mutex_lock threads{mutex_};
+  ledger_file all;
   const file_guard guard{file_.get()};
-  return guard.held() && here() ? sum(true).value_or(0) : 0;
+  return guard.held() && here() && read_whole(&all) ? sum(all).value_or(0) : 0;
 }
 
 }  // namespace gpumem

@@ -46,23 +46,31 @@ class group_ledger final : public shared_budget {
   [[nodiscard]] std::uint64_t left() noexcept override;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  [[nodiscard]] std::uint64_t limit() const noexcept;
+  [[nodiscard]] std::uint64_t limit() const noexcept { return limit_; }
   /// The memory that all members hold.
   [[nodiscard]] std::uint64_t held() noexcept;
 
  private:
   status open_or_make(std::optional<std::uint64_t> limit_bytes);
   [[nodiscard]] bool here() const noexcept;
-  [[nodiscard]] bool sound() noexcept GPUMEM_REQUIRES(mutex_);
-  [[nodiscard]] std::optional<std::uint64_t> sum(bool forget_dead) noexcept;
+  /// Reads the file; false if it is not whole. Requires the file's lock, as do the next four.
+  bool read_whole(ledger_file* content = nullptr) const noexcept;
+  bool write_at(const void* data, std::size_t bytes, std::size_t offset) const noexcept;
+  bool write_own_row() const noexcept GPUMEM_REQUIRES(mutex_);
+  /// The sum of the live members' rows; empty if it exceeds the limit.
+  [[nodiscard]] std::optional<std::uint64_t> sum(const ledger_file& all) const noexcept GPUMEM_REQUIRES(mutex_);
+  /// The same of the file; empty, and logged once, if the file is damaged.
+  [[nodiscard]] std::optional<std::uint64_t> sound_sum() noexcept GPUMEM_REQUIRES(mutex_);
 
   std::string name_;
   std::string path_;
   owned_fd file_;
-  ledger_file* map_ = nullptr;
-  std::size_t row_;  ///< past the last row: none yet
-  int process_;      ///< a forked child is not a member
+  std::uint64_t limit_ = 0;  ///< written before the ledger is shared
+  std::size_t row_;          ///< past the last row: none yet
+  int process_;              ///< a forked child is not a member
   checked_mutex mutex_;
+  std::uint64_t held_bytes_ GPUMEM_GUARDED_BY(mutex_) = 0;  ///< by this process
+  bool row_outdated_ GPUMEM_GUARDED_BY(mutex_) = false;     ///< the file's row is not `held_bytes_`
   bool said_ GPUMEM_GUARDED_BY(mutex_) = false;
 };
 

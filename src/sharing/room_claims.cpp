@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <string_view>
 
@@ -86,7 +87,8 @@ void count_claims(std::span<card_state> cards, std::span<const room_claim> claim
     for (card_state& card : cards) {
       if (bare_uuid(card.uuid) != claim.uuid) continue;
       ++card.claims;
-      card.promised_bytes += claim.bytes - std::min(claim.bytes, used_by(claim, usage));
+      const std::uint64_t unused = claim.bytes - std::min(claim.bytes, used_by(claim, usage));
+      card.promised_bytes += std::min(unused, std::numeric_limits<std::uint64_t>::max() - card.promised_bytes);
     }
   }
 }

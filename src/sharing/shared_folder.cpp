@@ -15,6 +15,8 @@
 namespace gpumem {
 namespace {
 
+constexpr mode_t of_owner = 0700;
+constexpr mode_t file_mode = 0600;
 constexpr mode_t of_others = 0077;
 
 struct flock range(short type, long at) noexcept {
@@ -49,10 +51,6 @@ bool is_folder(const char* path) {
 
 }  // namespace
 
-owned_fd::~owned_fd() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 result<std::string> shared_folder(const std::string& named) {
   const std::string path =
       !named.empty() ? named : fmt::format("{}/gpumem-{}", is_folder("/dev/shm") ? "/dev/shm" : "/tmp", ::geteuid());
@@ -63,7 +61,9 @@ result<std::string> shared_folder(const std::string& named) {
     return refused(fmt::format("{}; expected a folder of user {}, or the path of a new one in a folder that is there",
                                std::strerror(error), ::geteuid()));
   };
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return refused_by_the_system(errno);
+  if (::mkdir(path.c_str(), of_owner) != 0 && errno != EEXIST) return refused_by_the_system(errno);
+  // The umask may have taken the owner's own rights. A folder of this user that lacks them is mended, too: an earlier
+  // process may have left it so.
   struct stat s {};
   if (::lstat(path.c_str(), &s) != 0) return refused_by_the_system(errno);
   if (!S_ISDIR(s.st_mode)) return refused("expected a folder, not a file or a symlink");
@@ -73,6 +73,7 @@ result<std::string> shared_folder(const std::string& named) {
   if ((s.st_mode & of_others) != 0) {
     return refused(fmt::format("has mode {:04o}; expected 0700, for this user alone", s.st_mode & 07777U));
   }
+  if ((s.st_mode & of_owner) != of_owner && ::chmod(path.c_str(), of_owner) != 0) return refused_by_the_system(errno);
   return path;
 }
 
@@ -80,13 +81,15 @@ result<owned_fd> open_shared_file(const std::string& path, bool make) {
   const auto refused = [&](std::string_view why) {
     return status{errc::corrupt, fmt::format("{}: {}; expected a file of this user's alone", path, why)};
   };
-  owned_fd file{::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (make ? O_CREAT : 0), 0600)};
+  owned_fd file{::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (make ? O_CREAT : 0), file_mode)};
   if (file.get() < 0) return refused(errno == ELOOP ? "is a symlink" : std::strerror(errno));
   struct stat s {};
   if (::fstat(file.get(), &s) != 0) return refused(std::strerror(errno));
   if (!S_ISREG(s.st_mode)) return refused("is no regular file");
   if (s.st_uid != ::geteuid()) return refused(fmt::format("belongs to user {}", s.st_uid));
   if ((s.st_mode & of_others) != 0) return refused(fmt::format("has mode {:04o}", s.st_mode & 07777U));
+  if ((s.st_mode & file_mode) != file_mode && ::fchmod(file.get(), file_mode) != 0)
+    return refused(std::strerror(errno));
   if (s.st_nlink != 1) return refused(fmt::format("has {} names", s.st_nlink));
   return file;
 }

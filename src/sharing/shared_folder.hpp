@@ -4,32 +4,12 @@
 // Anything else is refused before a byte of it is read.
 #pragma once
 
-#include <cstddef>
 #include <string>
-#include <utility>
 
 #include "gpumem/status.hpp"
+#include "owned_fd.hpp"
 
 namespace gpumem {
-
-/// A file descriptor that its owner closes.
-class owned_fd {
- public:
-  owned_fd() noexcept = default;
-  explicit owned_fd(int fd) noexcept : fd_{fd} {}
-  owned_fd(owned_fd&& other) noexcept : fd_{std::exchange(other.fd_, -1)} {}
-  owned_fd& operator=(owned_fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~owned_fd();
-  [[nodiscard]] int get() const noexcept { return fd_; }
-  /// Releases the descriptor without closing it.
-  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
-
- private:
-  int fd_ = -1;
-};
 
 /// Opens or creates `named` (GPUMEM_SHARED_FOLDER), or if empty /dev/shm/gpumem-UID, or without /dev/shm
 /// /tmp/gpumem-UID. `bad_setting` if it belongs to another user or is open to others.

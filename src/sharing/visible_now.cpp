@@ -1,21 +1,21 @@
 #include "visible_now.hpp"
 
 #include <fmt/format.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <thread>
 
 #include "card_usage.hpp"
+#include "child_answer.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "gpumem/gpu_usage.hpp"
 #include "log.hpp"
 #include "room_claims.hpp"
+#include "unmeasured_cards.hpp"
 
 namespace gpumem {
 namespace {
@@ -38,29 +38,9 @@ std::string tell_devices() {
   return lines + ".\n";
 }
 
-/// Asks the driver in a child process, so that the command inherits neither the driver's descriptors nor its threads.
-/// Empty if no driver answers.
+/// Asks the driver in a child process. Empty if no driver answers.
 std::optional<std::vector<card_state>> ask_driver() {
-  std::array<int, 2> ends{};
-  if (::pipe(ends.data()) != 0) return std::nullopt;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const std::string text = tell_devices();
-    for (std::size_t at = 0; at < text.size();) {
-      const ssize_t written = ::write(ends[1], text.data() + at, text.size() - at);
-      if (written <= 0) break;
-      at += static_cast<std::size_t>(written);
-    }
-    std::_Exit(0);
-  }
-  ::close(ends[1]);
-  std::string answer;
-  std::array<char, 4096> part{};
-  for (ssize_t got = 0; child > 0 && (got = ::read(ends[0], part.data(), part.size())) > 0;) {
-    answer.append(part.data(), static_cast<std::size_t>(got));
-  }
-  ::close(ends[0]);
-  if (child > 0) ::waitpid(child, nullptr, 0);
+  const std::string answer = child_answer(tell_devices);
   std::vector<card_state> out;
   for (std::size_t at = 0; at < answer.size();) {
     const std::size_t end = answer.find('\n', at);
@@ -77,14 +57,15 @@ std::optional<std::vector<card_state>> ask_driver() {
 bool has_room(const settings& with, const card_state& card) {
   if (!names_room(with)) return card.idle() && card.claims == 0;
   const std::uint64_t wanted = with.limit.resolve(card.total_bytes, card.free_bytes);
-  return card.known && card.free_bytes >= card.promised_bytes && card.free_bytes - card.promised_bytes >= wanted;
+  return card.known && card.memory_known && card.free_bytes >= card.promised_bytes &&
+         card.free_bytes - card.promised_bytes >= wanted;
 }
 
 status no_room(const std::vector<card_state>& cards) {
   std::string text;
   for (const card_state& c : cards) {
-    text += fmt::format("{}{} has {} free and {} processes", text.empty() ? "" : ", ", c.uuid,
-                        format_bytes(c.free_bytes), c.processes);
+    const std::string free = c.memory_known ? format_bytes(c.free_bytes) : "an unknown amount";
+    text += fmt::format("{}{} has {} free and {} processes", text.empty() ? "" : ", ", c.uuid, free, c.processes);
     if (c.claims == 0) continue;
     text += fmt::format("; {} other program{} given it", c.claims, c.claims == 1 ? " was" : "s were");
     if (c.promised_bytes != 0) text += fmt::format(", with {} of what is free", format_bytes(c.promised_bytes));
@@ -123,11 +104,13 @@ std::string name_for_the_list(const std::vector<gpu_usage>& usage, const std::st
 
 }  // namespace
 
-result<visible_now> cards_visible_now(visible_by whose) {
+result<visible_now> cards_visible_now(visible_by source, const settings& options) {
   const result<std::vector<gpu_usage>> told = gpu_usage_now();
-  const std::vector<gpu_usage> usage = told ? *told : std::vector<gpu_usage>{};
+  std::vector<gpu_usage> usage = told ? *told : std::vector<gpu_usage>{};
+  if (source == visible_by::driver)
+    measure_cards(usage, options.shared_folder);  // the other is asked in a user's program
   const auto describe = [&](const std::string& uuid, const std::string& name) {
-    card_state state = state_of(usage, uuid);
+    card_state state = state_of(usage, uuid, options.idle_bytes);
     state.uuid = uuid;
     if (!state.known) state.name = name;
     return state;
@@ -139,7 +122,7 @@ result<visible_now> cards_visible_now(visible_by whose) {
   visible_now out;
   out.hidden = by_rule.hidden;
   out.usage = usage;
-  if (const auto driver = whose == visible_by::driver ? ask_driver() : std::nullopt) {
+  if (const auto driver = source == visible_by::driver ? ask_driver() : std::nullopt) {
     for (const card_state& one : *driver) {
       out.cards.push_back(describe(name_for_the_list(usage, one.uuid), one.name));
       std::erase_if(out.hidden, [&](const std::string& line) { return line.starts_with(out.cards.back().uuid); });
@@ -157,7 +140,7 @@ bool names_room(const settings& with) noexcept {
 
 result<chosen_cards> choose_cards(const settings& with, visible_by whose, bool must_have_room) {
   if (with.devices.how == device_choice::kind::none) return chosen_cards{};
-  result<visible_now> visible = cards_visible_now(whose);
+  result<visible_now> visible = cards_visible_now(whose, with);
   if (!visible) {
     if (!with.soft_placement) return visible.why();
     log_line(visible.why().message());

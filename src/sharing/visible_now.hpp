@@ -24,7 +24,7 @@ enum class visible_by : std::uint8_t {
 };
 
 /// `unsupported` without driver and NVML.
-result<visible_now> cards_visible_now(visible_by whose);
+result<visible_now> cards_visible_now(visible_by source, const settings& options);
 
 /// The CUDA_VISIBLE_DEVICES that gives a program the cards chosen by `with.devices`.
 struct chosen_cards {

@@ -3,6 +3,9 @@
 //   FAKENVML_UUIDS=a,b,c,d       their UUIDs behind `GPU-`; otherwise fake-0, fake-1, ...
 //   FAKENVML_MIB=1024            memory of each, instead
 //   FAKENVML_USED=1=2048,3=512   MiB in use
+//   FAKENVML_UNMEASURED=0=1      a card whose memory it does not measure
+//   FAKENVML_RESERVED=0=400      MiB of those in use, by the driver
+//   FAKENVML_GRAPHICS=0=300      MiB of a process that only draws, among those in use
 //   FAKENVML_DRIVER=path         use on card 0, as the driver double in that file reports it
 //   FAKENVML_BUSY=0=70           percent
 //   FAKENVML_CELSIUS=0=45        temperature; without it the card reports none
@@ -25,6 +28,7 @@ namespace {
 
 constexpr int success = 0;
 constexpr int invalid_argument = 2;
+constexpr int not_supported = 3;
 constexpr int not_found = 6;
 constexpr int insufficient_size = 7;
 constexpr int driver_not_loaded = 9;
@@ -138,12 +142,15 @@ int nvmlDeviceGetUUID(void* device, char* out, unsigned bytes) {
   return success;
 }
 int nvmlDeviceGetMemoryInfo(void* device, memory_t* out) {
+  if (value_for("FAKENVML_UNMEASURED", number(device)) != 0) return not_supported;
   *out = memory_of(number(device));
   return success;
 }
 int nvmlDeviceGetMemoryInfo_v2(void* device, memory_2_t* out) {
+  if (value_for("FAKENVML_UNMEASURED", number(device)) != 0) return not_supported;
   const memory_t all = memory_of(number(device));
-  *out = {out->version, all.total, 0, all.free, all.used};
+  const unsigned long long reserved = value_for("FAKENVML_RESERVED", number(device)) * mib;
+  *out = {out->version, all.total, reserved, all.free, all.used - reserved};
   return success;
 }
 int nvmlDeviceGetUtilizationRates(void* device, utilization_t* out) {
@@ -162,6 +169,13 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, proce
   const auto there = static_cast<unsigned>(all.size());
   if (*count < there) return *count = there, insufficient_size;
   std::ranges::copy(all, list);
+  return *count = there, success;
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void* device, unsigned* count, process_t* list) {
+  const unsigned long long drawing = value_for("FAKENVML_GRAPHICS", number(device)) * mib;
+  const unsigned there = drawing != 0 ? 1 : 0;
+  if (*count < there) return *count = there, insufficient_size;
+  if (there != 0) list[0] = {1, drawing, 0, 0};
   return *count = there, success;
 }
 int nvmlDeviceGetTemperature(void* device, unsigned /*sensor*/, unsigned* out) {

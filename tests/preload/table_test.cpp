@@ -12,10 +12,11 @@
 namespace gpumem {
 namespace {
 
-/// Name parts of functions that may allocate. Wider than necessary: a row may say that its function does not.
+/// Name parts of functions that may allocate, or that say where others allocate. Wider than necessary: a row may say
+/// that its function does not.
 const std::regex may_allocate{
     "Alloc|Create|Load|Import|Open|Retain|Instantiate|Register|Reserve|Add.*Node|Mapped|Upload|SetLimit|Prefetch|"
-    "Launch|MapArray|Enable"};
+    "Launch|MapArray|Enable|SetMemPool"};
 /// Functions that free something and contain such a name part.
 const std::regex takes_back{"Free|Unregister|Unload|Disable|Release"};
 

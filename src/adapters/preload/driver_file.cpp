@@ -126,7 +126,7 @@ std::vector<std::string> driver_candidates() {
     return {};
   }
   std::vector<std::string> all;
-  if (const char* const folders = variable("LD_LIBRARY_PATH")) {
+  if (const char* const folders = runs_secure() ? nullptr : variable("LD_LIBRARY_PATH")) {
     std::string_view rest = folders;
     while (!rest.empty()) {
       const std::size_t end = std::min(rest.find_first_of(":;"), rest.size());

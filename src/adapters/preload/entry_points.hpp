@@ -24,6 +24,7 @@ using PFN_cuCtxCreate_v3020 = CUresult(CUDAAPI*)(CUcontext*, unsigned int, CUdev
 using PFN_cuCtxCreate_v11040 = CUresult(CUDAAPI*)(CUcontext*, CUexecAffinityParam*, int, unsigned int, CUdevice);
 using PFN_cuGraphAddNode_v12020 = CUresult(CUDAAPI*)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t,
                                                      CUgraphNodeParams*);
+using PFN_cuMemSetMemPool_v13000 = CUresult(CUDAAPI*)(CUmemLocation*, CUmemAllocationType, CUmemoryPool);
 using PFN_cuGraphInstantiate_v12000 = PFN_cuGraphInstantiateWithFlags_v11040;
 
 enum class entry : std::size_t {

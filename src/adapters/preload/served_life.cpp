@@ -101,13 +101,31 @@ CUresult CUDAAPI mem_pool_set_access(CUmemoryPool pool, const CUmemAccessDesc* a
   return e;
 }
 
-CUresult CUDAAPI device_set_mem_pool(CUdevice device, CUmemoryPool pool) {
-  const CUresult e = driver_call<entry::device_set_mem_pool>(device, pool);
-  if (e != CUDA_SUCCESS || calls() == nullptr) return e;
+namespace {
+
+/// The program chose the pool of a device: another one than the default pool serves its cudaMallocAsync.
+template <typename Matches>
+void note_chosen_pool(const Matches& matches, CUmemoryPool pool) {
+  if (calls() == nullptr) return;
   for_each_device([&](served_device& d) {
     CUmemoryPool usual = nullptr;
-    if (d.handle == device && calls()->default_pool(&usual, device) == CUDA_SUCCESS) d.own_pool = usual != pool;
+    if (matches(d) && calls()->default_pool(&usual, d.handle) == CUDA_SUCCESS) d.own_pool = usual != pool;
   });
+}
+
+}  // namespace
+
+CUresult CUDAAPI device_set_mem_pool(CUdevice device, CUmemoryPool pool) {
+  const CUresult e = driver_call<entry::device_set_mem_pool>(device, pool);
+  if (e == CUDA_SUCCESS) note_chosen_pool([&](const served_device& served) { return served.handle == device; }, pool);
+  return e;
+}
+
+CUresult CUDAAPI mem_set_mem_pool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  const CUresult e = driver_call<entry::mem_set_mem_pool>(location, type, pool);
+  if (e == CUDA_SUCCESS && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED) {
+    note_chosen_pool([&](const served_device& served) { return served.ordinal == location->id; }, pool);
+  }
   return e;
 }
 

@@ -1,8 +1,14 @@
 #include "log.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <csignal>
 #include <set>
 #include <string>
 #include <thread>
@@ -26,6 +32,52 @@ TEST_F(LogTest, WritesWholePrefixedLinesToStderr) {
   log_line("limit reached");
   log_line("");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "gpumem: limit reached\ngpumem: \n");
+}
+
+TEST_F(LogTest, AStderrThatIsClosedFullOrNotReadLosesTheLineAndNothingElse) {
+  const auto log_over = [](int stderr_fd) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (stderr_fd < 0) {
+        ::close(STDERR_FILENO);
+      } else {
+        ::dup2(stderr_fd, STDERR_FILENO);
+      }
+      errno = ENOENT;
+      log_line("lost");
+      ::_exit(errno == ENOENT ? 0 : 1);
+    }
+    int ended = -1;
+    ::waitpid(child, &ended, 0);
+    return ended;
+  };
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  ::close(ends[0]);
+  EXPECT_EQ(log_over(ends[1]), 0) << "SIGPIPE";
+  ::close(ends[1]);
+  EXPECT_EQ(log_over(-1), 0);
+  const int full = ::open("/dev/full", O_WRONLY);
+  EXPECT_EQ(log_over(full), 0);
+  ::close(full);
+}
+
+TEST_F(LogTest, ASigpipeOfTheProgramsOwnStaysPending) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    ::sigprocmask(SIG_BLOCK, &pipe, nullptr);
+    ::raise(SIGPIPE);
+    log_line("a line");
+    sigset_t pending;
+    ::sigpending(&pending);
+    ::_exit(sigismember(&pending, SIGPIPE) == 1 ? 0 : 1);
+  }
+  int ended = -1;
+  ::waitpid(child, &ended, 0);
+  EXPECT_EQ(ended, 0);
 }
 
 TEST_F(LogTest, OnceLogsALineTheFirstTimeOnly) {

@@ -37,6 +37,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"thread_cache", "0", "0"},
                                 {"devices", " 2, GPU-8932f937", "2,GPU-8932f937"},
                                 {"soft_placement", "1", "1"},
+                                {"idle_bytes", "2GiB", "2GiB"},
                                 {"group", "lab.a-1", "lab.a-1"},
                                 {"group_limit", "4096M", "4GiB"},
                                 {"shared_folder", "/tmp/meet", "/tmp/meet"},
@@ -76,11 +77,11 @@ TEST(OptionTable, HasTheOptionsInOrder) {
   EXPECT_THAT(variables,
               ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
                           "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_FREE_WAIT",
-                          "GPUMEM_THREAD_CACHE", "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_GROUP",
-                          "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC", "GPUMEM_SLACK",
-                          "GPUMEM_BACKING", "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY", "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML",
-                          "GPUMEM_TORCH", "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE",
-                          "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+                          "GPUMEM_THREAD_CACHE", "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_IDLE_BYTES",
+                          "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC",
+                          "GPUMEM_SLACK", "GPUMEM_BACKING", "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY",
+                          "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TORCH", "GPUMEM_TRACE", "GPUMEM_STATS",
+                          "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(Slack, IsAShareOrBytesAndMayBeNone) {

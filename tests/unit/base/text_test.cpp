@@ -7,6 +7,15 @@
 namespace gpumem {
 namespace {
 
+TEST(text, control_characters_are_shown_and_not_sent) {
+  EXPECT_EQ(visible("a\tb\nc \xc3\xa4"), "a\tb\nc \xc3\xa4");
+  EXPECT_EQ(visible("\x1b]0;name\x07\r\x7f"), "\\x1b]0;name\\x07\\x0d\\x7f");
+  EXPECT_EQ(visible("\xc2\x9b"
+                    "31m"),
+            "\\xc2\\x9b31m")
+      << "U+009B is a control character, too";
+}
+
 TEST(Text, Trims) {
   EXPECT_EQ(trimmed(""), "");
   EXPECT_EQ(trimmed(" \t "), "");

@@ -4,8 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 
 #include "generate.hpp"
@@ -90,6 +94,78 @@ TEST(binary_trace, says_what_is_damaged) {
   later[7] = 2;
   folder.write("t.gmtrace", later);
   EXPECT_THAT(load_trace(path).why().message(), testing::HasSubstr("a .gmtrace of version 2, expected version 1"));
+}
+
+/// A file of 64 bytes of header, whose sums are right, and a zstd frame of zeros.
+std::string crafted(std::uint64_t ops, std::uint32_t slots, std::uint64_t allocations, std::uint64_t payload_bytes) {
+  std::string head(64, '\0');
+  const auto put = [&head](std::size_t at, auto value) { std::memcpy(head.data() + at, &value, sizeof value); };
+  std::copy(binary_trace_magic.begin(), binary_trace_magic.end(), head.begin());
+  put(8, ops);
+  put(16, slots);
+  put(20, std::uint32_t{1});
+  put(32, allocations);
+  put(40, payload_bytes);
+  put(56, XXH3_64bits(head.data(), 56));
+  // A frame with its content's size in 8 bytes, and one last block of a repeated byte.
+  std::string frame{"\x28\xb5\x2f\xfd\xe0", 5};
+  frame.append(reinterpret_cast<const char*>(&payload_bytes), sizeof payload_bytes);
+  return head + frame + std::string{"\x03\x00\x00\x00", 4};
+}
+
+TEST(binary_trace, refuses_a_header_that_promises_more_than_the_file_can_hold) {
+  const test_folder folder;
+  const auto refusal = [&](const std::string& bytes) {
+    return load_trace(folder.write("t.gmtrace", bytes)).why().message();
+  };
+  constexpr std::uint64_t gib = std::uint64_t{1} << 30;
+  EXPECT_THAT(refusal(crafted(1, 1, 1, 40 * gib)), testing::HasSubstr("impossible counts"));
+  EXPECT_THAT(refusal(crafted(4 * gib, 1, 1, 40 * gib)), testing::HasSubstr("expands more than 100-fold"));
+  constexpr std::uint64_t million = 1'000'000;
+  EXPECT_THAT(refusal(crafted(60 * million, 60'000'000, 60 * million, 64 * million)),
+              testing::HasSubstr("60000000 operations in 64000000 bytes need more memory than a reader takes"));
+}
+
+trace repeated_pair(std::uint64_t times, std::uint64_t step_ns, std::uint64_t bytes) {
+  trace out;
+  out.streams = {0};
+  out.slots = 1;
+  for (std::uint64_t i = 0; i < 2 * times; ++i) {
+    trace_op op;
+    op.time_ns = i * step_ns;
+    op.bytes = bytes;
+    op.kind = i % 2 == 0 ? op_kind::allocate : op_kind::free;
+    out.ops.push_back(op);
+  }
+  out.peak_live_bytes = bytes;
+  return out;
+}
+
+TEST(binary_trace, refuses_times_and_sizes_that_wrap) {
+  const test_folder folder;
+  const std::string path = folder.path("t.gmtrace");
+  ASSERT_TRUE(write_trace(path, repeated_pair(2, std::uint64_t{1} << 62, 512)));
+  EXPECT_THAT(load_trace(path).why().message(), testing::HasSubstr("the time of operation 2 is impossible"));
+  trace large;
+  large.streams = {0};
+  large.slots = 300;
+  for (std::uint32_t i = 0; i < large.slots; ++i) {
+    trace_op op;
+    op.bytes = std::uint64_t{1} << 48;
+    op.slot = i;
+    large.ops.push_back(op);
+  }
+  ASSERT_TRUE(write_trace(path, large));
+  EXPECT_THAT(load_trace(path).why().message(), testing::HasSubstr("operation 257 is impossible")) << "2^56 bytes";
+}
+
+TEST(binary_trace, what_it_writes_it_reads_however_well_it_is_compressed) {
+  const test_folder folder;
+  const trace original = repeated_pair(20'000'000, 1000, 512);  // more than 64 MiB of columns that repeat
+  ASSERT_TRUE(write_trace(folder.path("t.gmtrace"), original));
+  const auto read = load_trace(folder.path("t.gmtrace"));
+  ASSERT_TRUE(read) << read.why().message();
+  EXPECT_EQ(read->ops.size(), original.ops.size());
 }
 
 TEST(binary_trace, is_refused_another_ending_or_a_full_disk) {

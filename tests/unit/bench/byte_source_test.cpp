@@ -47,6 +47,14 @@ TEST(byte_source, inflates_gzip_by_content) {
   EXPECT_EQ(read_all(folder.write("members", gzipped(text) + gzipped("") + gzipped("tail"))), text + "tail");
 }
 
+TEST(byte_source, refuses_what_expands_more_than_a_hundredfold_beyond_64_MiB) {
+  const test_folder folder;
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  EXPECT_EQ(read_all(folder.write("small", gzipped(std::string(60 * mib, 'a'))), mib).size(), 60 * mib);
+  EXPECT_EQ(read_all(folder.write("bomb", gzipped(std::string(80 * mib, 'a'))), mib),
+            "the gzip data expands more than 100-fold");
+}
+
 TEST(byte_source, reports_gzip_that_ends_early) {
   const test_folder folder;
   const std::string whole = gzipped(long_text());

@@ -5,6 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
+
 #include "pickle.hpp"
 #include "pickle_writer.hpp"
 #include "test_files.hpp"
@@ -120,6 +125,75 @@ TEST(pickle, shares_what_the_file_shares) {
   ASSERT_TRUE(got.ok()) << got.why().message();
   ASSERT_EQ(got->items(got->root()).size(), 1U);
   EXPECT_EQ(got->items(got->root())[0], got->root());
+}
+
+TEST(pickle, takes_no_more_memory_than_its_file_merits) {
+  constexpr std::size_t many = 40'000'000;
+  for (const char code : {'N', ']'}) {  // each byte makes a value
+    EXPECT_THAT(pickle_data::read(file(std::string(many, code))).why().message(),
+                testing::HasSubstr("needs more memory than a reader takes"));
+  }
+  EXPECT_THAT(pickle_data::read(file("Nr" + little_endian(4'000'000'000, 4))).why().message(),
+              testing::HasSubstr("value 4000000000 is remembered among fewer values"));
+}
+
+TEST(pickle, a_list_may_be_added_to_more_than_once) {
+  const auto got =
+      pickle_data::read(file("]\x94(K\x01K\x02"
+                             "e(K\x03"
+                             "eK\x04"
+                             "a"));
+  ASSERT_TRUE(got.ok()) << got.why().message();
+  std::vector<std::int64_t> values;
+  for (const auto each : got->items(got->root())) values.push_back(*got->integer(each));
+  EXPECT_THAT(values, testing::ElementsAre(1, 2, 3, 4));
+}
+
+TEST(pickle, looks_through_no_dictionary_that_no_snapshot_has) {
+  std::vector<std::pair<std::string_view, std::string>> many(pickle_data::most_keys + 1, {"x", number(1)});
+  const auto got = pickle_data::read(file(dictionary(many)));
+  ASSERT_TRUE(got.ok()) << got.why().message();
+  EXPECT_FALSE(got->find(got->root(), "x"));
+  many.pop_back();
+  const auto fewer = pickle_data::read(file(dictionary(many)));
+  EXPECT_TRUE(fewer->find(fewer->root(), "x"));
+}
+
+TEST(snapshot, refuses_segments_that_share_their_blocks) {
+  const std::string first = "}\x94(" + text("device") + number(0) + text("address") + number(4096) + text("stream") +
+                            number(0) + text("blocks") + list({block(0x1000, 512, 0, "inactive")}) + "qdu";
+  const std::string second = "}\x94(" + text("device") + number(0) + text("address") + number(4096) + text("stream") +
+                             number(0) + text("blocks") + "hdu";
+  // `qd` remembers as number 100, beyond those of MEMOIZE and below the place in the file; `hd` recalls it.
+  const std::string all =
+      snapshot({first, second}, {list({event("alloc", 0x1000, 512, 0), event("free_requested", 0x1000, 512, 1)})});
+  EXPECT_THAT(trace_of_snapshot(all, -1).why().message(),
+              testing::HasSubstr("two segments have the same list of blocks"));
+}
+
+TEST(snapshot, refuses_events_that_are_many_references_to_one) {
+  const std::string one = event("alloc", 0x1000, 512, 0);
+  std::string events = "]\x94(" + one + "qd";
+  for (int i = 0; i < 3'000'000; ++i) events += "hd";
+  EXPECT_THAT(trace_of_snapshot(snapshot({}, {events + "e"}), -1).why().message(),
+              testing::HasSubstr("the events need more memory than a reader takes"));
+}
+
+TEST(snapshot, survives_numbers_at_the_end_of_their_range) {
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  EXPECT_THAT(
+      trace_of_snapshot(snapshot({segment(0, {block(most - 1, 512, 0, "inactive")})},
+                                 {list({event("alloc", 0x1000, 512, 0), event("free_requested", 0x1000, 512, 1)})}),
+                        -1)
+          .why()
+          .message(),
+      testing::HasSubstr("a block at 0x7ffffffffffffffe"));
+  const auto t = trace_of_snapshot(
+      snapshot({}, {list({event("alloc", 0x1000, 512, least), event("free_requested", 0x1000, 512, most)})}), -1);
+  ASSERT_TRUE(t.ok()) << t.why().message();
+  EXPECT_EQ(t->ops[0].time_ns, 0U);
+  EXPECT_GT(t->ops[1].time_ns, 0U);
 }
 
 // The same recording, converted by the tool that made the shared CSV.

@@ -69,6 +69,77 @@ TEST_F(Devices, TheSameAsJson) {
   EXPECT_EQ(all["devices"][3]["instances"][1]["uuid"], "MIG-fake-31");
 }
 
+#if defined(GPUMEM_TEST_DRIVER)
+class UnmeasuredCard : public Devices {
+ protected:
+  /// A card of 16 GiB that NVML lists without its memory, over the double of the driver.
+  std::string machine(const std::string& more = "") {
+    return "GPUMEM_NVML='" GPUMEM_TEST_NVML "' GPUMEM_CUDA_DRIVER='" GPUMEM_TEST_DRIVER
+           "' FAKENVML_CARDS=1 FAKENVML_UNMEASURED=0=1 FAKENVML_UUIDS=00000000-0000-0000-0000-000000000000 "
+           "SIMCUDA_HOST_MEMORY=0 SIMCUDA_BYTES=16GiB SIMCUDA_CONTEXT_BYTES=512MiB " +
+           more;
+  }
+  json card(const std::string& more = "") {
+    const outcome got = run("devices --json", machine(more));
+    EXPECT_EQ(got.exit_status, 0) << got.err;
+    return json::parse(got.out)["devices"][0];
+  }
+};
+
+TEST_F(UnmeasuredCard, IsMeasuredByAProbeOncePerTenSeconds) {
+  const json first = card();
+  EXPECT_EQ(first["memory_source"], "probe");
+  EXPECT_EQ(first["total_bytes"], std::uint64_t{16} << 30);
+  EXPECT_EQ(first["free_bytes"], (std::uint64_t{16} << 30) - (std::uint64_t{512} << 20));
+  EXPECT_EQ(card("SIMCUDA_CONTEXT_BYTES=1GiB")["free_bytes"], first["free_bytes"]) << "no second context yet";
+  EXPECT_THAT(run("devices", machine()).out, HasSubstr("GPU 0: not measured by NVML; free as a context found it"));
+  EXPECT_THAT(run("top --once", machine()).out, HasSubstr("GPU 0: not measured by NVML"));
+  EXPECT_EQ(run("run --devices auto -- sh -c 'echo $CUDA_VISIBLE_DEVICES'", machine()).out,
+            "GPU-00000000-0000-0000-0000-000000000000\n");
+  EXPECT_EQ(run("run --wait 0 -- true", machine()).exit_status, 0) << "the probe's own context is not another program";
+  EXPECT_EQ(run("run --wait 0 --limit 15GiB -- true", machine()).exit_status, 0);
+  EXPECT_EQ(run("run --wait 0 --limit 15.9GiB -- true", machine()).exit_status, 1);
+}
+
+TEST_F(UnmeasuredCard, WithoutRoomForAContextIsFull) {
+  const json full = card("SIMCUDA_CONTEXT_BYTES=17GiB");
+  EXPECT_EQ(full["memory_source"], "probe");
+  EXPECT_EQ(full["free_bytes"], 0);
+  EXPECT_EQ(run("run --wait 0 -- true", machine()).exit_status, 1);
+}
+
+TEST_F(UnmeasuredCard, InAnExclusiveModeGetsNoContext) {
+  const json exclusive = card("SIMCUDA_COMPUTE_MODE=3");
+  EXPECT_EQ(exclusive["memory_source"], "unknown");
+  EXPECT_EQ(exclusive["free_bytes"], nullptr);
+  EXPECT_EQ(exclusive["total_bytes"], std::uint64_t{16} << 30);
+  const outcome told = run("devices", machine("SIMCUDA_COMPUTE_MODE=3"));
+  EXPECT_THAT(told.out, HasSubstr("-/16.0 GiB"));
+  EXPECT_THAT(told.out, HasSubstr("GPU 0: memory not known"));
+  const outcome waits = run("run --wait 0 --limit 1GiB -- true", machine("SIMCUDA_COMPUTE_MODE=3"));
+  EXPECT_EQ(waits.exit_status, 1);
+  EXPECT_THAT(waits.err, HasSubstr("has an unknown amount free"));
+}
+
+TEST_F(UnmeasuredCard, OfAnIntegratedGpuIsTheHosts) {
+  const json integrated = card("SIMCUDA_INTEGRATED=1 SIMCUDA_BYTES=1TiB SIMCUDA_FAIL=cuDevicePrimaryCtxRetain:1:2");
+  EXPECT_EQ(integrated["memory_source"], "host") << "without a context, which would fail";
+  EXPECT_EQ(integrated["total_bytes"], std::uint64_t{1} << 40);
+  EXPECT_GT(integrated["free_bytes"], 0);
+  EXPECT_LT(integrated["free_bytes"], std::uint64_t{1} << 40);
+  EXPECT_EQ(card("SIMCUDA_INTEGRATED=1 SIMCUDA_BYTES=1MiB")["free_bytes"], 1 << 20) << "never more than its total";
+  EXPECT_EQ(run("run --wait 0 --limit 1MiB -- true", machine("SIMCUDA_INTEGRATED=1")).exit_status, 0);
+  EXPECT_EQ(run("run --wait 0 -- true", machine("SIMCUDA_INTEGRATED=1")).exit_status, 0) << "the host may use it";
+}
+
+TEST_F(UnmeasuredCard, IsListedWithoutADriver) {
+  const json unknown = card("GPUMEM_CUDA_DRIVER=/no/driver");
+  EXPECT_EQ(unknown["memory_source"], "unknown");
+  EXPECT_EQ(unknown["total_bytes"], nullptr);
+  EXPECT_EQ(run("run --devices auto -- true", machine("GPUMEM_CUDA_DRIVER=/no/driver")).exit_status, 0);
+}
+#endif
+
 TEST_F(Devices, ShowsLeases) {
   const outcome got = run("run --devices auto -- '" + path("bin/gpumem") + "' devices --json", four_cards);
   ASSERT_EQ(got.exit_status, 0) << got.err;

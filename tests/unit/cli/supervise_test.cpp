@@ -2,6 +2,7 @@
 // summary after out of memory.
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 
 #include "program.hpp"
@@ -50,6 +51,35 @@ TEST_F(Supervise, TheCommandDoesNotOutliveIt) {
   EXPECT_EQ(told, "gone\n");
 }
 
+TEST_F(Supervise, ReturnsTheStatusUnderAParentThatIgnoresItsChildren) {
+  // Python restores no signal across exec, so the program begins with SIGCHLD ignored, as under some daemons.
+  const std::string ignoring =
+      "python3 -c 'import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], "
+      "sys.argv[1:])' \"$1\" ";
+  EXPECT_EQ(script(ignoring + "run -- sh -c 'exit 5'\necho $?\n"), "5\n");
+  EXPECT_EQ(script(ignoring + "run -- sh -c 'kill -TERM $$'\necho $?\n"), "143\n");
+  const std::string ignored = script(ignoring + "run -- sed -n 's/^SigIgn:.//p' /proc/self/status\n");
+  constexpr unsigned long long sigchld = 1ULL << (SIGCHLD - 1);
+  EXPECT_NE(std::strtoull(ignored.c_str(), nullptr, 16) & sigchld, 0U) << "the command ignores it, too: " << ignored;
+}
+
+TEST_F(Supervise, AStderrThatIsClosedOrFullChangesNoStatus) {
+  EXPECT_EQ(script("\"$1\" run --limit 0 -- true 2>&-\necho $?\n\"$1\" foo 2>/dev/full\necho $?\n"
+                   "\"$1\" run -- /no/such 2>&-\necho $?\n\"$1\" run -- sh -c 'exit 5' >&- 2>&-\necho $?\n"),
+            "2\n2\n127\n5\n");
+  EXPECT_EQ(script("\"$1\" --help >/dev/full\necho $?\n"), "1\n") << "lost output is no success";
+}
+
+TEST_F(Supervise, TheCommandGetsNoDescriptorThatWasClosed) {
+  EXPECT_EQ(script("\"$1\" run -- sh -c '[ -e /proc/$$/fd/2 ] && echo open || echo closed' 2>&-\n"), "closed\n");
+}
+
+TEST_F(Supervise, ARelativeSharedFolderIsOneForAllProcesses) {
+  EXPECT_EQ(script("cd \"$2\"\nGPUMEM_SHARED_FOLDER=some/where\nexport GPUMEM_SHARED_FOLDER\n"
+                   "\"$1\" run -- sh -c 'cd /; echo $GPUMEM_SHARED_FOLDER'\n"),
+            folder_ + "/some/where\n");
+}
+
 TEST_F(Supervise, AtTheEndItSaysWhatRanOut) {
   const std::string write_line =
       "run -- sh -c 'printf \"12 77 train: out of memory on pool 0: 3.00 GiB asked   \\n\" "
@@ -85,6 +115,30 @@ TEST_F(Supervise, WaitsForACardWithRoom) {
   EXPECT_EQ(run("run --wait 0 --devices 2 --limit 6GiB -- true", full).exit_status, 0) << "a card by name";
   EXPECT_EQ(run("run --wait 0 --devices 1 --limit 6GiB -- true", full).exit_status, 1);
   expect_refused("run --wait soon -- true", 2, "--wait soon: expected a time such as 30s, 10m or 2h");
+}
+
+// In a container NVML lists no process of others.
+TEST_F(Supervise, ACardWhoseMemoryIsInUseIsUsed) {
+  const std::string full = four_cards + " FAKENVML_USED=0=23000,1=23000,2=23000,3=1025";
+  EXPECT_EQ(run("run --wait 0 -- echo started", full).exit_status, 1);
+  EXPECT_EQ(run("run --wait 0 -- echo started", full).out, "");
+  EXPECT_EQ(run("run --wait 0 -- echo started", four_cards + " FAKENVML_USED=0=1024").out, "started\n");
+  const std::string two = "GPUMEM_IDLE_BYTES=2GiB ";
+  EXPECT_EQ(run("run --wait 0 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'", two + full).out, uuid(3) + "\n");
+  EXPECT_EQ(run("run --devices auto -- sh -c 'echo $CUDA_VISIBLE_DEVICES'",
+                four_cards + " FAKENVML_USED=0=9000,1=23000,3=2000")
+                .out,
+            uuid(2) + "\n");
+}
+
+TEST_F(Supervise, ADesktopsScreenLeavesACardIdle) {
+  const std::string desktop = four_cards + " FAKENVML_CARDS=1 FAKENVML_MIB=4096 FAKENVML_USED=0=700";
+  EXPECT_EQ(run("run --wait 0 -- true", desktop).exit_status, 1) << "more than 5 % of 4 GiB";
+  EXPECT_EQ(run("run --wait 0 -- true", desktop + " FAKENVML_GRAPHICS=0=300").exit_status, 1);
+  EXPECT_EQ(run("run --wait 0 -- true", desktop + " FAKENVML_GRAPHICS=0=300 FAKENVML_RESERVED=0=300").exit_status, 0);
+  const std::string large = four_cards + " FAKENVML_CARDS=1 FAKENVML_USED=0=1300";
+  EXPECT_EQ(run("run --wait 0 -- true", large).exit_status, 1);
+  EXPECT_EQ(run("run --wait 0 -- true", large + " FAKENVML_GRAPHICS=0=300").exit_status, 0);
 }
 
 }  // namespace

@@ -7,9 +7,12 @@
 
 #include <atomic>
 #include <map>
+#include <optional>
+#include <span>
 #include <thread>
 
 #include "card_usage.hpp"
+#include "room_claims.hpp"
 
 namespace gpumem {
 namespace {
@@ -194,6 +197,48 @@ TEST(CardUsage, FindsCardsAndInstancesByUuid) {
   EXPECT_TRUE(state_of(usage, "MIG-x").idle());
   EXPECT_FALSE(state_of(usage, "GPU-3").known);
   EXPECT_EQ(cards_of(usage)[1].instances, std::vector<std::string>{"MIG-x"});
+}
+
+TEST(CardUsage, MoreMemoryInUseThanOnAnUnusedCardIsUseWhateverNvmlLists) {
+  constexpr std::uint64_t mib = std::uint64_t{1} << 20;
+  const auto idle = [](const gpu_usage& card, std::optional<std::uint64_t> idle_bytes = std::nullopt) {
+    return state_of(std::span{&card, 1}, card.uuid, idle_bytes).idle();
+  };
+  gpu_usage card;
+  card.uuid = "GPU-1";
+  card.total_bytes = 80 * gib;
+  card.used_bytes = gib;
+  EXPECT_TRUE(idle(card));
+  card.used_bytes = gib + 1;
+  EXPECT_FALSE(idle(card));
+  EXPECT_TRUE(idle(card, 2 * gib));
+  card.graphics_bytes = 300 * mib;
+  EXPECT_TRUE(idle(card)) << "a desktop";
+  card.used_bytes = 2 * gib;
+  EXPECT_FALSE(idle(card));
+  card.reserved_bytes = 800 * mib;
+  EXPECT_TRUE(idle(card));
+  gpu_usage small;
+  small.uuid = "GPU-2";
+  small.total_bytes = 4 * gib;
+  small.used_bytes = 300 * mib;
+  EXPECT_FALSE(idle(small)) << "more than 5 %";
+  small.measured_by = memory_source::probe;
+  EXPECT_TRUE(idle(small)) << "the probe's own context";
+  small.used_bytes = 3 * gib;
+  EXPECT_FALSE(idle(small));
+  small.measured_by = memory_source::host;
+  EXPECT_TRUE(idle(small)) << "the host uses it";
+}
+
+TEST(RoomClaims, OfTooManyBytesPromiseAllThereIs) {
+  const std::vector<room_claim> claims{{.uuid = "1", .bytes = UINT64_MAX - 20 * gib, .pid = 999999999},
+                                       {.uuid = "1", .bytes = 21 * gib, .pid = 999999998}};
+  std::vector<card_state> on(1);
+  on[0].uuid = "GPU-1";
+  count_claims(on, claims, {});
+  EXPECT_EQ(on[0].claims, 2U);
+  EXPECT_EQ(on[0].promised_bytes, UINT64_MAX) << "and not 1 GiB, which would be given twice";
 }
 
 }  // namespace

@@ -219,13 +219,31 @@ TEST(GroupLedger, WhatIsDamagedWhileItIsUsedGivesNothingMore) {
   const temporary_folder t;
   const auto cut = join(t, 100);
   ASSERT_TRUE(cut.ok() && (*cut)->reserve(10));
-  fs::resize_file(t.path("group-lab-GPU-1"), 100);  // its page stays, so that the mapping remains readable
-  EXPECT_FALSE((*cut)->reserve(1));
-  EXPECT_EQ((*cut)->left(), 0U);
+  for (const std::uintmax_t size : {100U, 0U}) {
+    fs::resize_file(t.path("group-lab-GPU-1"), size);
+    EXPECT_FALSE((*cut)->reserve(1));
+    EXPECT_EQ((*cut)->left(), 0U);
+    EXPECT_EQ((*cut)->held(), 0U) << "nobody knows";
+    EXPECT_EQ((*cut)->limit(), 100U) << "an out-of-memory report asks for it";
+    (*cut)->give_back(5);
+    EXPECT_EQ(fs::file_size(t.path("group-lab-GPU-1")), size) << "nothing is written into it";
+  }
   const auto removed = join(t, 100, "GPU-2");
   ASSERT_TRUE(removed.ok());
   fs::remove(t.path("group-lab-GPU-2"));
   EXPECT_FALSE((*removed)->reserve(1)) << "others would begin a new one beside it";
+}
+
+TEST(GroupLedger, ACutLedgerIsNotMadeAgainWhileMembersRun) {
+  const temporary_folder t;
+  const auto member = join(t, 100);
+  ASSERT_TRUE(member.ok() && (*member)->reserve(90));
+  fs::resize_file(t.path("group-lab-GPU-1"), 0);
+  const pid_t other = ::fork();
+  if (other == 0) ::_exit(join(t, 100).code() == errc::corrupt ? 0 : 1);
+  int ended = -1;
+  ::waitpid(other, &ended, 0);
+  EXPECT_EQ(ended, 0) << "the members' memory would be given out again";
 }
 
 TEST(GroupLedger, RowsThatExceedTheLimitAreDamage) {

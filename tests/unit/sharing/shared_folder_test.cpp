@@ -35,6 +35,23 @@ TEST(SharedFolder, IsMadeForThisUserAlone) {
   EXPECT_THAT(*shared_folder(""), EndsWith("/gpumem-" + std::to_string(::geteuid())));
 }
 
+TEST(SharedFolder, HasItsModesWhateverTheUmask) {
+  const temporary_folder t;
+  for (const mode_t mask : {0777U, 0277U, 0177U}) {
+    const std::string folder = t.path(std::to_string(mask));
+    const mode_t before = ::umask(mask);
+    const auto made = shared_folder(folder);
+    const auto file = open_shared_file(folder + "/file", true);
+    ::umask(before);
+    ASSERT_TRUE(made.ok() && file.ok());
+    EXPECT_EQ(fs::status(folder).permissions(), fs::perms::owner_all);
+    EXPECT_EQ(fs::status(folder + "/file").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  }
+  ::chmod(t.path("511").c_str(), 0);  // as such a umask has left it before
+  EXPECT_TRUE(shared_folder(t.path("511")).ok());
+  EXPECT_EQ(fs::status(t.path("511")).permissions(), fs::perms::owner_all);
+}
+
 TEST(SharedFolder, RefusesWhatIsNotThisUsersAlone) {
   const temporary_folder t;
   write(t.path("file"), "");

@@ -1,0 +1,38 @@
+/// Limits on the memory of readers of traces: a file from a stranger must not exhaust the machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <unordered_map>
+
+namespace gpumem::bench {
+
+/// Compressed data may expand to this size at any ratio, and beyond it to this multiple of itself.
+constexpr std::uint64_t free_expansion_bytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t most_expansion = 100;
+
+[[nodiscard]] constexpr bool expands_too_far(std::uint64_t compressed_bytes, std::uint64_t bytes) noexcept {
+  return bytes > free_expansion_bytes && bytes / most_expansion > compressed_bytes;
+}
+
+/// The host memory that the reader of so many uncompressed bytes may take.
+[[nodiscard]] constexpr std::uint64_t most_reader_bytes(std::uint64_t bytes) noexcept {
+  return (std::uint64_t{256} << 20) + 8 * bytes;
+}
+
+/// A hash whose collisions the maker of a file cannot choose.
+struct seeded_hash {
+  std::size_t operator()(std::uint64_t key) const noexcept {
+    static const std::uint64_t seed = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
+    key ^= seed;  // then the finalizer of splitmix64
+    key = (key ^ key >> 30) * 0xbf58476d1ce4e5b9;
+    key = (key ^ key >> 27) * 0x94d049bb133111eb;
+    return key ^ key >> 31;
+  }
+};
+
+template <typename Value>
+using map_of_numbers = std::unordered_map<std::uint64_t, Value, seeded_hash>;
+
+}  // namespace gpumem::bench
