@@ -114,7 +114,8 @@ class allocator {
   }
 
   /// States that work on `s` also uses the block. After its free, the block is reusable only when that work is done.
-  /// `p` may be any address in the block.
+  /// `p` may be any address in the block. `s` must not be destroyed before the block is freed: the free records a fence
+  /// on it.
   virtual status record_use(void* p, stream_ref s) = 0;
 
   /// States that `s` is about to be destroyed. Blocks that it freed become free for others behind a fence on the whole

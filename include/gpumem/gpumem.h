@@ -84,7 +84,8 @@ gpumem_code gpumem_allocate_aligned(gpumem_allocator* memory, size_t bytes, size
 gpumem_code gpumem_free(gpumem_allocator* memory, void* block);
 /* Frees the block in the order of `stream`, which must be ordered behind all work that uses the block. */
 gpumem_code gpumem_free_on(gpumem_allocator* memory, void* block, void* stream);
-/* States that work on `stream` also uses the block. After its free, the block is reusable only when that is done. */
+/* States that work on `stream` also uses the block. After its free, the block is reusable only when that is done. The
+ * stream must not be destroyed before the block is freed. */
 gpumem_code gpumem_record_use(gpumem_allocator* memory, void* block, void* stream);
 
 typedef struct gpumem_block {

@@ -170,6 +170,52 @@ void events_on_a_context() {
   for (cudaStream_t s : streams) OK(cudaStreamDestroy(s));
 }
 
+// --- fences on streams, give-backs and captures that nobody told of ----------------------------------------------------
+
+void fences_and_give_backs() {
+  auto* const record = exported<CUresult(CUevent, CUstream)>("cuEventRecord");
+  auto* const record_context = exported<record_context_call>("cuCtxRecordEvent");
+  CUevent e = new_event();
+  cudaStream_t quick = new_stream();
+  cudaStream_t slow = new_stream();
+  OK(cudaDeviceSynchronize());
+  answer("ns of cuEventRecord on an idle stream", median_ns(1001, [&] { record(e, quick); }));
+  spin(100, slow);
+  answer("ns of cuEventRecord on an idle stream beside a running kernel", median_ns(1001, [&] { record(e, quick); }));
+  OK(cudaStreamSynchronize(quick));
+  answer("an event on one stream is done while a kernel runs on another", done(e));
+  if (record_context != nullptr) {
+    OK(record_context(current(), e));
+    answer("an event on the context waits for a kernel that runs on any stream", !done(e));
+  }
+  OK(cudaDeviceSynchronize());
+
+  CUdeviceptr segment = 0;
+  OK(exported<CUresult(CUdeviceptr*, std::size_t)>("cuMemAlloc_v2")(&segment, std::size_t{64} << 20));
+  spin(100, slow);
+  const auto begin = steady::now();
+  OK(exported<CUresult(CUdeviceptr)>("cuMemFree_v2")(segment));
+  answer("ns of cuMemFree of 64 MiB beside a kernel of 100 ms that does not use them", ns_since(begin));
+  OK(cudaDeviceSynchronize());
+
+  // The legacy stream's capture state while a stream captures that does not synchronise with it, and one that does.
+  auto* const ask = exported<CUresult(CUstream, CUstreamCaptureStatus*)>("cuStreamIsCapturing");
+  cudaStream_t blocking = nullptr;
+  OK(cudaStreamCreate(&blocking));
+  for (const bool synchronises : {false, true}) {
+    cudaStream_t captured = synchronises ? blocking : quick;
+    const std::string which = synchronises ? "a blocking stream captures" : "a non-blocking stream captures";
+    CUstreamCaptureStatus state{};
+    cudaGraph_t graph = nullptr;
+    OK(cudaStreamBeginCapture(captured, cudaStreamCaptureModeRelaxed));
+    answer("CUresult of cuStreamIsCapturing of the legacy stream while " + which,
+           static_cast<double>(ask(CU_STREAM_LEGACY, &state)));
+    answer("the capture survives that question while " + which, cudaStreamEndCapture(captured, &graph) == cudaSuccess);
+    if (graph != nullptr) OK(cudaGraphDestroy(graph));
+  }
+  for (cudaStream_t s : {quick, slow, blocking}) OK(cudaStreamDestroy(s));
+}
+
 // --- what an allocation on a stream asks ------------------------------------------------------------------------------
 
 void questions_of_a_hit() {
@@ -399,6 +445,7 @@ int main() {
   }
   a_context_inside_a_capture();
   events_on_a_context();
+  fences_and_give_backs();
   questions_of_a_hit();
   pages();
   what_nvml_says();

@@ -136,11 +136,13 @@ TEST_F(DriverRules, B6FencesLetTheHostSleep) {
   open({{"limit", "8MiB"}, {"stream_reuse", "host"}});
   CUstream const a = stream();
   void* const p = take(6 * mib, a);
-  use(a, p, 6 * mib, 1'000'000);
+  use(a, p, 6 * mib, 50'000'000);
   give(p);
+  const std::uint64_t before = simcuda::calls("cuEventQuery");
   void* const q = take(6 * mib, stream());
   EXPECT_EQ(q, p);
-  EXPECT_GT(simcuda::calls("cuEventSynchronize"), 0U);
+  EXPECT_GT(simcuda::calls("cuEventQuery"), before);
+  EXPECT_LE(simcuda::calls("cuEventQuery") - before, 500U) << "it sleeps between its looks, most of the 50 ms";
   EXPECT_EQ(simcuda::spinning_waits(), 0U);
   give(q);
 }
@@ -183,7 +185,7 @@ void expect_done_within_the_hour(CUstream s) {
 // B3: an event on the legacy stream waits for all blocking streams, and they wait for it. Here the first one's work
 // waits for a signal that the second one sends.
 TEST_F(DriverRules, B3AFenceBehindTheLegacyStreamOrdersNoBlockingStreams) {
-  open({{"limit", "1GiB"}});
+  open({{"limit", "1GiB"}, {"free_wait", "0"}});
   const auto blocking = [] {
     CUstream s = nullptr;
     EXPECT_EQ(cuStreamCreate(&s, CU_STREAM_DEFAULT), CUDA_SUCCESS);
@@ -197,8 +199,9 @@ TEST_F(DriverRules, B3AFenceBehindTheLegacyStreamOrdersNoBlockingStreams) {
   give(p);
   const auto fenced = [] { return simcuda::calls("cuEventRecord") + simcuda::calls("cuCtxRecordEvent"); };
   const std::uint64_t before = fenced();
-  void* const r = take(200 * mib, b);
+  EXPECT_FALSE(allocator_->try_allocate({.bytes = 700 * mib, .stream = {b}}).ok());
   EXPECT_GT(fenced(), before) << "the block of the legacy stream was wanted";
+  void* const r = take(200 * mib, b);
   use(b, r, 200 * mib);
   expect_done_within_the_hour(b);
   give(q);

@@ -163,7 +163,8 @@ TEST_F(planned, keeps_streams_apart_under_poll_and_asks_for_nothing) {
   for (int k = 0; k < 3; ++k) play(ops);
   EXPECT_EQ(stats().plan_departures, 0U);
   EXPECT_EQ(stats().grown_segments, 1U);
-  EXPECT_EQ(stats().fences, 0U);
+  EXPECT_EQ(stats().host_waits, 0U);
+  EXPECT_EQ(stats().device_waits, 0U);
 }
 
 /// Stream 1 gets a place that stream 0 freed a request before.
