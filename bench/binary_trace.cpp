@@ -37,6 +37,8 @@ constexpr std::uint64_t largest_block = std::uint64_t{1} << 48;
 constexpr std::uint64_t largest_live = std::uint64_t{1} << 56;
 constexpr std::uint64_t most_time_ns = std::uint64_t{10'000} * 3600 * 1'000'000'000;
 constexpr std::size_t version_at = 7;
+constexpr char version_without_refused = 1;
+constexpr char version_with_refused = 2;
 
 struct header {
   std::array<char, 8> magic{};
@@ -117,6 +119,13 @@ struct columns {
   std::vector<std::uint32_t> size_of;    ///< by allocation: index into `sizes`
   std::vector<std::uint32_t> back;       ///< by free: how many allocations back its block was allocated
   std::vector<std::uint16_t> stream_of;  ///< by operation; empty if the trace has one stream
+  // Only of version 2: requests that were refused.
+  std::vector<std::uint64_t> refused_before;  ///< by refused request: index of the operation that followed
+  std::vector<std::uint64_t> refused_time;    ///< in nanoseconds
+  std::vector<std::uint64_t> refused_size;
+  std::vector<std::uint16_t> refused_stream;
+  std::vector<std::uint64_t> refused_within;  ///< one entry
+  std::vector<std::uint8_t> refusing_policy;  ///< its characters
 };
 
 columns columns_of(const trace& of) {
@@ -146,6 +155,14 @@ columns columns_of(const trace& of) {
   }
   out.unit = {std::max<std::uint64_t>(unit, 1)};
   for (std::uint64_t& each : out.times) each /= out.unit.front();
+  for (const refused_request& each : of.refused) {
+    out.refused_before.push_back(each.before_op);
+    out.refused_time.push_back(each.time_ns);
+    out.refused_size.push_back(each.bytes);
+    out.refused_stream.push_back(each.stream);
+  }
+  out.refused_within = {of.refused_within_bytes};
+  out.refusing_policy.assign(of.refusing_policy.begin(), of.refusing_policy.end());
   return out;
 }
 
@@ -162,6 +179,14 @@ std::string payload_of(const columns& of) {
   put_column(out, of.size_of);
   put_column(out, of.back);
   if (!of.stream_of.empty()) put_column(out, of.stream_of);
+  if (of.refused_size.empty()) return out;
+  put_column(out, std::vector<std::uint64_t>{of.refused_size.size(), of.refusing_policy.size()});
+  put_column(out, of.refused_before);
+  put_column(out, of.refused_time);
+  put_column(out, of.refused_size);
+  put_column(out, of.refused_stream);
+  put_column(out, of.refused_within);
+  put_column(out, of.refusing_policy);
   return out;
 }
 
@@ -175,7 +200,23 @@ struct column_views {
   column_view size_of;
   column_view back;
   column_view stream_of;
+  // Only of version 2.
+  column_view refused_before;
+  column_view refused_time;
+  column_view refused_size;
+  column_view refused_stream;
+  column_view refused_within;
+  column_view refusing_policy;
 };
+
+bool take_refused(column_reader& reader, column_views& views) {
+  column_view counts;
+  if (!reader.take(counts, 2, 8)) return false;
+  const std::uint64_t count = counts[0];
+  return reader.take(views.refused_before, count, 8) && reader.take(views.refused_time, count, 8) &&
+         reader.take(views.refused_size, count, 8) && reader.take(views.refused_stream, count, 2) &&
+         reader.take(views.refused_within, 1, 8) && reader.take(views.refusing_policy, counts[1], 1);
+}
 
 result<column_views> read_columns(std::string_view payload, const header& head) {
   column_reader reader{payload};
@@ -186,7 +227,8 @@ result<column_views> read_columns(std::string_view payload, const header& head) 
                      reader.take(size_count, 1, 8) && reader.take(views.sizes, size_count[0], 8) &&
                      reader.take(views.size_of, head.allocations, 4) &&
                      reader.take(views.back, head.ops - head.allocations, 4) &&
-                     (head.streams < 2 || reader.take(views.stream_of, head.ops, 2)) && reader.at_end();
+                     (head.streams < 2 || reader.take(views.stream_of, head.ops, 2)) &&
+                     (head.magic[version_at] != version_with_refused || take_refused(reader, views)) && reader.at_end();
   if (!whole) return bad("damaged: a column's length differs from the header's");
   return views;
 }
@@ -284,6 +326,30 @@ result<std::string> content_of(const std::string& path) {
   return out;
 }
 
+/// The requests that were refused, as the columns have them.
+status add_refused(const column_views& read, trace& made) {
+  std::uint64_t before = 0;
+  std::uint64_t time_ns = 0;
+  for (std::uint64_t i = 0; i < read.refused_size.size(); ++i) {
+    const refused_request each{read.refused_before[i], read.refused_time[i], read.refused_size[i],
+                               static_cast<std::uint16_t>(read.refused_stream[i])};
+    const bool possible = each.before_op >= before && each.before_op <= made.ops.size() && each.time_ns >= time_ns &&
+                          each.time_ns <= most_time_ns && each.bytes != 0 && each.bytes <= largest_block &&
+                          each.stream < made.streams.size();
+    if (!possible) return bad(fmt::format("damaged: refused request {} is impossible", i + 1));
+    before = each.before_op;
+    time_ns = each.time_ns;
+    made.refused.push_back(each);
+  }
+  if (read.refused_within.size() != 0) made.refused_within_bytes = read.refused_within[0];
+  for (std::uint64_t i = 0; i < read.refusing_policy.size(); ++i) {
+    made.refusing_policy.push_back(static_cast<char>(read.refusing_policy[i]));
+  }
+  return {};
+}
+
+bool is_known(char version) { return version == version_without_refused || version == version_with_refused; }
+
 /// The size of the columns if every value has its full width; each column has a byte for its width.
 std::uint64_t most_payload_bytes(const header& head) {
   constexpr std::uint64_t columns_and_counts = 9 + 2 * sizeof(std::uint64_t);
@@ -300,14 +366,17 @@ std::uint64_t memory_of(const header& head) {
 }
 
 status check_header(const header& head) {
-  if (head.magic[version_at] != binary_trace_magic[version_at]) {
-    return bad(fmt::format("a .gmtrace of version {}, expected version {}", static_cast<int>(head.magic[version_at]),
-                           static_cast<int>(binary_trace_magic[version_at])));
+  if (!is_known(head.magic[version_at])) {
+    return bad(fmt::format("a .gmtrace of version {}, expected version {} or {}",
+                           static_cast<int>(head.magic[version_at]), static_cast<int>(version_without_refused),
+                           static_cast<int>(version_with_refused)));
   }
   if (head.checksum != checksum_of(head)) return bad("damaged: the checksum of the header does not match");
   const bool possible = head.ops > 0 && head.ops <= most_ops && head.allocations <= head.ops &&
                         head.slots <= head.allocations && head.streams >= 1 && head.streams <= 65536;
-  if (!possible || head.payload_bytes > most_payload_bytes(head)) {
+  // The header does not count refused requests; the limit on expansion bounds them.
+  const bool counted = head.magic[version_at] == version_without_refused;
+  if (!possible || (counted && head.payload_bytes > most_payload_bytes(head))) {
     return bad("damaged: the header has impossible counts");
   }
   return {};
@@ -319,14 +388,15 @@ bool is_binary_trace(const std::string& path) {
   const file_pointer file{std::fopen(path.c_str(), "rbe"), std::fclose};
   std::array<char, 8> begin{};
   return file != nullptr && std::fread(begin.data(), 1, begin.size(), file.get()) == begin.size() &&
-         std::string_view{begin.data(), version_at} == binary_trace_magic.substr(0, version_at);
+         std::string_view{begin.data(), version_at} == binary_trace_magic;
 }
 
 std::optional<std::uint64_t> ops_of_binary_trace(const std::string& path) {
   const file_pointer file{std::fopen(path.c_str(), "rbe"), std::fclose};
   header head;
   const bool whole = file != nullptr && std::fread(&head, 1, sizeof head, file.get()) == sizeof head &&
-                     std::string_view{head.magic.data(), head.magic.size()} == binary_trace_magic;
+                     std::string_view{head.magic.data(), version_at} == binary_trace_magic &&
+                     is_known(head.magic[version_at]);
   return whole ? std::optional{head.ops} : std::nullopt;
 }
 
@@ -338,6 +408,10 @@ result<trace> read_binary_trace(const std::string& path) {
   std::memcpy(&head, file->data(), sizeof head);
   if (status good = check_header(head); !good) return good;
   const std::string_view frame = std::string_view{*file}.substr(sizeof head);
+  // Its columns are whole or of no use: every one has a part of each operation.
+  if (ZSTD_isError(ZSTD_findFrameCompressedSize(frame.data(), frame.size())) != 0) {
+    return bad("cut short or damaged: the compressed data does not end; nothing of it can be read");
+  }
   if (ZSTD_getFrameContentSize(frame.data(), frame.size()) != head.payload_bytes) {
     return bad("damaged: the length of the compressed data differs from the header's");
   }
@@ -363,6 +437,7 @@ result<trace> read_binary_trace(const std::string& path) {
   out.slots = head.slots;
   out.skipped_rows = head.skipped_rows;
   if (status built = op_builder{*all, head, out}.run(); !built) return built;
+  if (status added = add_refused(*all, out); !added) return added;
   return out;
 }
 
@@ -391,6 +466,7 @@ status write_binary_trace(const std::string& path, const trace& of) {
   const std::string payload = payload_of(all);
   header head;
   std::copy(binary_trace_magic.begin(), binary_trace_magic.end(), head.magic.begin());
+  head.magic[version_at] = of.refused.empty() ? version_without_refused : version_with_refused;
   head.ops = of.ops.size();
   head.slots = of.slots;
   head.streams = static_cast<std::uint32_t>(of.streams.size());
@@ -423,13 +499,25 @@ status write_csv_trace(const std::string& path, const trace& of) {
   const gzFile file = gzopen(temporary.c_str(), path.ends_with(".gz") ? "wb" : "wbT");
   if (file == nullptr) return not_written(path, errno);
   bool good = gzputs(file, "Thread,Time,Action,Pointer,Size,Stream\n") > 0;
-  for (const trace_op& op : of.ops) {
-    const std::uint64_t us = op.time_ns / 1000;
+  const auto write_row = [&](std::uint64_t time_ns, std::string_view action, const std::string& pointer,
+                             std::uint64_t bytes, std::uint64_t stream) {
+    const std::uint64_t us = time_ns / 1000;
     const std::uint64_t s = us / 1'000'000;
-    const std::string row = fmt::format("1,{:02}:{:02}:{:02}:{:06},{},{:#x},{},{}\n", s / 3600, s / 60 % 60, s % 60,
-                                        us % 1'000'000, op.kind == op_kind::free ? "free" : "allocate",
-                                        first_pointer + std::uint64_t{op.slot} * 512, op.bytes, of.streams[op.stream]);
+    const std::string row = fmt::format("1,{:02}:{:02}:{:02}:{:06},{},{},{},{}\n", s / 3600, s / 60 % 60, s % 60,
+                                        us % 1'000'000, action, pointer, bytes, stream);
     good = good && gzwrite(file, row.data(), static_cast<unsigned>(row.size())) == static_cast<int>(row.size());
+  };
+  const std::string refused_by =
+      of.refused_within_bytes == 0 ? "(nil)" : fmt::format("{}@{}", of.refusing_policy, of.refused_within_bytes);
+  auto refused = of.refused.begin();
+  for (std::size_t i = 0; i <= of.ops.size(); ++i) {
+    for (; refused != of.refused.end() && refused->before_op <= i; ++refused) {
+      write_row(refused->time_ns, "allocate failure", refused_by, refused->bytes, of.streams[refused->stream]);
+    }
+    if (i == of.ops.size()) break;
+    const trace_op& op = of.ops[i];
+    write_row(op.time_ns, op.kind == op_kind::free ? "free" : "allocate",
+              fmt::format("{:#x}", first_pointer + std::uint64_t{op.slot} * 512), op.bytes, of.streams[op.stream]);
   }
   const int error = good ? 0 : errno;
   good = gzclose(file) == Z_OK && good;

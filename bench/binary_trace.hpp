@@ -14,7 +14,8 @@
 
 namespace gpumem::bench {
 
-inline constexpr std::string_view binary_trace_magic{"GMTRACE\x01", 8};
+/// Without the version, which follows: 1, or 2 for a trace with refused requests.
+inline constexpr std::string_view binary_trace_magic{"GMTRACE", 7};
 
 /// Whether a file begins with the magic bytes of a compact trace of any version.
 bool is_binary_trace(const std::string& path);

@@ -99,7 +99,10 @@ status byte_source::inflate_some(std::span<char> into, std::size_t& produced) {
   if (code == Z_STREAM_END) {
     in_member_ = false;
   } else if (code == Z_BUF_ERROR) {  // no progress although there is room: all input is used up
-    if (at_end_) return {errc::corrupt, "cut short: the gzip data ends early"};
+    if (at_end_) {
+      ends_early_ = true;
+      return {errc::corrupt, "cut short: the gzip data ends early"};
+    }
   } else if (code != Z_OK) {
     return {errc::corrupt, fmt::format("damaged gzip: {}", stream_.msg != nullptr ? stream_.msg : zError(code))};
   }
@@ -111,7 +114,7 @@ result<std::size_t> byte_source::read_gzip(std::span<char> into) {
   while (failed_.ok() && produced < into.size()) {
     if (end_ - begin_ < 2 && !at_end_) failed_ = fill();
     if (failed_.ok() && !in_member_) {
-      if (begin_ == end_) break;
+      if (begin_ == end_ || (inflating_ && raw_[begin_] == 0)) break;
       failed_ = start_gzip();
     }
     if (failed_.ok()) failed_ = inflate_some(into, produced);

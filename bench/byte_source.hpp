@@ -1,7 +1,8 @@
 /// The bytes of a file, plain or gzip, told apart by content, not by name.
 ///
-/// Reads forwards in pieces. Concatenated gzip members are one stream. A truncated member, a wrong checksum or trailing
-/// bytes that are no gzip member are errors. Not synchronised.
+/// Reads forwards in pieces. Concatenated gzip members are one stream. A truncated member and a wrong checksum are
+/// errors. Bytes behind the last member are errors unless they begin
+/// with 0: space that a recording had reserved. Not synchronised.
 #pragma once
 
 #include <zlib.h>
@@ -29,6 +30,8 @@ class byte_source {
   /// Fills as much of `into` as the file has bytes for; 0 at the end. `corrupt` describes the damage to the
   /// compression, or that it expands too far (reader_limits.hpp).
   result<std::size_t> read(std::span<char> into);
+  /// Whether `read` failed because the end of a gzip member is missing.
+  [[nodiscard]] bool ends_early() const noexcept { return ends_early_; }
 
  private:
   struct file_closer {
@@ -48,6 +51,7 @@ class byte_source {
   bool gzip_ = false;
   bool inflating_ = false;  ///< `stream_` is set up
   bool in_member_ = false;  ///< the current gzip member is not yet complete
+  bool ends_early_ = false;
   std::uint64_t compressed_bytes_ = 0;
   std::uint64_t expanded_bytes_ = 0;
   z_stream stream_{};

@@ -32,9 +32,10 @@ struct block {
   std::int64_t stream = 0;
 };
 
-/// An allocation, or a free requested by the program.
+/// An allocation, a free requested by the program, or an allocation that was refused.
 struct event {
   bool allocates = false;
+  bool refused = false;
   std::int64_t at = 0;
   block of;
   std::int64_t time_us = 0;
@@ -48,7 +49,7 @@ class snapshot_reader {
   snapshot_reader(const pickle_data& data, std::size_t bytes) : data_{data}, bytes_{bytes} {}
 
   /// The events of a device that concern the program's blocks.
-  result<std::vector<event>> events(index list) {
+  result<std::vector<event>> events(index list) const {
     std::vector<event> out;
     constexpr std::size_t of_event = 2 * (sizeof(event) + sizeof(trace_op));  // many may refer to one in the file
     if (data_.items(list).size() > most_reader_bytes(bytes_) / of_event) {
@@ -57,11 +58,13 @@ class snapshot_reader {
     for (const index each : data_.items(list)) {
       const auto action = text_of(each, "action");
       if (!action) return bad(fmt::format("event {} has no action", out.size()));
-      if (*action == "oom") ++failed_;
-      if (*action != "alloc" && *action != "free_requested") continue;
       event e;
       e.allocates = *action == "alloc";
-      if (status read = number_of(each, "addr", e.at); !read) return read;
+      e.refused = *action == "oom";
+      if (!e.allocates && !e.refused && *action != "free_requested") continue;
+      if (!e.refused) {  // has device_free in the place of addr
+        if (status read = number_of(each, "addr", e.at); !read) return read;
+      }
       if (status read = number_of(each, "size", e.of.bytes); !read) return read;
       if (status read = number_of(each, "stream", e.of.stream); !read) return read;
       if (data_.find(each, "time_us")) {  // missing before PyTorch 2.2
@@ -74,7 +77,7 @@ class snapshot_reader {
   }
 
   /// The blocks that the program holds when the snapshot is taken.
-  result<blocks_by_address> live_at_end(index segments, std::int64_t device) {
+  result<blocks_by_address> live_at_end(index segments, std::int64_t device) const {
     blocks_by_address out;
     std::set<index> seen;
     for (const index segment : data_.items(segments)) {
@@ -96,11 +99,9 @@ class snapshot_reader {
     return out;
   }
 
-  [[nodiscard]] std::uint64_t failed() const noexcept { return failed_; }
-
  private:
   /// `at` is the block's address unless the block has its own; advances to the next block's.
-  status add_block(index of, std::int64_t stream, std::int64_t& at, blocks_by_address& into) {
+  status add_block(index of, std::int64_t stream, std::int64_t& at, blocks_by_address& into) const {
     std::int64_t bytes = 0;
     if (status read = number_of(of, "size", bytes); !read) return read;
     if (data_.find(of, "address")) {
@@ -137,13 +138,13 @@ class snapshot_reader {
 
   const pickle_data& data_;
   const std::size_t bytes_;
-  std::uint64_t failed_ = 0;
 };
 
 /// Computes the blocks live before the first event from those live at the end.
 status rewind(const std::vector<event>& events, blocks_by_address& live) {
   for (std::size_t i = events.size(); i-- > 0;) {
     const event& e = events[i];
+    if (e.refused) continue;
     if (e.allocates) {
       if (live.erase(key_of(e.at)) == 0) return bad(fmt::format("event {}: the block at {:#x} ends nowhere", i, e.at));
     } else if (!live.emplace(key_of(e.at), e.of).second) {
@@ -190,6 +191,13 @@ class trace_maker {
     out_.ops.push_back(op);
     return {};
   }
+  status refuse(const block& request, std::uint64_t time_ns) {
+    if (request.bytes == 0) return {};
+    refused_request refused{out_.ops.size(), time_ns, static_cast<std::uint64_t>(request.bytes), 0};
+    if (status found = stream_index(request.stream, refused.stream); !found) return found;
+    out_.refused.push_back(refused);
+    return {};
+  }
   trace take() { return std::move(out_); }
 
  private:
@@ -225,7 +233,9 @@ result<trace> make_trace(const std::vector<event>& events, const blocks_by_addre
     const std::uint64_t since_us =
         e.time_us < begin_us ? 0 : static_cast<std::uint64_t>(e.time_us) - static_cast<std::uint64_t>(begin_us);
     time_ns = std::max(time_ns, std::min(since_us, std::uint64_t{1} << 45) * 1000);
-    status made = e.allocates ? to.allocate(e.at, e.of, time_ns) : to.free(e.at, time_ns);
+    status made = e.refused     ? to.refuse(e.of, time_ns)
+                  : e.allocates ? to.allocate(e.at, e.of, time_ns)
+                                : to.free(e.at, time_ns);
     if (!made) return made;
   }
   trace out = to.take();
@@ -263,16 +273,14 @@ result<trace> trace_of_snapshot(std::string_view bytes, int device) {
   const std::span<const index> all = data->items(*traces);
   const auto chosen = choose_device(*data, all, device);
   if (!chosen) return chosen.why();
-  snapshot_reader reader{*data, bytes.size()};
+  const snapshot_reader reader{*data, bytes.size()};
   const auto events = reader.events(all[*chosen]);
   if (!events) return events.why();
   if (events->empty()) return bad(fmt::format("no allocation was recorded; {}", how_to_record));
   auto live = reader.live_at_end(*segments, static_cast<std::int64_t>(*chosen));
   if (!live) return live.why();
   if (status went = rewind(*events, *live); !went) return went;
-  auto out = make_trace(*events, *live);
-  if (out) out->skipped_rows += reader.failed();
-  return out;
+  return make_trace(*events, *live);
 }
 
 }  // namespace gpumem::bench

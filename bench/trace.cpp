@@ -18,6 +18,7 @@
 #include "bits.hpp"
 #include "byte_source.hpp"
 #include "gpumem/allocator.hpp"
+#include "log.hpp"
 #include "pickle.hpp"
 #include "reader_limits.hpp"
 #include "snapshot.hpp"
@@ -26,6 +27,7 @@
 namespace gpumem::bench {
 namespace {
 
+constexpr std::string_view refused_action = "allocate failure";
 constexpr std::string_view header = "Thread,Time,Action,Pointer,Size,Stream";
 constexpr std::size_t longest_line = 1024;
 constexpr std::uint64_t largest_block = std::uint64_t{1} << 48;
@@ -105,6 +107,7 @@ class trace_builder {
 
   status add_line(std::string_view line);
   status finish() const;
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
 
  private:
   struct live_block {
@@ -112,6 +115,7 @@ class trace_builder {
     std::uint32_t slot;
   };
   status add_row(const row& fields_of);
+  status add_refused(const row& fields_of, std::uint64_t clock_ns);
   status add_op(op_kind kind, std::uint64_t pointer, trace_op op);
   status stream_index(std::uint64_t stream, std::uint16_t& index);
   status since_start(std::uint64_t clock_ns, std::uint64_t& time_ns);
@@ -119,6 +123,7 @@ class trace_builder {
   trace& out_;
   bool header_seen_ = false;
   bool blank_seen_ = false;
+  std::size_t rows_ = 0;
   map_of_numbers<live_block> live_;
   map_of_numbers<std::uint16_t> stream_numbers_;
   std::vector<std::uint32_t> free_slots_;
@@ -151,6 +156,7 @@ status trace_builder::add_line(std::string_view line) {
   }
   if (count > fields) return bad(fmt::format("stray fields: {} of them, expected 6", count));
   if (count < fields) return bad(fmt::format("cut short: {} of 6 fields", count));
+  ++rows_;
   return add_row(fields_of);
 }
 
@@ -163,10 +169,7 @@ status trace_builder::add_row(const row& fields_of) {
     return bad(fmt::format("time {}, expected HH:MM:SS:microseconds", quoted(fields_of[time_field])));
   }
   const std::string_view action = fields_of[action_field];
-  if (action == "allocate failure") {
-    ++out_.skipped_rows;
-    return {};
-  }
+  if (action == refused_action) return add_refused(fields_of, *clock_ns);
   if (action != "allocate" && action != "free") {
     return bad(fmt::format("action {}, expected allocate or free", quoted(action)));
   }
@@ -187,6 +190,30 @@ status trace_builder::add_row(const row& fields_of) {
   if (status found = stream_index(*stream, op.stream); !found) return found;
   if (status timed = since_start(*clock_ns, op.time_ns); !timed) return timed;
   return add_op(action == "free" ? op_kind::free : op_kind::allocate, *pointer, op);
+}
+
+/// gpumem writes POLICY@BYTES in the place of the pointer: what refused, and within how much memory.
+status trace_builder::add_refused(const row& fields_of, std::uint64_t clock_ns) {
+  refused_request refused;
+  refused.before_op = out_.ops.size();
+  if (status parsed = parse_size(fields_of[size_field], refused.bytes); !parsed) return parsed;
+  const auto stream = parse_stream(fields_of[stream_field]);
+  if (!stream) return bad(fmt::format("stream {} is not a number", quoted(fields_of[stream_field])));
+  if (refused.bytes == 0) {
+    ++out_.skipped_rows;
+    return {};
+  }
+  const std::string_view refuser = fields_of[pointer_field];
+  if (const std::size_t within = refuser.rfind('@'); within != std::string_view::npos) {
+    const auto bytes = parse_number(refuser.substr(within + 1));
+    if (!bytes) return bad(fmt::format("refused by {}, expected POLICY@BYTES", quoted(refuser)));
+    out_.refusing_policy = refuser.substr(0, within);
+    out_.refused_within_bytes = std::max(out_.refused_within_bytes, *bytes);
+  }
+  if (status found = stream_index(*stream, refused.stream); !found) return found;
+  if (status timed = since_start(clock_ns, refused.time_ns); !timed) return timed;
+  out_.refused.push_back(refused);
+  return {};
 }
 
 status trace_builder::add_op(op_kind kind, std::uint64_t pointer, trace_op op) {
@@ -258,21 +285,42 @@ std::string name_of(const std::string& path) {
   return name;
 }
 
-/// Splits the contents of `source` into lines; `line` is the number of the current one, from 1.
-status read_lines(byte_source& source, trace_builder& builder, std::uint64_t& line) {
+/// Whether the row of a killed program ends within its fields.
+bool is_cut(std::string_view last_line) {
+  return std::count(last_line.begin(), last_line.end(), ',') < static_cast<std::ptrdiff_t>(fields - 1) ||
+         last_line.ends_with(',');
+}
+
+/// `of_row`: the beginning of a row that is not whole; empty if the last one is.
+std::string what_is_cut(const trace_builder& read, std::string_view of_row, std::string_view why) {
+  return fmt::format("{}; read to row {}, the last whole one{}", why, read.rows(),
+                     of_row.empty() ? "" : "; 1 row behind it is cut and lost");
+}
+
+/// Splits the contents of `source` into lines; `line` is the number of the current one, from 1. If the file is cut,
+/// `cut` says where.
+status read_lines(byte_source& source, trace_builder& builder, std::uint64_t& line, std::string& cut) {
   std::vector<char> buffer(std::size_t{1} << 17);
   std::size_t kept = 0;  // bytes of an unfinished line at the front of the buffer
   line = 1;
   for (;;) {
     const auto got = source.read(std::span{buffer}.subspan(kept));
-    if (!got) return got.why();
+    if (!got && !source.ends_early()) return got.why();
+    if (!got) {
+      cut = what_is_cut(builder, {buffer.data(), kept}, got.why().message());
+      return {};
+    }
     std::string_view rest{buffer.data(), kept + *got};
     for (std::size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
       if (status added = builder.add_line(rest.substr(0, end)); !added) return added;
       ++line;
       rest.remove_prefix(end + 1);
     }
-    if (*got == 0) return rest.empty() ? status{} : builder.add_line(rest);
+    if (*got == 0) {
+      if (!is_cut(rest) || line == 1) return rest.empty() ? status{} : builder.add_line(rest);
+      if (!rest.empty()) cut = what_is_cut(builder, rest, "cut short: the last line does not end");
+      return {};
+    }
     if (rest.size() > longest_line) return bad(fmt::format("a line of more than {} characters", longest_line));
     kept = rest.size();
     std::copy(rest.begin(), rest.end(), buffer.begin());
@@ -331,10 +379,39 @@ result<trace> load_trace(const std::string& path) {
   out.path = path;
   trace_builder builder{out};
   std::uint64_t line = 0;
-  status read = read_lines(**source, builder, line);
+  status read = read_lines(**source, builder, line, out.cut);
   if (read.ok()) read = builder.finish();
   if (!read.ok()) return status{read.code(), fmt::format("{}:{}: {}", shown, line, read.message())};
+  if (!out.cut.empty()) log_line(fmt::format("{}: {}", shown, out.cut));
   return out;
+}
+
+trace with_refused(const trace& recorded) {
+  trace asked = recorded;
+  asked.ops.clear();
+  asked.refused.clear();
+  std::uint64_t live_bytes = 0;
+  auto refused = recorded.refused.begin();
+  std::size_t next = 0;  // the first allocation from operation i on
+  for (std::size_t i = 0; i <= recorded.ops.size(); ++i) {
+    next = std::max(next, i);
+    while (next < recorded.ops.size() && recorded.ops[next].kind == op_kind::free) ++next;
+    for (; refused != recorded.refused.end() && refused->before_op <= i; ++refused) {
+      if (next < recorded.ops.size() && recorded.ops[next].bytes == refused->bytes) continue;
+      trace_op op{refused->time_ns, refused->bytes, recorded.slots, refused->stream, op_kind::allocate};
+      asked.ops.push_back(op);
+      op.kind = op_kind::free;
+      asked.ops.push_back(op);
+      asked.slots = recorded.slots + 1;
+      asked.peak_live_bytes = std::max(asked.peak_live_bytes, live_bytes + round_up(op.bytes, block_granularity));
+    }
+    if (i == recorded.ops.size()) break;
+    const trace_op& op = asked.ops.emplace_back(recorded.ops[i]);
+    const std::uint64_t bytes = round_up(op.bytes, block_granularity);
+    live_bytes = op.kind == op_kind::allocate ? live_bytes + bytes : live_bytes - bytes;
+  }
+  if (asked.ops.size() == recorded.ops.size()) asked.refusing_policy.clear();
+  return asked;
 }
 
 result<std::vector<std::string>> traces_in(const std::string& folder) {

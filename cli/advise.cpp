@@ -30,6 +30,9 @@ namespace {
 
 constexpr std::chrono::milliseconds plan_time{10'000};
 constexpr int nothing_fits = 3;
+/// Without a named slack, a policy that moves pages takes up to this share more or less in another run of the same
+/// program: docs/simulate.md, 1104 to 1130 MiB.
+constexpr std::uint64_t margin_percent = 3;
 
 int fail(int code, const std::string& why) {
   print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
@@ -43,8 +46,11 @@ struct candidate {
   variables set;
   bench::policy_row row;
   bench::compare_figures figures;
+  bool refused = false;                            ///< in the recording itself, within as much memory
+  std::optional<bench::policy_row> within_margin;  ///< the row within less memory, where runs vary
+  bool too_close = false;                          ///< fits, but not with the margin
 
-  [[nodiscard]] bool fits() const { return !figures.outcome.oom; }
+  [[nodiscard]] bool fits() const { return !figures.outcome.oom && !refused && !too_close; }
   /// As `gpumem_bench --policy` takes it.
   [[nodiscard]] std::string name() const {
     std::string out;
@@ -90,6 +96,13 @@ std::string limit_text(std::uint64_t bytes) {
   return exact;
 }
 
+/// Whether the recording was made with this setting, which ran out of memory within no less than `capacity`.
+bool was_refused(const variables& set, const bench::trace& recorded, std::uint64_t capacity) {
+  return !recorded.refusing_policy.empty() && set.front().second == recorded.refusing_policy && capacity != 0 &&
+         capacity <= recorded.refused_within_bytes &&
+         std::none_of(set.begin(), set.end(), [](const auto& each) { return each.first == "STREAM_REUSE"; });
+}
+
 /// Ignores other GPUMEM_* in the environment, so that the advice is complete.
 result<std::vector<candidate>> candidates(const bench::trace& of, std::uint64_t capacity, const bench::own_plan& plan) {
   std::vector<candidate> out;
@@ -99,10 +112,19 @@ result<std::vector<candidate>> candidates(const bench::trace& of, std::uint64_t 
     const policy_entry entry = *find_policy(set.front().second);
     if (capacity != 0 || entry.needs.limit) set.emplace_back("LIMIT", limit);
     each.set = std::move(set);
+    each.refused = was_refused(each.set, of, capacity);
     std::string text = each.name();
     if (each.set.back().first == "LIMIT") text += ",limit=" + limit;
     auto row = bench::parse_policy_row(text, settings{}, "");
     if (!row) return row.why();
+    const bool varies = !entry.needs.without_pages.empty() && !entry.parameters.empty() &&
+                        each.set.front().second.find(':') == std::string::npos;
+    if (varies && capacity != 0) {
+      each.within_margin = *row;
+      each.within_margin->with.limit =
+          byte_limit{.unit = byte_limit::kind::bytes,
+                     .bytes = std::max(capacity - capacity * margin_percent / 100, std::min(capacity, 2 * mib))};
+    }
     each.row = bench::needs_own_plan(*row) ? plan.followed_by(*std::move(row)) : *std::move(row);
   }
   return out;
@@ -128,6 +150,8 @@ bool better(const candidate& one, const candidate& other, bool capped) {
 bool same_figures(const candidate& one, const candidate& other) {
   const auto key = [](const candidate& of) {
     return std::tuple{of.figures.outcome.oom,
+                      of.refused,
+                      of.too_close,
                       of.figures.outcome.ops,
                       of.figures.peak_reserved_bytes,
                       of.figures.in_device_calls_ns.value_or(0),
@@ -157,6 +181,8 @@ nlohmann::ordered_json row_of(const candidate& of, const bench::trace& t, std::s
           {"utilization", figures.utilization()},
           {"modelled_device_ms", static_cast<double>(figures.in_device_calls_ns.value_or(0)) / 1e6},
           {"remapped_pages", figures.pages ? figures.pages->remapped : 0},
+          {"refused_in_recording", of.refused},
+          {"within_margin", of.too_close},
           {"oom", outcome.oom},
           {"oom_at_op", outcome.oom ? nlohmann::ordered_json(outcome.ops) : nullptr},
           {"oom_cause", outcome.oom ? nlohmann::ordered_json(to_string(outcome.cause)) : nullptr},
@@ -182,8 +208,16 @@ std::string as_text(const nlohmann::ordered_json& all, const std::string& path) 
   const auto bytes = [](const nlohmann::ordered_json& value) { return format_bytes(value.get<std::uint64_t>()); };
   std::string out = fmt::format("{}: {} operations, {} live at the peak; ", all["trace"].get<std::string>(),
                                 all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]));
-  out += all["capacity_bytes"].is_null() ? "no limit. Simulated.\n\n"
-                                         : fmt::format("at most {}. Simulated.\n\n", bytes(all["capacity_bytes"]));
+  out += all["capacity_bytes"].is_null()
+             ? "no limit. Simulated.\n\n"
+             : fmt::format(
+                   "at most {}{}. Simulated.\n\n", bytes(all["capacity_bytes"]),
+                   all["capacity_by"] == "recording" ? ", in which the recorded program ran out (--capacity)" : "");
+  if (const auto refused = all["refused"].get<std::uint64_t>(); refused != 0) {
+    out.insert(out.size() - 1, fmt::format("Requests that were refused and not served later: {}; they are asked for "
+                                           "again.\n",
+                                           refused));
+  }
   std::vector<std::vector<std::string>> lines{
       {"<policy", "<fits", "peak reserved", "utilization", "modelled ms", "pages moved", "<set"}};
   bool some = false;
@@ -198,8 +232,12 @@ std::string as_text(const nlohmann::ordered_json& all, const std::string& path) 
                      fits ? fmt::format("{:.3f}", row["utilization"].get<double>()) : "-",
                      fmt::format("{:.2f}", row["modelled_device_ms"].get<double>()), moved,
                      fits ? row["set"].get<std::string>()
-                          : fmt::format("out of memory at operation {} ({})", row["oom_at_op"].get<std::uint64_t>(),
-                                        row["oom_cause"].get<std::string>())});
+                     : row["within_margin"].get<bool>()
+                         ? fmt::format("too close: runs differ by up to {} %; name a slack", margin_percent)
+                     : row["oom_at_op"].is_null()
+                         ? "ran out of memory in the recording"
+                         : fmt::format("out of memory at operation {} ({})", row["oom_at_op"].get<std::uint64_t>(),
+                                       row["oom_cause"].get<std::string>())});
   }
   out += table(lines) + "\n";
   if (!some) {
@@ -261,7 +299,12 @@ status advice_for(const bench::trace& t, std::uint64_t capacity, const bench::ow
   const status went = bench::run_parallel(rows->size(), jobs, [&](std::size_t i) -> status {
     auto figures = bench::measure_checked(t, (*rows)[i].row, setup);
     if (!figures) return {figures.code(), (*rows)[i].name() + ": " + figures.why().message()};
-    (*rows)[i].figures = *figures;
+    candidate& each = (*rows)[i];
+    each.figures = *figures;
+    if (!each.within_margin || !each.fits()) return {};
+    auto closer = bench::measure_checked(t, *each.within_margin, setup);
+    if (!closer) return {closer.code(), each.name() + ": " + closer.why().message()};
+    each.too_close = closer->outcome.oom;
     return {};
   });
   if (!went) return status{went.code(), fmt::format("{}: {}", t.path, went.message())};
@@ -288,24 +331,36 @@ int advise(const advise_options& with) {
     if (*bytes == 0 || *bytes > 32 * tib) return fail(2, "--capacity: expected from 1 byte to 32TiB");
     capacity = *bytes;
   }
-  const result<bench::trace> t = bench::load_trace(with.trace);
-  if (!t) return fail(1, t.why().message());
+  const result<bench::trace> recorded = bench::load_trace(with.trace);
+  if (!recorded) return fail(1, recorded.why().message());
+  const bench::trace t = bench::with_refused(*recorded);
+  const bool as_recorded = capacity == 0 && !t.refusing_policy.empty();
+  if (as_recorded) capacity = t.refused_within_bytes;
   const auto plan = [&] {
     const progress line{"planning " + with.trace, std::chrono::duration<double>(plan_time).count()};
-    return bench::own_plan::make(*t, plan_time);
+    return bench::own_plan::make(t, plan_time);
   }();
   if (!plan) return fail(1, plan.why().message());
   nlohmann::ordered_json rows;
-  if (status done = advice_for(*t, capacity, *plan, rows); !done) return fail(1, done.message());
+  if (status done = advice_for(t, capacity, *plan, rows); !done) return fail(1, done.message());
+  // The memory of the recording is its pool's; a limit on the whole process would leave the pool less.
+  for (auto& row : rows) {
+    if (as_recorded) row["set"] = row["set"].get<std::string>() + " GPUMEM_LIMIT_SCOPE=pool";
+  }
   nlohmann::ordered_json all{{"schema", 1},
                              {"simulated", true},
-                             {"trace", t->name},
-                             {"ops", t->ops.size()},
-                             {"peak_live_bytes", t->peak_live_bytes},
+                             {"trace", t.name},
+                             {"ops", t.ops.size()},
+                             {"peak_live_bytes", t.peak_live_bytes},
+                             {"refused", (t.ops.size() - recorded->ops.size()) / 2},
                              {"capacity_bytes", nullptr},
-                             {"proof", proof(*t, capacity)},
+                             {"capacity_by", nullptr},
+                             {"proof", proof(t, capacity)},
                              {"results", std::move(rows)}};
-  if (capacity != 0) all["capacity_bytes"] = capacity;
+  if (capacity != 0) {
+    all["capacity_bytes"] = capacity;
+    all["capacity_by"] = as_recorded ? "recording" : "option";
+  }
   const std::string text =
       with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all, with.trace);
   fmt::print("{}", visible(text));

@@ -82,6 +82,7 @@ struct recording {
   std::uint64_t native_reserved_bytes = 0;
   std::uint64_t outside_bytes = 0;  ///< taken past the allocator whose allocations are in the trace
   std::uint64_t host_values_read = 0;
+  std::string untrue_values;  ///< says so, with the lines; empty: none were read
   std::size_t processes = 0;  ///< that took memory of the card; the trace is of one
   std::vector<std::string> warnings;
 };
@@ -209,6 +210,7 @@ result<recording> record_run(const predict_options& with, std::uint64_t context_
   out.host_values_read = process->record.host_values_read;
   out.processes = processes_with_memory(*ran);
   if (ran->settled_reads != 0) out.warnings.push_back(settled_warning(*ran, *setup));
+  out.untrue_values = untrue_values_warning(*ran);
   if (std::string why = unsupported_warning(*ran); !why.empty()) out.warnings.push_back(std::move(why));
   if (!out.by_torch) {
     if (status ok = check_one_recorded(*ran); !ok) return ok;
@@ -216,7 +218,7 @@ result<recording> record_run(const predict_options& with, std::uint64_t context_
   }
   result<bench::trace> loaded = bench::load_trace(trace);
   if (!loaded) return status{loaded.code(), "the program left no usable record: " + loaded.why().message()};
-  out.trace = *std::move(loaded);
+  out.trace = bench::with_refused(*loaded);
   out.trace.name = "run";
   if (out.by_torch) check_peaks_of_torch(*process, out);
   return out;
@@ -300,6 +302,12 @@ std::string as_text(const json& all, const std::string& trace) {
       fmt::format("{} operations, {} live at the peak on {} (--card); context {} (assumed, --context). Simulated.\n\n",
                   all["ops"].get<std::uint64_t>(), bytes(all["peak_live_bytes"]), all["card"].get<std::string>(),
                   bytes(all["context_bytes"]));
+  const bool untrue = !all["untrue_values"].is_null();
+  if (untrue) {
+    out +=
+        fmt::format("Only if no size depends on untrue values (*): {}.\n\n", all["untrue_values"].get<std::string>());
+  }
+  const char* const mark = untrue ? "*" : "";
   std::vector<std::vector<std::string>> lines{{"<card", "<policy", "<fits", "peak reserved", "room", "<set"}};
   const std::uint64_t context = all["context_bytes"];
   const json& rows = all["results"];
@@ -310,14 +318,14 @@ std::string as_text(const json& all, const std::string& trace) {
     const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(i);
     const auto end = std::find_if(begin, rows.end(), of_another);
     if (first && std::none_of(begin, end, [](const json& each) { return each["fits"].get<bool>(); })) {
-      lines.push_back({row["capacity"], "every one", "no", "-", "-", ""});
+      lines.push_back({row["capacity"], "every one", fmt::format("no{}", mark), "-", "-", ""});
       i += static_cast<std::size_t>(end - begin) - 1;
       continue;
     }
     const bool fits = row["fits"];
     const std::uint64_t taken = row["peak_reserved_bytes"].get<std::uint64_t>() + context;
     const std::uint64_t card = row["capacity_bytes"];
-    lines.push_back({row["capacity"], row["policy"], fits ? "yes" : "no",
+    lines.push_back({row["capacity"], row["policy"], fmt::format("{}{}", fits ? "yes" : "no", mark),
                      fits ? bytes(row["peak_reserved_bytes"]) : "-",
                      fits && card >= taken ? format_bytes(card - taken) : "-", fits ? row["settings"] : ""});
   }
@@ -379,6 +387,7 @@ int predict(const predict_options& with) {
            {"context_bytes", context_bytes},
            {"outside_bytes", ran->outside_bytes},
            {"host_values_read", ran->host_values_read},
+           {"untrue_values", ran->untrue_values.empty() ? json(nullptr) : json(ran->untrue_values)},
            {"processes", ran->processes},
            {"warnings", ran->warnings},
            {"results", std::move(rows)}};
@@ -386,12 +395,7 @@ int predict(const predict_options& with) {
       with.json ? all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n" : as_text(all, with.trace);
   fmt::print("{}", visible(text));
   for (const std::string& warning : ran->warnings) print_error("gpumem: {}\n", visible(warning));
-  if (ran->host_values_read != 0) {
-    print_error(
-        "gpumem: the host read values of the card {} times and got zeros: sizes that depend on values differ "
-        "from those on a card\n",
-        ran->host_values_read);
-  }
+  if (!ran->untrue_values.empty()) print_error("gpumem: {}\n", visible(ran->untrue_values));
   return any ? 0 : nothing_fits;
 }
 

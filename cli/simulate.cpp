@@ -26,6 +26,7 @@ namespace {
 
 constexpr int failed = 1;
 constexpr int bad_input = 2;
+constexpr const char* standard_output = "-";
 constexpr int most_cards = simcuda::report_cards;
 
 int fail(int code, std::string_view why) {
@@ -82,6 +83,7 @@ result<simulated_setup> setup_of(const simulate_options& with) {
   if (status ok = serve_by_policy(with, out); !ok) return ok;
   out.strict = with.strict;
   out.referee = with.referee;
+  out.output_to_stderr = with.json == standard_output;
   out.command = with.command;
   return out;
 }
@@ -94,7 +96,7 @@ status check_files(const simulate_options& with) {
   if (!with.report.empty()) {
     if (status ok = check_output_file(with.report, "--report"); !ok) return ok;
   }
-  return with.json.empty() ? status{} : check_output_file(with.json, "--json");
+  return with.json.empty() || with.json == standard_output ? status{} : check_output_file(with.json, "--json");
 }
 
 status write_file(const std::string& path, const std::string& text) {
@@ -163,7 +165,10 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
   simulate->add_option("--trace", into.trace, "record every allocation in this file, for advise and gpumem_bench")
       ->type_name("F");
   simulate->add_option("--report", into.report, "a page with memory over time")->type_name("F.html");
-  simulate->add_option("--json", into.json, "the result as JSON")->type_name("FILE");
+  simulate
+      ->add_option("--json", into.json,
+                   "the result as JSON (-: on standard output, and the program's own on standard error)")
+      ->type_name("FILE");
   add_settle_option(*simulate, into.settle);
   simulate->add_flag("--referee", into.referee,
                      "report memory that is reused while a stream may still use it, with the line");
@@ -194,7 +199,11 @@ int simulate(const simulate_options& with) {
   int broken = 0;
   if (!with.json.empty()) {
     const std::string text = figures.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-    if (status ok = write_file(with.json, text); !ok) broken = fail(failed, ok.message());
+    if (with.json == standard_output) {
+      fmt::print("{}", text);
+    } else if (status ok = write_file(with.json, text); !ok) {
+      broken = fail(failed, ok.message());
+    }
   }
   if (status ok = trace.finish(); !ok) broken = fail(failed, ok.message());
   return ran->exit_status != 0 ? ran->exit_status : broken;

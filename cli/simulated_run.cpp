@@ -106,6 +106,7 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   ::setenv("SIMCUDA_HOST_MEMORY", "lazy", 0);
   ::setenv("SIMCUDA_REFEREE", setup.referee ? "1" : "0", setup.referee ? 1 : 0);
   set("SIMCUDA_WATCH", setup.referee ? "1" : "0");
+  set("SIMCUDA_DRIVER", doubles + "/libcuda.so.1");
   set("LD_LIBRARY_PATH", in_front_of(doubles + ":" + doubles + "/cuda12", "LD_LIBRARY_PATH"));
   set("PYTHONPATH", in_front_of(doubles + "/python", "PYTHONPATH"));
   set("SIMCUDA_TORCH_HISTORY", setup.history);

@@ -91,6 +91,7 @@ json hazards_of(const simulated_outcome& of) {
     const auto kept = std::min<std::uint64_t>(each.record.hazards, simcuda::report_hazards);
     for (std::uint64_t i = 0; i < kept; ++i) {
       const simcuda::hazard_record& h = each.record.hazard[i];
+      const bool for_all = h.receiver == 0 && std::string_view{h.function} == "cuMemAlloc";
       const auto [at, is_new] = known.emplace(fmt::format("{}|{}|{}", h.kind, h.place, h.function), out.size());
       if (!is_new) {
         out[at->second]["times"] = out[at->second]["times"].get<int>() + 1;
@@ -105,7 +106,7 @@ json hazards_of(const simulated_outcome& of) {
                      {"address", h.address},
                      {"bytes", h.bytes},
                      {"user", stream_name(h.user)},
-                     {"receiver", stream_name(h.receiver)}});
+                     {"receiver", for_all ? "any stream" : stream_name(h.receiver)}});
     }
   }
   return out;
@@ -127,6 +128,30 @@ void explain(const simulated_outcome& of, json& warnings) {
         "version other than {}{}, or ended before)",
         of.runtimes, of.runtimes == "13" ? " (12 needs a build with -D GPUMEM_CUDA12=FOLDER)" : ""));
   }
+}
+
+/// Managed memory that the card had no room for.
+void explain_managed(const simulated_outcome& ran, json& warnings) {
+  std::uint64_t bytes = 0;
+  for (const simulated_process& each : ran.processes) bytes += each.record.beyond_bytes;
+  if (bytes == 0) return;
+  warnings.push_back(fmt::format(
+      "{} of managed memory had no room on the card and lie on the host: a card serves them as well, and moves pages "
+      "when they are used",
+      format_bytes(bytes)));
+}
+
+/// A program that could have used a card and took none of its memory.
+void explain_unused_cards(const simulated_outcome& ran, json& warnings) {
+  const auto is_unused = [](const simulated_process& each) {
+    return each.record.foreign_runtime == 0 && each.record.refusals == 0 &&
+           std::all_of(std::begin(each.record.card), std::end(each.record.card),
+                       [](const simcuda::card_record& card) { return card.peak_live_bytes == 0; });
+  };
+  if (ran.processes.empty() || !std::all_of(ran.processes.begin(), ran.processes.end(), is_unused)) return;
+  warnings.push_back(
+      "the program initialised CUDA and took no memory of a card: if it should have, it ran on the CPU (JAX does "
+      "where the driver's device files are missing: docs/simulate.md)");
 }
 
 /// Cards on which processes that did not see each other held more together than there is.
@@ -164,7 +189,15 @@ std::string amount(const json& bytes) { return format_bytes(bytes.get<std::uint6
 std::string tell_hazards(const json& figures) {
   if (!figures.contains("hazards")) return {};
   const auto all = figures["hazards"].get<std::uint64_t>();
-  if (all == 0) return "referee: no block went on while a stream might still use it\n";
+  if (all == 0) {
+    if (!figures["unseen"].is_null())
+      return fmt::format("referee: no verdict: {}\n", figures["unseen"].get<std::string>());
+    const auto kernels = figures["kernels"].get<std::uint64_t>();
+    return fmt::format(
+        "referee: no block went on while a stream might still use it ({} uses seen{})\n",
+        figures["uses_seen"].get<std::uint64_t>(),
+        kernels == 0 || figures.contains("torch") ? "" : fmt::format("; {} kernels' own uses are not seen", kernels));
+  }
   std::string out = fmt::format("referee: blocks went on while a stream might still use them: {}\n", all);
   for (const json& row : figures["hazards_at"]) {
     const auto place = row["place"].get<std::string>();
@@ -200,6 +233,23 @@ std::string settled_warning(const simulated_outcome& of, const simulated_setup& 
       "ended: for {:g} s the program took no more memory and read values of the card {} times. If it waits for a value "
       "(until a loss has fallen), that never comes: nothing is computed. --settle 0 lets it run on",
       setup.settle_s, of.settled_reads);
+}
+
+std::string untrue_values_warning(const simulated_outcome& ran) {
+  constexpr std::size_t most_places = 5;
+  std::uint64_t times = 0;
+  std::vector<std::string> places;
+  for (const simulated_process& each : ran.processes) {
+    times += each.record.host_values_read;
+    for (const simcuda::read_record& read : each.record.read) {
+      if (read.times != 0 && places.size() < most_places) places.emplace_back(read.place);
+    }
+  }
+  if (times == 0) return {};
+  return fmt::format(
+      "the host read values of the card {} times and got zeros or what it had written{}: sizes that depend on values "
+      "(nonzero, unique, sampling, routing) and loops that wait for a value differ from those on a card",
+      times, places.empty() ? "" : fmt::format(" ({})", fmt::join(places, "; ")));
 }
 
 std::string unsupported_warning(const simulated_outcome& of) {
@@ -255,31 +305,48 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
     out["warnings"].push_back(
         fmt::format("{} requests did not fit; the first {} are listed", refusals, out["oom"].size()));
   }
-  if (read != 0) {
-    out["warnings"].push_back(fmt::format(
-        "the host read values of the card {} times and got zeros or what it had written: sizes that depend on values "
-        "(nonzero, unique, sampling, routing) and loops that wait for a value differ from those on a card",
-        read));
-  }
+  if (const std::string untrue = untrue_values_warning(of); !untrue.empty()) out["warnings"].push_back(untrue);
   if (of.settled_reads != 0) {
     out["warnings"].push_back(settled_warning(of, setup));
   }
   if (setup.referee) {
     std::uint64_t hazards = 0;
-    for (const simulated_process& each : of.processes) hazards += each.record.hazards;
+    std::uint64_t uses = 0;
+    std::string unseen;
+    for (const simulated_process& each : of.processes) {
+      hazards += each.record.hazards;
+      uses += each.record.uses_seen;
+      if (unseen.empty()) unseen.assign(each.record.unseen, ::strnlen(each.record.unseen, sizeof each.record.unseen));
+    }
+    if (unseen.empty() && uses == 0) {
+      unseen = "it saw no use of a block (it sees copies and fills, and the operations of PyTorch)";
+    }
     out["hazards"] = hazards;
     out["hazards_at"] = hazards_of(of);
+    out["uses_seen"] = uses;
+    out["unseen"] = unseen.empty() ? json(nullptr) : json(unseen);
   }
   if (const std::string unsupported = unsupported_warning(of); !unsupported.empty()) {
     out["warnings"].push_back(unsupported);
   }
   explain_sums(of, setup, out["warnings"]);
+  explain_managed(of, out["warnings"]);
+  explain_unused_cards(of, out["warnings"]);
   explain(of, out["warnings"]);
   return out;
 }
 
 std::string summary_of(const json& figures) {
   std::string out = "\n";
+  // Before any verdict that they may have made.
+  const bool untrue = figures["host_values_read"] != 0U;
+  std::string of_values;
+  if (untrue) {
+    for (const json& warning : figures["warnings"]) {
+      if (warning.get<std::string>().starts_with("the host read values")) of_values = warning.get<std::string>();
+    }
+    out += fmt::format("The run depends on untrue values if they decide a size or an end: {}\n\n", of_values);
+  }
   for (const json& card : figures["cards"]) {
     if (card["peak_used_bytes"] == 0U && figures["cards"].size() > 1) continue;
     const bool torch = card["peak_live_by"] == "torch";
@@ -304,13 +371,16 @@ std::string summary_of(const json& figures) {
   std::size_t shown = 0;
   for (const json& row : figures["oom"]) {
     if (++shown > 5) break;
-    out += fmt::format("out of memory at {:.1f} s on card {}: {} of {} asked for with {} in use ({})\n",
-                       row["at_s"].get<double>(), row["card"].get<int>(), row["function"].get<std::string>(),
-                       amount(row["requested_bytes"]), amount(row["used_bytes"]), row["why"].get<std::string>());
+    out += fmt::format("out of memory{} at {:.1f} s on card {}: {} of {} asked for with {} in use ({})\n",
+                       untrue ? ", unless untrue values made it," : "", row["at_s"].get<double>(),
+                       row["card"].get<int>(), row["function"].get<std::string>(), amount(row["requested_bytes"]),
+                       amount(row["used_bytes"]), row["why"].get<std::string>());
   }
   if (figures["oom"].size() > shown - (shown > 5 ? 1 : 0)) out += fmt::format("... {} in all\n", figures["oom"].size());
   out += tell_hazards(figures);
-  for (const json& warning : figures["warnings"]) out += fmt::format("gpumem: {}\n", warning.get<std::string>());
+  for (const json& warning : figures["warnings"]) {
+    if (warning != of_values) out += fmt::format("gpumem: {}\n", warning.get<std::string>());
+  }
   return out;
 }
 

@@ -19,6 +19,12 @@ void simcuda_set_granularity(uint64_t bytes);
 void simcuda_use(void* stream, uint64_t lag_ns, uint64_t at, uint64_t bytes);
 void simcuda_handed_out(uint64_t at, uint64_t bytes, void* stream);
 void simcuda_given_back(uint64_t at);
+/* An allocator in front of the driver hands out the block in the program's call of `function` (a string that stays).
+ * The referee checks that earlier uses come first: before work of the stream, or, for a block that any stream may use
+ * at once, before the host's next call. Parts of the block may be handed out again by simcuda_handed_out. */
+void simcuda_served(const char* function, uint64_t block, uint64_t bytes, void* stream, int any_stream);
+/* The referee does not see the uses of this program: its report says why, and is no verdict. */
+void simcuda_note_unseen(const char* why);
 void simcuda_advance_by(uint64_t ns);
 void simcuda_advance_to(uint64_t ns);
 uint64_t simcuda_used_bytes(void);

@@ -8,10 +8,11 @@
 
 namespace gpumem::simcuda {
 
-inline constexpr std::uint64_t report_layout = 0x73696d63'00000004;  // "simc", 4
+inline constexpr std::uint64_t report_layout = 0x73696d63'00000005;  // "simc", 5
 inline constexpr int report_cards = 16;
 inline constexpr int report_refusals = 32;
 inline constexpr int report_hazards = 64;
+inline constexpr int report_reads = 8;
 
 struct card_record {
   std::uint64_t bytes = 0;
@@ -50,6 +51,12 @@ struct hazard_record {
   char place[256] = {};    ///< the program's line; empty: none is known
 };
 
+/// A line of the program at which the host read values of the card.
+struct read_record {
+  std::uint64_t times = 0;  ///< of the reads whose line was looked for
+  char place[256] = {};
+};
+
 struct process_record {
   std::uint64_t layout = 0;  ///< 0: the driver was never initialised
   std::uint64_t pid = 0;
@@ -67,9 +74,13 @@ struct process_record {
   std::uint64_t unsupported = 0;    ///< requests for memory by functions that the doubles do not have
   char first_unsupported[64] = {};  ///< the first of these functions
   std::uint64_t hazards = 0;        ///< all of them; the first `report_hazards` are kept
+  std::uint64_t beyond_bytes = 0;   ///< of managed memory for which the card had no room, in total
+  std::uint64_t uses_seen = 0;      ///< uses of a block that the referee was told of
+  char unseen[192] = {};            ///< why the referee misses uses of this program; empty: no reason is known
   card_record card[report_cards];
   refusal_record refusal[report_refusals];
   hazard_record hazard[report_hazards];
+  read_record read[report_reads];
 };
 
 }  // namespace gpumem::simcuda

@@ -60,6 +60,23 @@ void simcuda_handed_out(std::uint64_t at, std::uint64_t bytes, void* stream) {
   note_hazards(false);
 }
 
+void simcuda_served(const char* function, std::uint64_t block, std::uint64_t bytes, void* stream, int any_stream) {
+  static char no_stream = 0;  // the referee takes only work that the host knows is done to come before it
+  const std::lock_guard lock{the_world().mutex};
+  const gpumem::stream_ref to =
+      any_stream != 0 ? gpumem::stream_ref{&no_stream} : stream_of(static_cast<CUstream>(stream));
+  gpumem::sim_device& card = device_of(block);
+  card.handed_out(block, bytes, to);
+  card.given_back(block);  // an allocator of the program's may hand out parts of it
+  front.calls = function;
+  note_hazards(true);
+}
+
+void simcuda_note_unseen(const char* why) {
+  const std::lock_guard lock{the_world().mutex};
+  note_unseen(why);
+}
+
 void simcuda_given_back(std::uint64_t at) {
   const std::lock_guard lock{the_world().mutex};
   if (!told_by_driver(at)) device_of(at).given_back(at);

@@ -29,6 +29,7 @@ CUresult touch(CUstream handle, std::uint64_t at, std::uint64_t bytes) {
   const gpu* const holder = holder_of(at);
   if (holder != nullptr && holder != on) return CUDA_SUCCESS;
   on->sim->enqueue_use(s->sim, copy_ns, at, bytes);
+  if (holder != nullptr) note_use();
   if (s->graph != nullptr) s->graph->uses.push_back({at, bytes, copy_ns});
   return CUDA_SUCCESS;
 }

@@ -35,6 +35,21 @@ CUresult allocate(gpu& g, CUdeviceptr* at, std::size_t bytes) {
   return CUDA_SUCCESS;
 }
 
+/// Managed memory may be larger than the card: what does not fit lies on the host.
+CUresult allocate_managed(gpu& card, CUdeviceptr* block, std::size_t bytes) {
+  const auto free = card.sim->memory();
+  if (!free) return error_of(free.why());
+  if (rounded(bytes) <= free->free_bytes) return allocate(card, block, bytes);
+  const auto got = card.sim->alloc_host(rounded(bytes));
+  if (!got) return error_of(got.why());
+  card.allocations[*got] = bytes;
+  card.beyond.insert(*got);
+  note_taken(card, bytes);
+  note_beyond(bytes);
+  *block = *got;
+  return CUDA_SUCCESS;
+}
+
 void* pointer(CUdeviceptr at) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)); }
 
 /// The device of the range. A new range belongs to the current device, or to the first one if no context is current.
@@ -49,7 +64,9 @@ gpu* range_device(CUdeviceptr at) {
 namespace gpumem::simcuda {
 
 CUresult release(gpu& g, CUdeviceptr at) {
-  const status done = g.small->owns(at) ? g.small->free(at) : g.sim->free(at);
+  const status done = g.small->owns(at)         ? g.small->free(at)
+                      : g.beyond.erase(at) != 0 ? g.sim->free_host(at)
+                                                : g.sim->free(at);
   if (!done) return error_of(done);
   if (const auto gone = g.allocations.find(at); gone != g.allocations.end()) {
     note_given_back(g, gone->second);
@@ -102,7 +119,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* at, std::size_t bytes, unsigned 
   if (const CUresult e = current(&on); e != CUDA_SUCCESS) return e;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   if (const CUresult e = unsafe_call(); e != CUDA_SUCCESS) return e;
-  const CUresult made = allocate(*on, at, bytes);
+  const CUresult made = allocate_managed(*on, at, bytes);
   if (made == CUDA_SUCCESS) on->managed.insert(*at);
   return made;
 }

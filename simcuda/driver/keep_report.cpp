@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <string>
@@ -95,6 +96,8 @@ void note_given_back(gpu& on, std::uint64_t bytes) {
   if (card_record* const card = card_of(on); card != nullptr) card->live_bytes -= std::min(bytes, card->live_bytes);
 }
 
+void note_beyond(std::uint64_t bytes) { record->beyond_bytes += bytes; }
+
 void note_charge(gpu& on, charge what, std::uint64_t bytes) {
   card_record* const card = card_of(on);
   if (card == nullptr) return;
@@ -122,23 +125,49 @@ void note_unsupported(std::string_view function) {
   if (record->unsupported++ == 0) function.copy(record->first_unsupported, sizeof record->first_unsupported - 1);
 }
 
-void note_host_read(std::uint64_t bytes) {
-  ++record->host_values_read;
-  record->host_bytes_read += bytes;
-}
-
-void note_kernel() { ++record->kernels; }
-
-void note_undefined(std::string_view what) {
-  if (record->undefined_uses++ == 0) what.copy(record->undefined, sizeof record->undefined - 1);
-}
-
 namespace {
 
 template <std::size_t Size>
 void write(char (&into)[Size], std::string_view text) {
   into[text.copy(into, Size - 1)] = '\0';
 }
+
+/// A line costs a signal: looked for at the first reads, and ever more seldom later.
+void note_place_of_read() {
+  constexpr std::uint64_t always_looked = 256;
+  const std::uint64_t reads = record->host_values_read;
+  if (reads > always_looked && !std::has_single_bit(reads)) return;
+  const std::string line = python_line();
+  if (line.empty()) return;
+  for (read_record& each : record->read) {
+    if (each.times != 0 && line.compare(0, sizeof each.place - 1, each.place) != 0) continue;
+    write(each.place, line);
+    ++each.times;
+    return;
+  }
+}
+
+}  // namespace
+
+void note_host_read(std::uint64_t bytes) {
+  ++record->host_values_read;
+  record->host_bytes_read += bytes;
+  note_place_of_read();
+}
+
+void note_kernel() { ++record->kernels; }
+
+void note_use() { ++record->uses_seen; }
+
+void note_unseen(std::string_view why) {
+  if (record->unseen[0] == '\0') why.copy(record->unseen, sizeof record->unseen - 1);
+}
+
+void note_undefined(std::string_view what) {
+  if (record->undefined_uses++ == 0) what.copy(record->undefined, sizeof record->undefined - 1);
+}
+
+namespace {
 
 /// The handle by which the program knows the stream; 0: a default stream.
 std::uint64_t handle_of(stream_ref s) {

@@ -15,6 +15,8 @@ void open_report();
 /// Call after the program allocated or freed `bytes`.
 void note_taken(gpu& on, std::uint64_t bytes);
 void note_given_back(gpu& on, std::uint64_t bytes);
+/// Managed memory that the card had no room for.
+void note_beyond(std::uint64_t bytes);
 /// Memory that the program did not request itself.
 enum class charge { context, module, library };
 void note_charge(gpu& on, charge what, std::uint64_t bytes);
@@ -24,6 +26,10 @@ void note_refused(const gpu& on, std::string_view function, std::uint64_t bytes,
 void note_unsupported(std::string_view function);
 void note_host_read(std::uint64_t bytes);
 void note_kernel();
+/// The referee was told of a use of a block.
+void note_use();
+/// The referee does not see the uses of this program. Keeps the first reason.
+void note_unseen(std::string_view why);
 void note_undefined(std::string_view what);
 /// What the devices' referees have found since the last call (`world_config::referee`); with its place where the
 /// calling thread is in Python (python_line.hpp), unless the caller says it itself.

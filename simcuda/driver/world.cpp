@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "gpumem/settings.hpp"
+#include "keep_report.hpp"
 
 namespace gpumem::simcuda {
 namespace {
@@ -128,6 +129,7 @@ void make_gpu(gpu& g, const world_config& config) {
   g.registered.clear();
   g.ranges.clear();
   g.managed.clear();
+  g.beyond.clear();
   g.runs.clear();
   g.run_bytes.clear();
   g.exportable.clear();
@@ -360,6 +362,7 @@ void use(CUstream handle, std::uint64_t lag_ns, std::uint64_t at, std::uint64_t 
   if (reach_in_graphs(*s, at) != CUDA_SUCCESS) return;
   if (s->context->on != holder_of(at) && reach(s->context, at, true) != CUDA_SUCCESS) return;
   on->sim->enqueue_use(s->sim, lag_ns, at, bytes);
+  note_use();
   if (s->graph != nullptr) s->graph->uses.push_back({at, bytes, lag_ns});
 }
 

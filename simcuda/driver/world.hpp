@@ -56,6 +56,7 @@ struct gpu {
   std::map<CUdeviceptr, graph_block> of_graphs{};  ///< memory of allocation nodes; in `allocations`, too
   graph_memory graph_highs{};                      ///< the most of it, since the program set it back
   std::set<CUdeviceptr> managed;                   ///< those of `allocations` that cuMemAllocManaged made
+  std::set<CUdeviceptr> beyond;                    ///< those of `managed` that lie on the host: the card is full
   std::map<CUdeviceptr, std::size_t> ranges;       ///< of cuMemAddressReserve
   std::map<std::uint64_t, std::size_t> run_bytes;  ///< by allocation handle
   std::map<std::uint64_t, page_run> runs;          ///< by allocation handle

@@ -97,6 +97,9 @@ simcuda_library(NAME nvrtc SOVERSION 13 OF_CUDA12 12 PREFIX nvrtc REFUSAL 11 SOU
 simcuda_library(NAME cupti SOVERSION 13 OF_CUDA12 12 PREFIX cupti REFUSAL 27 SOURCES cupti.cpp
                 HEADERS cupti_activity.h cupti_callbacks.h cupti_result.h cupti_version.h cupti_events.h cupti_metrics.h)
 simcuda_library(NAME nvidia-ml SOVERSION 1 PREFIX nvml REFUSAL 3 NODE none SOURCES nvml.cpp ../cards.cpp ../shared_cards.cpp)
+# It reads sizes as the driver does.
+target_include_directories(simcuda_libnvidia-ml_objects PRIVATE $<TARGET_PROPERTY:gpumem_base,INTERFACE_INCLUDE_DIRECTORIES>)
+gpumem_use_layers(simcuda_libnvidia-ml base)
 
 get_property(simcuda_all_libraries GLOBAL PROPERTY SIMCUDA_LIBRARIES)
 get_property(simcuda12_libraries GLOBAL PROPERTY SIMCUDA_LIBRARIES_OF_CUDA12)

@@ -14,6 +14,7 @@
 
 #include "cards.hpp"
 #include "shared_cards.hpp"
+#include "units.hpp"
 
 namespace {
 
@@ -55,6 +56,13 @@ const gpumem::simcuda::card_profile& profile() {
   const auto* const found = text != nullptr ? gpumem::simcuda::find_card(text) : nullptr;
   return found != nullptr ? *found : gpumem::simcuda::default_card();
 }
+/// As the driver reads SIMCUDA_BYTES, which the program may not have called yet.
+std::uint64_t card_bytes() {
+  const char* const text = std::getenv("SIMCUDA_BYTES");
+  if (text == nullptr) return profile().bytes();
+  const auto bytes = gpumem::parse_bytes(text, "SIMCUDA_BYTES");
+  return bytes ? *bytes : profile().bytes();
+}
 unsigned cards() {
   const char* const text = std::getenv("SIMCUDA_DEVICES");
   return text == nullptr ? 1U : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
@@ -83,7 +91,7 @@ bool watch_shared(shared_cards& all) {
 }
 /// All processes that share the cards, or else this process, which has its own world.
 memory_t memory_of(unsigned number) {
-  memory_t out{profile().bytes(), profile().bytes(), 0};
+  memory_t out{card_bytes(), card_bytes(), 0};
   if (shared_cards all; watch_shared(all)) {
     for (const auto& [pid, bytes] : all.holders(static_cast<int>(number))) out.used += bytes;
     out.total = all.card_bytes();

@@ -16,12 +16,14 @@ _held = set()  # those that the referee knows as handed out
 
 
 def _load():
-    double = ctypes.CDLL("libcuda.so.1")
+    # By its path: an allocator in front of the driver has the driver's name.
+    double = ctypes.CDLL(os.environ.get("SIMCUDA_DRIVER", "libcuda.so.1"))
     u64, pointer = ctypes.c_uint64, ctypes.c_void_p
     double.simcuda_handed_out.argtypes = [u64, u64, pointer]
     double.simcuda_given_back.argtypes = [u64]
     double.simcuda_use.argtypes = [pointer, u64, u64, u64]
     double.simcuda_place_hazards.argtypes = [ctypes.c_char_p]
+    double.simcuda_note_unseen.argtypes = [ctypes.c_char_p]
     double.simcuda_watch_python.argtypes = [ctypes.c_int, ctypes.c_int]
     double.simcuda_hazards.restype = u64
     double.simcuda_kernels.restype = u64
@@ -62,7 +64,7 @@ def _line():
 
 def watch_torch(torch):
     if not hasattr(torch._C, "_activate_gpu_trace"):
-        print(f"gpumem: --referee: torch {torch.__version__} tells nobody of its allocations", file=sys.stderr)
+        _double.simcuda_note_unseen(f"torch {torch.__version__} tells nobody of its allocations".encode())
         return
     import torch.cuda._gpu_trace as trace
     from torch.utils._python_dispatch import TorchDispatchMode

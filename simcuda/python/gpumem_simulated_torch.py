@@ -251,10 +251,12 @@ def write_rows(entries, path):
         out.write("Thread,Time,Action,Pointer,Size,Stream\n")
         for each in entries:
             action = each["action"]
-            if action not in ("alloc", "free_requested"):
-                continue  # others, such as oom, may have no address
-            address = each["addr"]
-            if action == "alloc":
+            if action not in ("alloc", "free_requested", "oom"):
+                continue  # others may have no address
+            address = each["addr"] if action != "oom" else 0
+            if action == "oom":
+                size, word = each["size"], "allocate failure"
+            elif action == "alloc":
                 live[address] = size = each["size"]
                 word = "allocate"
             elif address in live:
@@ -267,6 +269,6 @@ def write_rows(entries, path):
             minutes, seconds = divmod(seconds, 60)
             hours, minutes = divmod(minutes, 60)
             stamp = f"{hours:02}:{minutes:02}:{seconds:02}:{us:06}"
-            out.write(f"1,{stamp},{word},{address:#x},{size},{each['stream']}\n")
+            out.write(f"1,{stamp},{word},{f'{address:#x}' if address else '(nil)'},{size},{each.get('stream', 0)}\n")
             rows += 1
     return rows

@@ -25,6 +25,8 @@ class allocation_recorder {
 
   virtual void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept = 0;
   virtual void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept = 0;
+  /// The pool was out of memory for a request.
+  virtual void refused(const oom_report& /*why*/, stream_ref /*s*/) noexcept {}
   /// Writes the records so far to their file.
   virtual status flush() = 0;
   /// Called when the program or the allocator ends; `at_end` returns the pool's figures.

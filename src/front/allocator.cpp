@@ -93,7 +93,14 @@ class pooled_allocator final : public allocator {
       if (status ok = captures_.follow(slot, r, asks); !ok) return ok;
     }
     address at = 0;
-    if (status done = p.allocate(r, round_up(r.bytes, block_granularity), &at, refusal); !done) return done;
+    oom_slot recorded;
+    oom_slot* const report = refusal == nullptr && !slot.recorders.empty() ? &recorded : refusal;
+    if (status done = p.allocate(r, round_up(r.bytes, block_granularity), &at, report); !done) {
+      if (report != nullptr && *report != nullptr) {
+        for (const auto& each : slot.recorders) each->refused(**report, r.stream);
+      }
+      return done;
+    }
     if (untouched_.load(std::memory_order_relaxed)) preallocate(r.device);
     for (const auto& each : slot.recorders) each->allocated(at, r.bytes, r.stream);
     return to_pointer(at);

@@ -1,14 +1,12 @@
-/// Rows are formatted on the stack and buffered by zlib, which writes plain files through its transparent mode.
 #include "trace_recorder.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <exception>
+#include <iterator>
+#include <type_traits>
 #include <utility>
 
 #include "log.hpp"
@@ -18,7 +16,6 @@
 namespace gpumem {
 namespace {
 
-constexpr unsigned buffer_bytes = 1U << 18;
 constexpr std::size_t longest_path = 4096;
 
 /// The thread's number, from 1, in the order of the threads' first records.
@@ -31,41 +28,37 @@ std::uint32_t thread_number() noexcept {
 }  // namespace
 
 result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& path) {
-  const auto refused = [&path](std::string_view why) {
-    return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened: {}; expected a file to write",
-                                                 printable(path, longest_path), why)};
-  };
   result<result_file> own = result_file::open(path);
-  if (!own) return refused(own.why().message());
-  owned_fd written{::fcntl(own->descriptor(), F_DUPFD_CLOEXEC, 0)};  // zlib closes it
-  if (written.get() < 0) return refused(std::strerror(errno));
-  // Closes the file if there is no host memory for the recorder that would own it.
-  std::unique_ptr<gzFile_s, int (*)(gzFile)> file{gzdopen(written.get(), path.ends_with(".gz") ? "wb" : "wbT"),
-                                                  gzclose};
-  if (!file) return refused(std::strerror(ENOMEM));
-  static_cast<void>(written.release());
-  (void)gzbuffer(file.get(), buffer_bytes);  // fails only after a write
-  std::unique_ptr<trace_recorder> recorder{new trace_recorder{*std::move(own), file.get()}};
-  (void)file.release();
+  if (!own) {
+    return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened: {}; expected a file to write",
+                                                 printable(path, longest_path), own.why().message())};
+  }
+  const int descriptor = own->descriptor();
+  std::unique_ptr<trace_recorder> recorder{new trace_recorder{*std::move(own)}};
   {
     const mutex_lock lock{recorder->mutex_};
+    recorder->file_.open(descriptor, path.ends_with(".gz"));
     recorder->write("Thread,Time,Action,Pointer,Size,Stream\n");
   }
   return recorder;
 }
 
-trace_recorder::trace_recorder(result_file own, gzFile file)
-    : own_{std::move(own)}, opened_{std::chrono::steady_clock::now()}, file_{file} {}
-
-trace_recorder::~trace_recorder() {
+void trace_recorder::refused(const oom_report& why, stream_ref stream) noexcept try {
+  // The most that the pool could have had: its memory and the rest of its limit or of the card.
+  const statistics& pool = why.pool_statistics;
+  const std::uint64_t limit = std::max(pool.limit_bytes, pool.reserved_bytes);
+  const std::uint64_t within = pool.reserved_bytes + std::min(limit - pool.reserved_bytes, why.device_free_bytes);
+  const bool is_field = why.policy.find_first_of(",\n") == std::string::npos;
+  write_row("allocate failure", is_field ? fmt::format("{}@{}", why.policy, within) : std::string{"(nil)"},
+            why.requested_bytes, stream);
+} catch (const std::exception& e) {
   const mutex_lock lock{mutex_};
-  errno = 0;
-  const int code = gzclose(file_);
-  if (code != Z_OK && failed_.ok()) fail(code == Z_ERRNO ? std::strerror(errno) : zError(code));
+  if (failed_.ok()) fail(e.what());
 }
 
-void trace_recorder::write_row(std::string_view action, address at, std::uint64_t requested_bytes,
-                               stream_ref s) noexcept {
+template <typename Pointer>
+void trace_recorder::write_row(std::string_view action, const Pointer& pointer, std::uint64_t requested_bytes,
+                               stream_ref stream) noexcept {
   const std::uint32_t thread = thread_number();
   const mutex_lock lock{mutex_};
   if (!failed_.ok()) return;
@@ -73,11 +66,12 @@ void trace_recorder::write_row(std::string_view action, address at, std::uint64_
     const auto since = std::chrono::steady_clock::now() - opened_;  // under the lock, so that times never decrease
     const auto us = std::chrono::duration_cast<std::chrono::microseconds>(since).count();
     const auto s_whole = us / 1'000'000;
-    std::array<char, 160> text;
-    const auto end = fmt::format_to_n(text.data(), text.size(), "{},{:02}:{:02}:{:02}:{:06},{},{:#x},{},{}\n", thread,
-                                      s_whole / 3600, s_whole / 60 % 60, s_whole % 60, us % 1'000'000, action, at,
-                                      requested_bytes, stream_number(s));
-    write({text.data(), end.size});
+    constexpr std::string_view form = std::is_integral_v<Pointer> ? "{},{:02}:{:02}:{:02}:{:06},{},{:#x},{},{}\n"
+                                                                  : "{},{:02}:{:02}:{:02}:{:06},{},{},{},{}\n";
+    fmt::memory_buffer text;
+    fmt::format_to(std::back_inserter(text), form, thread, s_whole / 3600, s_whole / 60 % 60, s_whole % 60,
+                   us % 1'000'000, action, pointer, requested_bytes, stream_number(stream));
+    write({text.data(), text.size()});
   } catch (const std::exception& e) {
     fail(e.what());
   }
@@ -90,14 +84,7 @@ std::uint32_t trace_recorder::stream_number(stream_ref s) {
 }
 
 void trace_recorder::write(std::string_view text) {
-  errno = 0;
-  if (gzwrite(file_, text.data(), static_cast<unsigned>(text.size())) != static_cast<int>(text.size())) fail_as_told();
-}
-
-void trace_recorder::fail_as_told() {
-  int code = Z_OK;
-  const char* const reason = gzerror(file_, &code);
-  fail(code == Z_ERRNO ? std::strerror(errno) : reason);
+  if (const status written = file_.write(text); !written) fail(written.message());
 }
 
 void trace_recorder::fail(std::string_view reason) noexcept {
@@ -112,8 +99,8 @@ void trace_recorder::fail(std::string_view reason) noexcept {
 /// Ends the gzip member; later rows begin another one, and readers read them as one stream.
 status trace_recorder::flush() {
   const mutex_lock lock{mutex_};
-  errno = 0;
-  if (failed_.ok() && gzflush(file_, Z_FINISH) != Z_OK) fail_as_told();
+  if (!failed_.ok()) return failed_;
+  if (const status flushed = file_.flush(); !flushed) fail(flushed.message());
   return failed_;
 }
 

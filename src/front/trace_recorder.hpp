@@ -1,10 +1,9 @@
 /// Records GPUMEM_TRACE: every allocation and free as a row of RMM's CSV log.
 ///
 /// Any thread; one mutex guards the row and the file. Rows are in the order of the calls, so no row allocates a live
-/// pointer. A write error ends the recording; it is logged once, and `flush` returns it from then on.
+/// pointer. A row is in the file before the call that it records returns, whatever ends the program. A write error ends
+/// the recording; it is logged once, and `flush` returns it from then on.
 #pragma once
-
-#include <zlib.h>
 
 #include <chrono>
 #include <cstdint>
@@ -17,6 +16,7 @@
 #include "checked_mutex.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/status.hpp"
+#include "recording_file.hpp"
 #include "result_file.hpp"
 
 namespace gpumem {
@@ -26,11 +26,11 @@ class trace_recorder final : public allocation_recorder {
   /// Creates or empties the file, or that of this process beside it (result_file.hpp); compresses it if the name ends
   /// in `.gz`. `bad_setting` names path and reason.
   static result<std::unique_ptr<trace_recorder>> open(const std::string& path);
-  ~trace_recorder() override;
 
   void allocated(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override {
     write_row("allocate", at, requested_bytes, s);
   }
+  void refused(const oom_report& why, stream_ref stream) noexcept override;
   void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override {
     write_row("free", at, requested_bytes, s);
   }
@@ -38,18 +38,20 @@ class trace_recorder final : public allocation_recorder {
   status flush() override;
 
  private:
-  trace_recorder(result_file own, gzFile file);
-  void write_row(std::string_view action, address at, std::uint64_t requested_bytes, stream_ref s) noexcept;
+  explicit trace_recorder(result_file own) : own_{std::move(own)} {}
+  /// `pointer`, an address or text, stands in the column of that name.
+  template <typename Pointer>
+  void write_row(std::string_view action, const Pointer& pointer, std::uint64_t requested_bytes,
+                 stream_ref stream) noexcept;
   std::uint32_t stream_number(stream_ref s) GPUMEM_REQUIRES(mutex_);
   void write(std::string_view text) GPUMEM_REQUIRES(mutex_);
-  /// Ends the recording, with zlib's reason or this one.
-  void fail_as_told() GPUMEM_REQUIRES(mutex_);
+  /// Ends the recording for this reason.
   void fail(std::string_view reason) noexcept GPUMEM_REQUIRES(mutex_);
 
   result_file own_;
-  const std::chrono::steady_clock::time_point opened_;
+  const std::chrono::steady_clock::time_point opened_ = std::chrono::steady_clock::now();
   checked_mutex mutex_;
-  gzFile file_ GPUMEM_GUARDED_BY(mutex_);  ///< zlib also writes plain files
+  recording_file file_ GPUMEM_GUARDED_BY(mutex_);
   std::unordered_map<void*, std::uint32_t> streams_ GPUMEM_GUARDED_BY(mutex_);
   status failed_ GPUMEM_GUARDED_BY(mutex_);
 };

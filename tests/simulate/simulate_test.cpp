@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr std::uint64_t mib = std::uint64_t{1} << 20;
@@ -406,6 +407,100 @@ def work(ordered):
 work(sys.argv[1] == "ordered")
 )";
 
+/// No verdict stands alone where the program read values that no kernel computed.
+TEST_F(Simulate, SaysBeforeAVerdictThatItRestsOnUntrueValues) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/reads.py"} << R"(import ctypes
+cuda = ctypes.CDLL("libcudart.so.13")
+
+def length(block):
+    here = ctypes.c_int()
+    cuda.cudaMemcpy(ctypes.byref(here), block, ctypes.c_size_t(4), 2)
+    return here.value
+
+block = ctypes.c_void_p()
+cuda.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(1 << 20))
+while length(block) == 0 and cuda.cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(64 << 20)) == 0:
+    pass
+)";
+  const outcome got = simulate("--card 1GiB --context 0 -- python3 reads.py");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  const std::size_t said = got.err.find("The run depends on untrue values if they decide a size or an end: ");
+  const std::size_t verdict = got.err.find("out of memory, unless untrue values made it, at ");
+  ASSERT_NE(said, std::string::npos) << got.err;
+  ASSERT_NE(verdict, std::string::npos) << got.err;
+  EXPECT_LT(said, verdict);
+  EXPECT_THAT(got.err, HasSubstr("reads.py:6 in length"));
+  EXPECT_THAT(got.err, Not(HasSubstr("out of memory at ")));
+  EXPECT_THAT(program("take=1").err, Not(HasSubstr("untrue")));
+
+  const std::string predict =
+      "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " predict --context 0 --capacity 2GiB ";
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "-- " GPUMEM_TEST_PROGRAM " take=100 read > out 2> err").c_str())), 0);
+  EXPECT_THAT(content("out"), HasSubstr("Only if no size depends on untrue values (*): the host read values"));
+  EXPECT_THAT(content("out"), HasSubstr(" yes* "));
+  EXPECT_THAT(content("out"), Not(HasSubstr(" yes ")));
+  EXPECT_EQ(WEXITSTATUS(std::system((predict + "-- " GPUMEM_TEST_PROGRAM " take=100 > out 2> err").c_str())), 0);
+  EXPECT_THAT(content("out"), HasSubstr(" yes "));
+}
+
+TEST_F(Simulate, WritesJsonToStandardOutput) {
+  const std::string command = "cd " + folder_ +
+                              " && timeout 60 " GPUMEM_PROGRAM " simulate --json - -- " GPUMEM_TEST_PROGRAM
+                              " take=1 read > out 2> err";
+  ASSERT_EQ(WEXITSTATUS(std::system(command.c_str())), 0) << content("err");
+  const auto figures = nlohmann::json::parse(content("out"), nullptr, false);
+  ASSERT_TRUE(figures.is_object()) << content("out");
+  EXPECT_EQ(figures["cards"][0]["peak_live_bytes"], mib + 4);
+  EXPECT_THAT(content("err"), HasSubstr("read 42")) << "the program's own output";
+  EXPECT_FALSE(fs::exists(folder_ + "/-"));
+}
+
+TEST_F(Simulate, KeepsWhatPyTorchWasRefusedInTheTrace) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/torch.py"} << stand_in_torch << R"(
+def refuse(mib):
+    _entries.append({"action": "oom", "device_free": 1, "size": mib << 20, "stream": 0, "time_us": len(_entries)})
+)";
+  std::ofstream{folder_ + "/runs_out.py"} << "import torch\ntorch.take(10)\ntorch.refuse(5)\n";
+  const outcome got = simulate("--trace run.csv -- python3 runs_out.py");
+  EXPECT_EQ(got.exit_status, 0) << got.err;
+  EXPECT_THAT(content("run.csv"), HasSubstr(",allocate failure,(nil),5242880,0\n"));
+}
+
+TEST_F(Simulate, ServesManagedMemoryBeyondTheCard) {
+  const outcome got = program("managed=700 managed=700 memory take=100", "--card 1GiB --context 0");
+  EXPECT_EQ(got.exit_status, 0) << got.out << got.err;
+  EXPECT_EQ(got.out, "324 of 1024 MiB are free\n");
+  EXPECT_TRUE(got.figures["oom"].empty());
+  EXPECT_EQ(got.figures["cards"][0]["peak_live_bytes"], 1500 * mib);
+  EXPECT_EQ(got.figures["cards"][0]["peak_used_bytes"], 800 * mib);
+  EXPECT_THAT(got.err, HasSubstr("700.00 MiB of managed memory had no room on the card"));
+  EXPECT_EQ(program("take=1100", "--card 1GiB --context 0").exit_status, 9) << "other memory is not";
+}
+
+TEST_F(Simulate, NvmlKnowsTheCardBeforeTheDriverIsCalled) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/nvml.py"} << R"(import ctypes
+nvml, cuda = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.CDLL("libcuda.so.1")
+memory, card, uuid = (ctypes.c_ulonglong * 3)(), ctypes.c_void_p(), (ctypes.c_ubyte * 16)()
+nvml.nvmlInit_v2()
+nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card))
+nvml.nvmlDeviceGetMemoryInfo(card, memory)
+print(memory[0] >> 20, memory[1] >> 20)
+cuda.cuInit(0)
+print(cuda.cuDeviceGetUuid(uuid, 0))
+)";
+  const outcome got = simulate("--card 3GiB -- python3 nvml.py");
+  EXPECT_EQ(got.out, "3072 3072\n0\n") << got.err;
+}
+
+TEST_F(Simulate, WarnsOfAProgramThatLeavesTheCardUnused) {
+  const char* const warning = "took no memory of a card";
+  EXPECT_THAT(program("memory").err, HasSubstr(warning));
+  EXPECT_THAT(program("take=1 memory").err, Not(HasSubstr(warning)));
+}
+
 TEST_F(Simulate, RefereeNamesTheLineOfPython) {
   if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
   std::ofstream{folder_ + "/two.py"} << two_streams;
@@ -425,6 +520,66 @@ TEST_F(Simulate, RefereeNamesTheLineOfPython) {
   EXPECT_THAT(row["place"].get<std::string>(), ::testing::EndsWith("two.py:7 in made"));
   EXPECT_THAT(early.err, HasSubstr("two.py:7 in made: 1.00 MiB that stream 0x"));
   EXPECT_FALSE(simulate("-- python3 two.py unordered").figures.contains("hazards")) << "only where it is asked for";
+}
+
+TEST_F(Simulate, RefereeSeesTheBlocksThatAPolicyServes) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/two.py"} << two_streams;
+  for (const std::string policy : {"growth", "expandable"}) {
+    const outcome fine = simulate("--referee --policy " + policy + " -- python3 two.py ordered");
+    EXPECT_EQ(fine.exit_status, 0) << fine.out << fine.err;
+    EXPECT_EQ(fine.figures["hazards"], 0) << fine.err;
+    EXPECT_THAT(fine.err, HasSubstr("referee: no block went on while a stream might still use it (1 uses seen)"));
+
+    const outcome early = simulate("--referee --policy " + policy + " -- python3 two.py unordered");
+    EXPECT_EQ(early.exit_status, 0) << early.out << early.err;
+    EXPECT_THAT(early.err, Not(HasSubstr("Traceback"))) << "the referee's own part";
+    ASSERT_EQ(early.figures["hazards"], 1) << early.err;
+    EXPECT_EQ(early.figures["hazards_at"][0]["function"], "cuMemAllocAsync");
+    EXPECT_THAT(early.figures["hazards_at"][0]["place"].get<std::string>(), ::testing::EndsWith("two.py:7 in made"));
+  }
+}
+
+/// PyTorch's segments come from a policy, and its blocks are cut from them: each is judged, and none is handed out
+/// twice.
+TEST_F(Simulate, RefereeSeesBlocksWithinServedOnes) {
+  if (std::system("python3 -c '' 2>/dev/null") != 0) GTEST_SKIP() << "no python3 here";
+  std::ofstream{folder_ + "/cut.py"} << R"(import ctypes, sys, gpumem_referee
+cuda, double = ctypes.CDLL("libcudart.so.13"), gpumem_referee._double
+def made(call, *arguments):
+    out = ctypes.c_void_p()
+    assert call(ctypes.byref(out), *arguments) == 0
+    return out
+mine, other = made(cuda.cudaStreamCreate), made(cuda.cudaStreamCreate)
+for _ in range(2):
+    segment = made(cuda.cudaMalloc, ctypes.c_size_t(4 << 20))
+    double.simcuda_handed_out(segment.value, 1 << 20, mine)
+    double.simcuda_use(other, 1000000, segment.value, 1 << 20)
+    double.simcuda_given_back(segment.value)
+    if sys.argv[1] == "ordered":
+        cuda.cudaDeviceSynchronize()
+    double.simcuda_handed_out(segment.value, 1 << 20, mine)
+    double.simcuda_given_back(segment.value)
+    cuda.cudaFree(segment)
+)";
+  for (const std::string options : {"", "--policy growth "}) {
+    const outcome fine = simulate("--referee " + options + "-- python3 cut.py ordered");
+    EXPECT_EQ(fine.exit_status, 0) << fine.out << fine.err;
+    EXPECT_EQ(fine.figures["hazards"], 0) << fine.err;
+    const outcome early = simulate("--referee " + options + "-- python3 cut.py unordered");
+    EXPECT_EQ(early.exit_status, 0) << early.out << early.err;
+    EXPECT_EQ(early.figures["hazards"], 2) << early.err;
+  }
+}
+
+TEST_F(Simulate, RefereeThatSawNothingGivesNoVerdict) {
+  for (const char* options : {"--referee", "--referee --policy growth"}) {
+    const outcome got = program("take=1 launch free", options);
+    EXPECT_EQ(got.exit_status, 0) << got.err;
+    EXPECT_EQ(got.figures["uses_seen"], 0);
+    EXPECT_THAT(got.err, HasSubstr("referee: no verdict: it saw no use of a block"));
+    EXPECT_THAT(got.err, Not(HasSubstr("no block went on")));
+  }
 }
 
 TEST_F(Simulate, RefereeSaysWhereNoLineIsKnown) {

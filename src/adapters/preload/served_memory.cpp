@@ -8,6 +8,7 @@
 #include "behind_all_work.hpp"
 #include "checked_mutex.hpp"
 #include "driver_calls.hpp"
+#include "driver_file.hpp"
 #include "log.hpp"
 #include "oom_notes.hpp"
 #include "passed_on.hpp"
@@ -33,6 +34,14 @@ std::optional<CUresult> answer_to(const status& failed) {
     default:
       return std::nullopt;
   }
+}
+
+/// Tells the referee of a simulated card (simcuda/control.h) that a block is handed out: it sees the driver's own
+/// blocks, and gpumem's only here. Without a stream, any may use the block at once.
+void tell_referee(const char* function, void* block, std::size_t bytes, std::optional<CUstream> stream) {
+  using served_function = void (*)(const char*, std::uint64_t, std::uint64_t, void*, int);
+  static const auto tell = reinterpret_cast<served_function>(driver_symbol("simcuda_served"));
+  if (tell != nullptr) tell(function, number_of(block), bytes, stream.value_or(nullptr), stream ? 0 : 1);
 }
 
 /// Waits for what `home` was made to wait for: then the block may be used on any stream.
@@ -152,8 +161,11 @@ CUresult alloc_async(CUdeviceptr* at, std::size_t bytes, CUstream s, Pool... poo
   }
   if (captures(on)) return driver::of_graph(at, bytes, pool..., s);
   const result<void*> got = d->memory->try_allocate({.bytes = bytes, .stream = {on}});
-  if (got) take_every_device(*d);
-  if (got) return *at = number_of(*got), CUDA_SUCCESS;
+  if (got) {
+    take_every_device(*d);
+    tell_referee("cuMemAllocAsync", *got, bytes, on);
+    return *at = number_of(*got), CUDA_SUCCESS;
+  }
   if (got.code() == errc::out_of_memory) note_out_of_memory(*d, {"cuMemAllocAsync", bytes}, got.why().message());
   const std::optional<CUresult> answer = answer_to(got.why());
   return answer ? *answer : driver::call(at, bytes, pool..., s);
@@ -195,7 +207,10 @@ result<CUdeviceptr> allocate_for_all(served_device& d, std::size_t bytes, CUresu
   }
   take_every_device(d);
   *answer = settle(d);
-  if (*answer == CUDA_SUCCESS) return number_of(*got);
+  if (*answer == CUDA_SUCCESS) {
+    tell_referee("cuMemAlloc", *got, bytes, std::nullopt);
+    return number_of(*got);
+  }
   static_cast<void>(d.memory->try_deallocate(*got, {.stream = stream_ref{d.all_work}}));
   return status{errc::device_error, "the device failed"};
 }

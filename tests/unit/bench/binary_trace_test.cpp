@@ -91,9 +91,30 @@ TEST(binary_trace, says_what_is_damaged) {
     EXPECT_EQ(load_trace(path).code(), errc::corrupt) << kept;
   }
   std::string later = good;
-  later[7] = 2;
+  later[7] = 3;
   folder.write("t.gmtrace", later);
-  EXPECT_THAT(load_trace(path).why().message(), testing::HasSubstr("a .gmtrace of version 2, expected version 1"));
+  EXPECT_THAT(load_trace(path).why().message(), testing::HasSubstr("a .gmtrace of version 3, expected version 1 or 2"));
+}
+
+TEST(binary_trace, keeps_refused_requests_in_every_format) {
+  const test_folder folder;
+  trace t = trace_of(
+      "1,00:00:00:000000,allocate failure,,77,3\n"
+      "1,00:00:00:000001,allocate,a0,1000,0\n"
+      "1,00:00:00:000009,allocate failure,expandable:slack=5%@8192,4096,3\n");
+  for (const char* name : {"t.gmtrace", "t.csv", "t.csv.gz"}) {
+    ASSERT_TRUE(write_trace(folder.path(name), t));
+    const auto read = load_trace(folder.path(name));
+    ASSERT_TRUE(read) << read.why().message();
+    ASSERT_EQ(read->refused.size(), 2U) << name;
+    EXPECT_EQ(read->refused[0].before_op, 0U);
+    EXPECT_EQ(read->refused[0].bytes, 77U);
+    EXPECT_EQ(read->refused[1].before_op, 1U);
+    EXPECT_EQ(read->refused[1].time_ns, 9000U);
+    EXPECT_EQ(read->refusing_policy, "expandable:slack=5%");
+    EXPECT_EQ(read->refused_within_bytes, 8192U);
+    EXPECT_EQ(read->streams, t.streams);
+  }
 }
 
 /// A file of 64 bytes of header, whose sums are right, and a zstd frame of zeros.

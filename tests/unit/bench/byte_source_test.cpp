@@ -74,6 +74,8 @@ TEST(byte_source, reports_damage) {
   EXPECT_EQ(read_all(folder.write("length", bad_length)), "damaged gzip: incorrect length check");
   EXPECT_EQ(read_all(folder.write("more", gzipped("x") + "stray")),
             "damaged gzip: other bytes follow the end of the compressed data");
+  EXPECT_EQ(read_all(folder.write("reserved", gzipped(long_text()) + std::string(70'000, '\0') + "stray")), long_text())
+      << "space that a recording had reserved";
 }
 
 TEST(byte_source, hands_out_what_stands_before_the_damage) {

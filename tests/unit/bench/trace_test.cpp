@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "log.hpp"
 #include "test_files.hpp"
 
 namespace gpumem::bench {
@@ -59,7 +60,42 @@ TEST(trace, skips_and_counts_rows_that_took_nothing) {
       "1,00:00:00:000000,allocate failure,(nil),100,0\n"
       "1,00:00:00:000000,free,0x0,0,0\n");
   EXPECT_EQ(t.ops.size(), 1U);
-  EXPECT_EQ(t.skipped_rows, 3U);
+  EXPECT_EQ(t.skipped_rows, 2U);
+}
+
+/// RMM's rows of 2022 and 2026, and gpumem's.
+TEST(trace, keeps_requests_that_were_refused) {
+  const trace t = trace_of(
+      "1,00:00:00:000000,allocate,0xa0,1,0\n"
+      "1,00:00:00:000002,allocate failure,,100,0\n"
+      "1,00:00:00:000003,allocate failure,(nil),0,0\n"
+      "1,00:00:00:000004,allocate failure,growth@4096,200,7\n"
+      "1,00:00:00:000005,allocate failure,growth@1024,300,7\n"
+      "1,00:00:00:000006,free,0xa0,1,0\n");
+  ASSERT_EQ(t.refused.size(), 3U);
+  EXPECT_EQ(t.refused[0].before_op, 1U);
+  EXPECT_EQ(t.refused[0].bytes, 100U);
+  EXPECT_EQ(t.refused[1].time_ns, 4000U);
+  EXPECT_EQ(t.streams[t.refused[1].stream], 7U);
+  EXPECT_EQ(t.skipped_rows, 1U);
+  EXPECT_EQ(t.refusing_policy, "growth");
+  EXPECT_EQ(t.refused_within_bytes, 4096U);
+}
+
+TEST(trace, asks_again_for_what_was_refused_and_never_served) {
+  const trace t =
+      with_refused(trace_of("1,00:00:00:000000,allocate,0xa0,1024,0\n"
+                            "1,00:00:00:000001,allocate failure,(nil),4096,0\n"
+                            "1,00:00:00:000002,free,0xa0,1024,0\n"
+                            "1,00:00:00:000003,allocate,0xb0,4096,0\n"
+                            "1,00:00:00:000004,allocate failure,(nil),8192,0\n"));
+  ASSERT_EQ(t.ops.size(), 5U) << "the first was served once memory was given back";
+  EXPECT_EQ(t.ops[3].bytes, 8192U);
+  EXPECT_EQ(t.ops[3].kind, op_kind::allocate);
+  EXPECT_EQ(t.ops[4].kind, op_kind::free);
+  EXPECT_EQ(t.ops[4].slot, t.ops[3].slot);
+  EXPECT_LT(t.ops[3].slot, t.slots);
+  EXPECT_EQ(t.peak_live_bytes, 4096U + 8192U);
 }
 
 TEST(trace, keeps_time_from_going_back_and_passes_midnight) {
@@ -165,13 +201,52 @@ TEST(trace, refuses_more_live_bytes_than_can_be_counted) {
   EXPECT_NE(t.why().message().find(":258: more than 2^56 bytes are live"), std::string::npos) << t.why().message();
 }
 
-TEST(trace, names_the_line_at_which_gzip_ends) {
-  const test_folder folder;
+/// A log of many rows, for one that is cut.
+std::string long_log() {
   std::string rows;
   for (int i = 1; i < 100'000; ++i) rows += "1,00:00:00:000000,allocate," + std::to_string(i * 7919) + ",1,0\n";
-  const std::string whole = gzipped(csv(rows));
-  const auto t = load_trace(folder.write("t", whole.substr(0, whole.size() - 4)));
-  EXPECT_EQ(t.why().message(), folder.path("t") + ":100001: cut short: the gzip data ends early");
+  return csv(rows);
+}
+
+/// Wherever a plain log is cut behind its first row, it is read to the last whole row, and a line says so.
+TEST(trace, is_read_to_its_last_whole_row) {
+  const test_folder folder;
+  std::vector<std::string> lines;
+  const log_sink former = set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+  const std::string first = csv("1,00:00:00:000000,allocate,0xa0,100,0\n");
+  const std::string second = "1,00:00:00:000001,free,0xa0,100,7\n";
+  for (std::size_t kept = 0; kept <= second.size(); ++kept) {
+    lines.clear();
+    const auto t = load_trace(folder.write("t", first + second.substr(0, kept)));
+    ASSERT_TRUE(t.ok()) << kept << ": " << t.why().message();
+    const bool whole = kept + 1 >= second.size();
+    EXPECT_EQ(t->ops.size(), whole ? 2U : 1U) << kept;
+    EXPECT_EQ(t->cut, kept == 0 || whole
+                          ? ""
+                          : "cut short: the last line does not end; read to row 1, the last whole one; 1 "
+                            "row behind it is cut and lost")
+        << kept;
+    ASSERT_EQ(lines.size(), t->cut.empty() ? 0U : 1U) << kept;
+    if (!lines.empty()) {
+      EXPECT_EQ(lines.front(), folder.path("t") + ": " + t->cut);
+    }
+  }
+  (void)set_log_sink(former);
+}
+
+TEST(trace, is_read_to_where_gzip_ends) {
+  const test_folder folder;
+  const log_sink former = set_log_sink([](std::string_view) {});
+  const std::string whole = gzipped(long_log());
+  const auto all = load_trace(folder.write("t", whole.substr(0, whole.size() - 4)));
+  ASSERT_TRUE(all.ok()) << all.why().message();
+  EXPECT_EQ(all->ops.size(), 99'999U);
+  EXPECT_EQ(all->cut, "cut short: the gzip data ends early; read to row 99999, the last whole one");
+  const auto half = load_trace(folder.write("t", whole.substr(0, whole.size() / 2)));
+  ASSERT_TRUE(half.ok()) << half.why().message();
+  EXPECT_GT(half->ops.size(), 10'000U);
+  EXPECT_LT(half->ops.size(), 90'000U);
+  (void)set_log_sink(former);
 }
 
 TEST(trace, names_what_cannot_be_read) {
