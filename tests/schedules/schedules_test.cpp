@@ -189,6 +189,55 @@ scenario with_full_queue(kind action) {
   return program;
 }
 
+// A request has both streams' fences to record, one after the other.
+TEST(ScheduleOf, AStreamEndsBeforeTheRecordsOfOtherStreams) {
+  scenario program;
+  program.setup.thread_cache = false;
+  program.prelude = {{.action = kind::allocate, .block = 0, .stream = 1, .amount = 2 * mib},
+                     {.action = kind::allocate, .block = 1, .stream = 2, .amount = 4096},
+                     {.action = kind::fill_queue, .stream = 1, .amount = 20 * millisecond}};
+  program.threads = {{{.action = kind::free, .block = 0},
+                      {.action = kind::free, .block = 1},
+                      {.action = kind::allocate, .block = 2, .stream = 3, .amount = 64 * mib}},
+                     {{.action = kind::end_stream, .stream = 2}}};
+  expect_kept(program);
+}
+
+TEST(ScheduleOf, ARequestForPagesWaitsForOneDeadline) {
+  for (const char* const policy : {"expandable", "growth:backing=mapped"}) {
+    SCOPED_TRACE(policy);
+    scenario program;
+    program.setup.policy = policy;
+    program.setup.reuse = "host";
+    program.prelude = {{.action = kind::allocate, .block = 0, .stream = 1, .amount = 512},
+                       {.action = kind::allocate, .block = 1, .stream = 1, .amount = 32 * mib},
+                       {.action = kind::fill_queue, .stream = 1, .amount = 20 * millisecond},
+                       {.action = kind::free, .block = 0}};
+    program.threads = {{{.action = kind::allocate, .block = 2, .stream = 1, .amount = 32 * mib}},
+                       {{.action = kind::allocate, .block = 3, .stream = 1, .amount = 16 * mib}}};
+    expect_kept(program);
+  }
+}
+
+// The device tells of captures, so a fence of the whole context is the last resort; the pages must move after it.
+TEST(ScheduleOf, APagedRequestIsServedWhereCapturesMayBeUnknown) {
+  for (const char* const reuse : {"poll", "device", "host"}) {
+    SCOPED_TRACE(reuse);
+    scenario program;
+    program.setup.policy = "expandable";
+    program.setup.stream_ids = "query";
+    program.setup.reuse = reuse;
+    program.setup.notices_captures = true;
+    program.setup.limit_bytes = 32 * mib;
+    program.prelude = {{.action = kind::allocate, .block = 0, .stream = 1, .amount = 8 * mib},
+                       {.action = kind::allocate, .block = 1, .stream = 3, .amount = 2 * mib},
+                       {.action = kind::free, .block = 1},
+                       {.action = kind::allocate, .block = 2, .stream = 1, .amount = 8 * mib}};
+    program.threads = {{{.action = kind::allocate, .block = 3, .stream = 2, .amount = 16 * mib}}};
+    expect_kept(program, 20);
+  }
+}
+
 TEST(ScheduleOf, AStreamEndsWhileAnotherOnesQueueIsFull) { expect_kept(with_full_queue(kind::end_stream)); }
 
 TEST(ScheduleOf, ACaptureBeginsWhileAnotherStreamsQueueIsFull) { expect_kept(with_full_queue(kind::begin_capture)); }
