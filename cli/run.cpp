@@ -20,12 +20,12 @@
 #include "log.hpp"
 #include "oom_summary.hpp"
 #include "print_error.hpp"
-#include "result_file.hpp"
 #include "supervise.hpp"
 #include "text.hpp"
 #include "units.hpp"
 #include "visible_now.hpp"
 #include "wait_for_cards.hpp"
+#include "written_file.hpp"
 
 extern "C" char** environ;
 

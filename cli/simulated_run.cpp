@@ -19,7 +19,6 @@
 #include "command_file.hpp"
 #include "kept_status.hpp"
 #include "print_error.hpp"
-#include "result_file.hpp"
 #include "run_processes.hpp"
 #include "settling.hpp"
 #include "shared_cards.hpp"
@@ -27,6 +26,7 @@
 #include "temporary_folder.hpp"
 #include "text.hpp"
 #include "units.hpp"
+#include "written_file.hpp"
 
 namespace gpumem::cli {
 namespace {

@@ -21,8 +21,8 @@
 #include "logical_devices.hpp"
 #include "pointers.hpp"
 #include "pool.hpp"
-#include "result_file.hpp"
 #include "without_exceptions.hpp"
+#include "written_file.hpp"
 
 namespace gpumem {
 namespace {
@@ -61,7 +61,7 @@ class pooled_allocator final : public allocator {
     stats_path_ = with.stats_path;
     if (!stats_path_.empty() && stats_path_ != "exit") {
       // Refuses a path that cannot be written now, not at exit. One that cannot be opened is refused by write_stats.
-      if (result<result_file> own = result_file::open(stats_path_)) {
+      if (result<written_file> own = written_file::open(stats_path_)) {
         stats_path_ = own->path();
         stats_file_ = *std::move(own);
       }
@@ -441,8 +441,8 @@ class pooled_allocator final : public allocator {
   captures captures_{pools_};
   std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of pointers that no pool knows
   std::string stats_path_;
-  std::optional<result_file> stats_file_;  // keeps other processes from the path
-  std::atomic<bool> untouched_{false};     // true until the first allocation, if a pool takes everything
+  std::optional<written_file> stats_file_;  // keeps other processes from the path
+  std::atomic<bool> untouched_{false};      // true until the first allocation, if a pool takes everything
 };
 
 // Defaults for allocators that are not gpumem's.

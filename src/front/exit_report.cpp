@@ -14,8 +14,8 @@
 #include "checked_mutex.hpp"
 #include "job_rank.hpp"
 #include "log.hpp"
-#include "result_file.hpp"
 #include "text.hpp"
+#include "written_file.hpp"
 
 namespace gpumem {
 namespace {
@@ -96,7 +96,7 @@ status write_statistics(const std::string& target, std::span<const logical_devic
                   fmt::format("GPUMEM_STATS={}: cannot be written: {}; expected `exit` or the path of a file",
                               printable(target, 4096), why)};
   };
-  const result<owned_fd> file = open_result_file(target);
+  const result<owned_fd> file = open_written_file(target);
   if (!file) return refused(file.why().message());
   const std::string text = all.dump(2) + '\n';
   for (std::size_t done = 0; done < text.size();) {

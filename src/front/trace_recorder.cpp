@@ -28,7 +28,7 @@ std::uint32_t thread_number() noexcept {
 }  // namespace
 
 result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& path) {
-  result<result_file> own = result_file::open(path);
+  result<written_file> own = written_file::open(path);
   if (!own) {
     return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened: {}; expected a file to write",
                                                  printable(path, longest_path), own.why().message())};

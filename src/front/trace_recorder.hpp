@@ -17,13 +17,13 @@
 #include "gpumem/device.hpp"
 #include "gpumem/status.hpp"
 #include "recording_file.hpp"
-#include "result_file.hpp"
+#include "written_file.hpp"
 
 namespace gpumem {
 
 class trace_recorder final : public allocation_recorder {
  public:
-  /// Creates or empties the file, or that of this process beside it (result_file.hpp); compresses it if the name ends
+  /// Creates or empties the file, or that of this process beside it (written_file.hpp); compresses it if the name ends
   /// in `.gz`. `bad_setting` names path and reason.
   static result<std::unique_ptr<trace_recorder>> open(const std::string& path);
 
@@ -38,7 +38,7 @@ class trace_recorder final : public allocation_recorder {
   status flush() override;
 
  private:
-  explicit trace_recorder(result_file own) : own_{std::move(own)} {}
+  explicit trace_recorder(written_file own) : own_{std::move(own)} {}
   /// `pointer`, an address or text, stands in the column of that name.
   template <typename Pointer>
   void write_row(std::string_view action, const Pointer& pointer, std::uint64_t requested_bytes,
@@ -48,7 +48,7 @@ class trace_recorder final : public allocation_recorder {
   /// Ends the recording for this reason.
   void fail(std::string_view reason) noexcept GPUMEM_REQUIRES(mutex_);
 
-  result_file own_;
+  written_file own_;
   const std::chrono::steady_clock::time_point opened_ = std::chrono::steady_clock::now();
   checked_mutex mutex_;
   recording_file file_ GPUMEM_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
 /// Which files may be emptied, and one file for each process of a job.
-#include "result_file.hpp"
+#include "written_file.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -40,14 +40,14 @@ class ResultFile : public ::testing::Test {
     std::ifstream in{path(name)};
     return {std::istreambuf_iterator<char>{in}, {}};
   }
-  static void put(const result_file& file, const std::string& text) {
+  static void put(const written_file& file, const std::string& text) {
     EXPECT_EQ(::write(file.descriptor(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
   /// The pid of a process that has written its pid into its file and ended.
   [[nodiscard]] std::string write_in_child(const std::string& name) const {
     const pid_t child = ::fork();
     if (child == 0) {
-      const auto file = result_file::open(path(name));
+      const auto file = written_file::open(path(name));
       if (file) put(*file, std::to_string(::getpid()));
       ::_exit(file ? 0 : 1);
     }
@@ -66,12 +66,12 @@ class ResultFile : public ::testing::Test {
 
 TEST_F(ResultFile, IsEmptiedOnlyIfItIsThere) {
   write("old", "former");
-  ASSERT_TRUE(open_result_file(path("old"), false).ok());
+  ASSERT_TRUE(open_written_file(path("old"), false).ok());
   EXPECT_EQ(content("old"), "");
-  ASSERT_TRUE(open_result_file(path("new"), false).ok());
+  ASSERT_TRUE(open_written_file(path("new"), false).ok());
   EXPECT_TRUE(fs::exists(path("new")));
-  EXPECT_EQ(open_result_file(path("no/such"), false).why().message(), "No such file or directory");
-  EXPECT_EQ(open_result_file(folder_, false).why().message(), "Is a directory");
+  EXPECT_EQ(open_written_file(path("no/such"), false).why().message(), "No such file or directory");
+  EXPECT_EQ(open_written_file(folder_, false).why().message(), "Is a directory");
 }
 
 TEST_F(ResultFile, ALinkIsNotFollowed) {
@@ -79,34 +79,34 @@ TEST_F(ResultFile, ALinkIsNotFollowed) {
   fs::create_symlink(path("victim"), path("link"));
   fs::create_symlink(path("nowhere"), path("dangling"));
   for (const bool secure : {false, true}) {
-    EXPECT_EQ(open_result_file(path("link"), secure).why().message(), "is a symbolic link");
-    EXPECT_EQ(open_result_file(path("dangling"), secure).why().message(), "is a symbolic link");
+    EXPECT_EQ(open_written_file(path("link"), secure).why().message(), "is a symbolic link");
+    EXPECT_EQ(open_written_file(path("dangling"), secure).why().message(), "is a symbolic link");
   }
-  EXPECT_EQ(result_file::open(path("link")).why().message(), "is a symbolic link");
+  EXPECT_EQ(written_file::open(path("link")).why().message(), "is a symbolic link");
   EXPECT_EQ(content("victim"), "of value");
   EXPECT_FALSE(fs::exists(path("nowhere")));
 }
 
 TEST_F(ResultFile, DevicesAndOwnDescriptorsAreWritten) {
-  EXPECT_TRUE(open_result_file("/dev/null", false).ok());
+  EXPECT_TRUE(open_written_file("/dev/null", false).ok());
   const int own = ::open(path("own").c_str(), O_WRONLY | O_CREAT, 0600);
-  const auto again = open_result_file("/dev/fd/" + std::to_string(own), false);
+  const auto again = open_written_file("/dev/fd/" + std::to_string(own), false);
   EXPECT_TRUE(again.ok()) << again.why().message();
   ::close(own);
 }
 
 TEST_F(ResultFile, WithMoreRightsOnlyRegularFilesThatTheRealUserMayWrite) {
-  EXPECT_EQ(open_result_file("/dev/null", true).why().message(), "is not a regular file");
+  EXPECT_EQ(open_written_file("/dev/null", true).why().message(), "is not a regular file");
   const int own = ::open(path("own").c_str(), O_WRONLY | O_CREAT, 0600);
-  EXPECT_EQ(open_result_file("/dev/fd/" + std::to_string(own), true).why().message(), "is a symbolic link");
+  EXPECT_EQ(open_written_file("/dev/fd/" + std::to_string(own), true).why().message(), "is a symbolic link");
   ::close(own);
-  EXPECT_TRUE(open_result_file(path("own"), true).ok());
-  EXPECT_TRUE(open_result_file(path("new"), true).ok());
+  EXPECT_TRUE(open_written_file(path("own"), true).ok());
+  EXPECT_TRUE(open_written_file(path("new"), true).ok());
   if (::geteuid() != 0) return;
   write("victim", "of value");
   ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
   ASSERT_EQ(::setresuid(65534, 0, 0), 0);
-  const auto refused = open_result_file(path("victim"), true);
+  const auto refused = open_written_file(path("victim"), true);
   ASSERT_EQ(::setresuid(0, 0, 0), 0);
   EXPECT_EQ(refused.why().message(), "this program's user may not write it");
   EXPECT_EQ(content("victim"), "of value");
@@ -116,7 +116,7 @@ TEST_F(ResultFile, AnOlderFileIsWrittenAnewAndThisProcesssOwnToo) {
   write("runs.csv", "of an earlier job");
   begin_job();
   for (int times = 0; times < 2; ++times) {
-    const auto file = result_file::open(path("runs.csv"));
+    const auto file = written_file::open(path("runs.csv"));
     ASSERT_TRUE(file.ok()) << file.why().message();
     EXPECT_EQ(file->path(), path("runs.csv"));
     put(*file, "anew");
@@ -132,13 +132,13 @@ TEST_F(ResultFile, EachProcessOfAJobHasItsOwn) {
   EXPECT_EQ(content("runs.csv.gz"), first);
   EXPECT_EQ(content("runs.pid" + second + ".csv.gz"), second);
   {
-    const auto third = result_file::open(path("runs.csv.gz"));
+    const auto third = written_file::open(path("runs.csv.gz"));
     ASSERT_TRUE(third.ok());
     EXPECT_EQ(third->path(), path("runs.pid" + std::to_string(::getpid()) + ".csv.gz"));
     EXPECT_THAT(log_, HasSubstr("runs.csv.gz: another process of this job writes it; this process (pid "));
   }
   begin_job();
-  EXPECT_EQ(result_file::open(path("runs.csv.gz"))->path(), path("runs.csv.gz")) << "the next job's";
+  EXPECT_EQ(written_file::open(path("runs.csv.gz"))->path(), path("runs.csv.gz")) << "the next job's";
 }
 
 TEST_F(ResultFile, AProcessGroupIsAJob) {
@@ -154,7 +154,7 @@ TEST_F(ResultFile, AProcessGroupIsAJob) {
 }
 
 TEST_F(ResultFile, AFileThatALiveProcessWritesStaysItsOwn) {
-  const auto first = result_file::open(path("runs"));
+  const auto first = written_file::open(path("runs"));
   put(*first, "first");
   begin_job();  // the file is older than this job
   const std::string second = write_in_child("runs");

@@ -1,7 +1,7 @@
 /// The writer of a file holds an open file description lock on its first byte. Whether a file is of this job tells its
 /// modification time, which each writer sets from the precise clock when it opens and closes: the kernel's own stamps
 /// are up to a tick old.
-#include "result_file.hpp"
+#include "written_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -154,28 +154,28 @@ void remember_written(const std::string& path, const struct stat& file) {
 
 }  // namespace
 
-result<owned_fd> open_result_file(const std::string& path, bool secure) {
+result<owned_fd> open_written_file(const std::string& path, bool secure) {
   result<owned_fd> file = open_unchanged(path, secure);
   if (!file) return file;
   if (status emptied = empty_if_regular(*file); !emptied) return emptied;
   return file;
 }
 
-result<owned_fd> open_result_file(const std::string& path) { return open_result_file(path, runs_secure()); }
+result<owned_fd> open_written_file(const std::string& path) { return open_written_file(path, runs_secure()); }
 
-result_file::result_file(std::string path, owned_fd file) : path_{std::move(path)}, file_{std::move(file)} {}
+written_file::written_file(std::string path, owned_fd file) : path_{std::move(path)}, file_{std::move(file)} {}
 
-result_file::~result_file() {
+written_file::~written_file() {
   if (file_.get() >= 0 && is_regular(file_)) stamp(file_);
 }
 
-result<result_file> result_file::open(const std::string& path) {
+result<written_file> written_file::open(const std::string& path) {
   const std::int64_t began = job_began_ns().value_or(now_ns(CLOCK_REALTIME));
   for (unsigned attempt = 0; attempt < most_names; ++attempt) {
     const std::string name = attempt == 0 ? path : own_name(path, attempt);
     result<owned_fd> file = open_unchanged(name, runs_secure());
     if (!file) return file.why();
-    if (!is_regular(*file)) return result_file{name, *std::move(file)};
+    if (!is_regular(*file)) return written_file{name, *std::move(file)};
     if (!lock_writer(*file)) continue;
     struct stat s {};
     if (::fstat(file->get(), &s) != 0) return refused(std::strerror(errno));
@@ -188,7 +188,7 @@ result<result_file> result_file::open(const std::string& path) {
       log_line(fmt::format("{}: another process of this job writes it; this process (pid {}) writes {}",
                            printable(path, 4096), ::getpid(), printable(name, 4096)));
     }
-    return result_file{name, *std::move(file)};
+    return written_file{name, *std::move(file)};
   }
   return refused("processes of this job have written it and the names beside it");
 }
