@@ -64,7 +64,7 @@ bool has_room(const settings& with, const card_state& card) {
 status no_room(const std::vector<card_state>& cards) {
   std::string text;
   for (const card_state& c : cards) {
-    const std::string free = c.memory_known ? format_bytes(c.free_bytes) : "an unknown amount";
+    const std::string free = c.known && c.memory_known ? format_bytes(c.free_bytes) : "an unknown amount";
     text += fmt::format("{}{} has {} free and {} processes", text.empty() ? "" : ", ", c.uuid, free, c.processes);
     if (c.claims == 0) continue;
     text += fmt::format("; {} other program{} given it", c.claims, c.claims == 1 ? " was" : "s were");
