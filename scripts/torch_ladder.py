@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch on the simulated card, step by step, each with a result that is known beforehand.
 
-    gpumem simulate --card h100 -- python3 scripts/torch_ladder.py [--list | --usual] [STEP...]
+    gpumem simulate --card h100 -- python3 scripts/torch_ladder.py [--list | --usual | --pools | --native-pools] [STEP...]
 
 One line a step: `pass STEP: what was seen`, or `FAIL STEP: reason`. Exit status 1 where a step fails. Steps that need
 another environment (a second card, another allocator) are named with it in scripts/frameworks.
@@ -17,11 +17,13 @@ import torch
 from torch import nn
 
 import torch_ladder_enabling
+import torch_ladder_pools
 import torch_ladder_throwing
 import torch_ladder_users
 from ladder_steps import MIB, Steps, expect
 
-STEPS = Steps({**torch_ladder_users.STEPS, **torch_ladder_throwing.STEPS, **torch_ladder_enabling.STEPS})
+STEPS = Steps({**torch_ladder_users.STEPS, **torch_ladder_throwing.STEPS, **torch_ladder_enabling.STEPS,
+               **torch_ladder_pools.STEPS})
 step = STEPS.step
 
 
@@ -1030,13 +1032,17 @@ OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "
                       "compiled", "gpumem_by_hooks", "gpumem_in_front", "gpumem_enabled", "gpumem_statistics",
                       "gpumem_snapshot", "gpumem_out_of_memory", "record_stream_and_referee", "referee_of_a_training",
                       "pools_of_their_own", "exact_addresses", "compiled_with_graphs",
-                      *torch_ladder_users.STEPS, *torch_ladder_throwing.STEPS, *torch_ladder_enabling.STEPS)
+                      *torch_ladder_users.STEPS, *torch_ladder_throwing.STEPS, *torch_ladder_enabling.STEPS,
+                      *torch_ladder_pools.STEPS)
 
 
 def main():
     names = sys.argv[1:] or [name for name in STEPS if name not in OTHER_ENVIRONMENTS]
-    if names in (["--list"], ["--usual"]):
-        print("\n".join(name for name in STEPS if names == ["--list"] or name not in OTHER_ENVIRONMENTS))
+    lists = {"--list": STEPS, "--usual": [name for name in STEPS if name not in OTHER_ENVIRONMENTS],
+             "--pools": torch_ladder_pools.ONE_CARD,
+             "--native-pools": [name for name in torch_ladder_pools.ONE_CARD if name not in torch_ladder_pools.GPUMEM_ONLY]}
+    if len(names) == 1 and names[0] in lists:
+        print("\n".join(lists[names[0]]))
         return 0
     unknown = [name for name in names if name not in STEPS]
     if unknown:

@@ -221,22 +221,19 @@ def record_kept():
     return f"{len(rows)} rows, through two ends of the program's record and a request that did not fit"
 
 
-def probe_in_cpp():
+def probe_in_cpp(code=PROBE):
     import ctypes
 
     from gpumem.torch import _build
 
     with tempfile.TemporaryDirectory() as folder:
         source, made = pathlib.Path(folder) / "probe.cpp", pathlib.Path(folder) / "probe.so"
-        source.write_text(PROBE)
+        source.write_text(code)
         here = os.path.dirname(torch.__file__)
         line = _build.command(here, torch._C._GLIBCXX_USE_CXX11_ABI, _build.compiler()[0], _build.cuda_headers(), made)
         line[line.index(str(_build.SOURCE))] = str(source)
         subprocess.run(line, check=True)
-        probe = ctypes.CDLL(str(made))
-    probe.seen_of.restype = ctypes.c_long
-    probe.share.restype = probe.open_handle.restype = ctypes.c_char_p
-    return probe
+        return ctypes.CDLL(str(made))
 
 
 @step
@@ -247,6 +244,8 @@ def trackers_peers_processes():
 
     x, y = torch.ones(MIB, device="cuda:0"), torch.zeros(MIB, device="cuda:1")
     probe = probe_in_cpp()
+    probe.seen_of.restype = ctypes.c_long
+    probe.share.restype = probe.open_handle.restype = ctypes.c_char_p
     probe.attach()
     held = torch.empty(600 * MIB, dtype=torch.uint8, device="cuda")
     del held

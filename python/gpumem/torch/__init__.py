@@ -7,6 +7,7 @@ before the first use of a GPU; or nothing but GPUMEM_TORCH=1 in the environment.
 """
 import contextlib
 import ctypes
+import functools
 import os
 import warnings
 
@@ -102,7 +103,26 @@ def _enable(torch, fallback):
     if wrong is not None:
         raise RuntimeError(wrong.decode())
     _kept.append(loaded)
+    _limit_memory_info(torch, loaded)
     return "allocator"
+
+
+def _limit_memory_info(torch, loaded):
+    """torch.cuda.mem_get_info() asks the driver, which knows of no limit: servers would size their caches by the whole GPU."""
+    limited = loaded.gpumem_torch_memory_info
+    limited.restype = ctypes.c_bool
+    of_driver = torch.cuda.mem_get_info
+
+    @functools.wraps(of_driver)
+    def mem_get_info(device=None):
+        asked = of_driver(device)
+        index = torch.cuda._utils._get_device_index(device, optional=True)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        if not limited(ctypes.c_int(index), ctypes.byref(free), ctypes.byref(total)):
+            return asked
+        return free.value, total.value
+
+    torch.cuda.mem_get_info = torch.cuda.memory.mem_get_info = mem_get_info
 
 
 def _hooks(torch):

@@ -3,9 +3,10 @@
 //
 // What some versions of torch lack is a function without `override` here, or asked for by `requires`.
 //
-// gpumem has the memory: places, stream order, limits, what is reserved. The book here has what PyTorch wants to know
-// of each tensor's block and gpumem has no word for: its requested size as a statistic with a peak, the frames that
-// allocated it, the MemPool that it belongs to. A block is in the book exactly while the program holds it.
+// A memory_source has the memory: places, stream order, reserved bytes. The book here has the properties of each
+// tensor's block that PyTorch asks for: its requested size, the frames that allocated it, its MemPool. A block is in
+// the book exactly while the program holds it. Under the lock of this class no call of the driver, the history or a
+// source is made.
 #include <c10/core/Allocator.h>
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/impl/GPUTrace.h>
@@ -15,14 +16,15 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/PeerToPeerAccess.h>
+#include <c10/util/env.h>
 #include <c10/util/flat_hash_map.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <torch/csrc/cuda/CUDAPluggableAllocator.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstdio>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -36,27 +38,20 @@
 
 #include "gpumem/default_allocator.hpp"
 #include "gpumem/gpumem.h"
+#include "gpumem_memory.hpp"
+#include "history.hpp"
 #include "own_memory.hpp"
+#include "pools.hpp"
+#include "snapshot.hpp"
+#include "statistics.hpp"
 
 namespace {
 
-namespace native = c10::cuda::CUDACachingAllocator;
-namespace caching = c10::CachingDeviceAllocator;
 using c10::DataPtr;
 using c10::DeviceIndex;
-using c10::GatheredContext;
 using c10::MempoolId_t;
-using context_ptr = std::shared_ptr<GatheredContext>;
-using caching::RecordContext;
-using caching::TraceEntry;
-using gpumem::block_view;
 
-constexpr MempoolId_t no_pool{0, 0};
-constexpr std::size_t everything = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-// gpumem has segments of one kind, for small and large blocks alike: PyTorch's large pool.
-constexpr std::size_t large = static_cast<std::size_t>(c10::CachingAllocator::StatType::LARGE_POOL);
-
-std::size_t rounded(std::size_t bytes) { return (bytes + 511) / 512 * 512; }
+static_assert(std::is_same_v<MempoolId_t, pool_id>);
 
 /// `gpumem simulate` lists what its card refused (simcuda/control.h), and gpumem's own refusals as well.
 void tell_simulated_card(int device, const gpumem::oom_report& refused) {
@@ -73,55 +68,14 @@ void tell_simulated_card(int device, const gpumem::oom_report& refused) {
   function(device, "a tensor", refused.requested_bytes, ("gpumem: " + cause).c_str());
 }
 
-std::string in_words(std::uint64_t bytes) {
-  constexpr std::array<const char*, 4> units{"bytes", "KiB", "MiB", "GiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; unit + 1 < units.size() && value > 1024; ++unit) value /= 1024;
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-  return text.data();
-}
-
-gpumem::allocator& memory() {
-  static gpumem::allocator* const only = [] {
-    const gpumem::result<gpumem::allocator*> opened = gpumem::default_allocator();
-    TORCH_CHECK(opened.ok(), "gpumem: ", opened.why().message());
-    return *opened;
-  }();
-  return *only;
-}
-
 /// What PyTorch is told of a block that the program holds.
 struct held_block {
   std::size_t requested = 0;
   cudaStream_t stream = nullptr;
   DeviceIndex device = 0;
   MempoolId_t pool = no_pool;
-  std::shared_ptr<own_memory> own;    // of a MemPool that brings its own allocator
-  std::vector<cudaStream_t> used_on;  // of such memory: by `recordStream`
-  context_ptr context;
-};
-
-/// The largest request that is small, here as in PyTorch's own allocator.
-constexpr std::size_t most_small = std::size_t{1} << 20;
-
-/// A MemPool, or the memory that CUDA graphs share: two regions of gpumem's for each stream.
-struct private_pool {
-  int uses = 0;
-  bool made_here = false;   // a MemPool's own GPU: on others it has uses only while it is entered there
-  bool use_on_oom = false;  // its idle memory serves others before they run out of memory
-  // By stream, and whether for small requests: a small block that lives on would keep a large one from being whole
-  // again.
-  std::map<std::pair<cudaStream_t, bool>, std::uint64_t> regions;
-  std::shared_ptr<own_memory> own;
-};
-
-/// A stretch of memory that the device gave, as PyTorch's snapshot has segments.
-struct stretch {
-  bool paged = false;
-  std::size_t bytes = 0;
-  context_ptr context;  // of what made the device give it
+  std::shared_ptr<memory_source> source{};
+  context_ptr context{};
 };
 
 struct checkpoint : native::AllocatorState {
@@ -135,50 +89,97 @@ struct checkpoint : native::AllocatorState {
   std::vector<block> live;
 };
 
+/// In a process that was forked after the first use of a GPU CUDA does not work. Tensors that it inherited end there.
 bool in_forked_child = false;
-thread_local std::vector<std::string> compile_contexts;
-thread_local std::string user_metadata;
+
+/// The pool that this thread released last, until the kind of the release is known (private_pool::released_by).
+thread_local std::optional<std::pair<DeviceIndex, MempoolId_t>> unsettled_release;
 
 void delete_block(void* at);
 
 class torch_allocator final : public native::CUDAAllocator {
-  struct card {
+  using guard = std::lock_guard<std::mutex>;
+
+  struct device_state {
     int logical = -1;
-    std::uint64_t limit_at_start = 0;
-    std::uint64_t limit = 0;  // of gpumem's memory and that of MemPools with an allocator of their own
-    std::uint64_t own_taken = 0, own_returned = 0, own_misses = 0;
-    std::uint64_t peak_reserved = 0;  // of gpumem's memory and theirs together, as far as it was looked at
+    std::shared_ptr<memory_source> source;  // of requests outside every pool
+    shared_limit limit;
+    // Of MemPools with an allocator of their own.
+    std::atomic<std::uint64_t> own_taken = 0, own_returned = 0, own_allocs = 0, own_frees = 0;
+    // With the lock:
+    std::uint64_t peak_reserved = 0;  // gpumem's memory and own memory together, as far as it was looked at
     double fraction = 1.0;
-    caching::DeviceStats stats;  // what the book counts, and the peaks of what is only asked for
-    std::uint64_t taken_before = 0, returned_before = 0, misses_before = 0;
+    device_stats stats;  // counted here, and the peaks of figures that follow from a look at the memory
+    std::uint64_t taken_before = 0, returned_before = 0;
     std::uint64_t waits_before = 0, device_allocs_before = 0, device_frees_before = 0;
-    std::map<MempoolId_t, private_pool> pools;
-    std::vector<std::pair<MempoolId_t, std::function<bool(cudaStream_t)>>> routes;
-    std::deque<TraceEntry> trace;
-    std::map<std::size_t, stretch> known_stretches;
-    bool stretches_known = false;
+    pool_table pools;
+    std::map<MempoolId_t, std::uint64_t> idle_at_end;  // of MemPools that end now
+    block_totals totals;                               // without pools, at the time of `totals_at`
+    std::optional<gpumem::statistics> totals_at;
+
+    [[nodiscard]] std::uint64_t own_bytes() const { return own_taken - own_returned; }
+  };
+
+  /// Segments of a MemPool's allocator, within the GPU's limit and in the history.
+  class pool_supplier final : public segment_supplier {
+   public:
+    pool_supplier(torch_allocator& owner, DeviceIndex device, const MempoolId_t& pool,
+                  std::shared_ptr<native::CUDAAllocator> from)
+        : owner_{owner}, device_{device}, pool_{pool}, from_{std::move(from)} {}
+    bool reserve(std::size_t bytes) override { return state().limit.reserve(bytes, !owner_.may_capture(state())); }
+    void release(std::size_t bytes) noexcept override { state().limit.release(bytes); }
+    void* take(std::size_t bytes, cudaStream_t stream) override { return from_->raw_alloc_with_stream(bytes, stream); }
+    void give(void* at) override { from_->raw_delete(at); }
+    void came(void* at, std::size_t bytes, cudaStream_t stream) override {
+      state().own_taken += bytes;
+      ++state().own_allocs;
+      owner_.note_peak(state());
+      tell(TraceEntry::SEGMENT_ALLOC, at, bytes, stream);
+    }
+    void going(void* at, std::size_t bytes, cudaStream_t stream) override {
+      state().own_returned += bytes;
+      ++state().own_frees;
+      tell(TraceEntry::SEGMENT_FREE, at, bytes, stream);
+    }
+
+   private:
+    device_state& state() const { return owner_.devices_[static_cast<std::size_t>(device_)]; }
+    void tell(TraceEntry::Action action, void* at, std::size_t bytes, cudaStream_t stream) const {
+      history& events = owner_.history_;
+      if (!events.is_watched()) return;
+      events.record({action, device_, reinterpret_cast<std::size_t>(at), bytes, stream, pool_,
+                     events.context_for(RecordContext::ALLOC)});
+    }
+
+    torch_allocator& owner_;
+    const DeviceIndex device_;
+    const MempoolId_t pool_;
+    const std::shared_ptr<native::CUDAAllocator> from_;
   };
 
  public:
   // --- life ---------------------------------------------------------------------------------------------------
   void init(int device_count) override {
     const double fraction = fraction_at_start();
-    gpumem::allocator& in = memory();
-    std::unique_lock lock{mutex_};
-    if (ready_) return;
-    cards_ = std::vector<card>(static_cast<std::size_t>(device_count));
-    for (const gpumem::logical_device& d : in.devices()) {
-      if (d.physical_ordinal < 0 || d.physical_ordinal >= device_count) continue;
-      card& c = cards_[static_cast<std::size_t>(d.physical_ordinal)];
-      if (c.logical >= 0) continue;  // of several pools on one GPU PyTorch's tensors live in the first
-      c.logical = d.ordinal;
-      c.limit_at_start = c.limit = d.limit_bytes;
+    gpumem::allocator& opened = memory();
+    history_.open(static_cast<std::size_t>(device_count));
+    {
+      const guard lock{mutex_};
+      if (ready_) return;
+      devices_ = std::deque<device_state>(static_cast<std::size_t>(device_count));
+      for (const gpumem::logical_device& each : opened.devices()) {
+        if (each.physical_ordinal < 0 || each.physical_ordinal >= device_count) continue;
+        device_state& d = devices_[static_cast<std::size_t>(each.physical_ordinal)];
+        if (d.logical >= 0) continue;  // of several pools on one GPU PyTorch's tensors live in the first
+        d.logical = each.ordinal;
+        d.source = std::make_shared<gpumem_memory>(each.ordinal, false);
+        d.limit.open(each.ordinal, each.limit_bytes);
+      }
+      opened.on_out_of_memory([](int, std::uint64_t) { return ask_callbacks(); });
+      ready_ = true;
     }
-    in.on_out_of_memory([](int, std::uint64_t) { return ask_callbacks(); });
-    ready_ = true;
-    lock.unlock();
-    for (std::size_t i = 0; fraction < 1 && i < cards_.size(); ++i) {
-      if (cards_[i].logical >= 0) setMemoryFraction(fraction, static_cast<DeviceIndex>(i));
+    for (std::size_t i = 0; fraction < 1 && i < devices_.size(); ++i) {
+      if (devices_[i].logical >= 0) setMemoryFraction(fraction, static_cast<DeviceIndex>(i));
     }
   }
   bool initialized() override { return ready_; }
@@ -186,11 +187,6 @@ class torch_allocator final : public native::CUDAAllocator {
   // Switched off, each request is a call of the driver, as with PyTorch's own: for looking at one request by itself.
   void enable(bool value) override { caches_ = value; }
   bool isEnabled() const override { return caches_; }
-  // For tools that look for bad accesses.
-  static bool is_without_caches() {
-    static const bool asked = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
-    return asked;
-  }
 
   // --- blocks -------------------------------------------------------------------------------------------------
   DataPtr allocate(std::size_t bytes) override {
@@ -226,179 +222,156 @@ class torch_allocator final : public native::CUDAAllocator {
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
   }
-  void recordStream(const DataPtr& of, c10::cuda::CUDAStream stream) override {
+  void recordStream(const DataPtr& data, c10::cuda::CUDAStream stream) override {
     // Empty, or made from memory that somebody else allocated.
-    if (!of.get() || of.get_deleter() != &delete_block) return;
-    {
-      const std::lock_guard lock{mutex_};
-      const auto found = book_.find(of.get());
-      if (found == book_.end()) return;
-      if (held_block& held = found->second; held.own) {
-        if (stream.stream() != held.stream) held.used_on.push_back(stream.stream());
-        return;
-      }
+    if (!data.get() || data.get_deleter() != &delete_block) return;
+    if (const std::optional<held_block> held = find_block(data.get())) {
+      held->source->record_use(data.get(), {stream.device_index(), stream.stream()});
     }
-    const gpumem::status noted = memory().record_use(of.get(), {stream.stream()});
-    TORCH_CHECK(noted.ok(), "gpumem: record_stream: ", noted.message());
   }
   void* getBaseAllocation(void* at, std::size_t* bytes) override {
-    const gpumem::result<gpumem::block_info> found = memory().describe(at);
-    TORCH_CHECK(found.ok(), "gpumem: ", found.why().message());
-    if (bytes != nullptr) *bytes = found->segment_bytes;
-    return reinterpret_cast<void*>(found->segment_begin);
+    const std::optional<held_block> held = find_block(at);
+    segment_range around;
+    if (held) {
+      around = held->source->segment_around(at);
+    } else {
+      around = gpumem_memory{-1, false}.segment_around(at);  // an address within a block
+    }
+    if (bytes != nullptr) *bytes = around.bytes;
+    return around.begin;
   }
 
   // --- how much -----------------------------------------------------------------------------------------------
-  // A MemPool empties itself at its end: what others have cached stays.
+  // `~MemPool` names its pool: only what that one held goes back.
   void emptyCache(MempoolId_t pool) override {
-    for (std::size_t i = 0; pool != no_pool && i < cards_.size(); ++i) return_own(static_cast<DeviceIndex>(i), pool);
-    if (pool != no_pool) return;
-    for (std::size_t i = 0; i < cards_.size(); ++i) {
-      if (cards_[i].logical < 0) continue;
-      close_unused_pools(static_cast<DeviceIndex>(i));
-      static_cast<void>(memory().trim(cards_[i].logical));
-      if (watched_) {
-        const held_block nobody{.context = context_for(RecordContext::ALL)};
-        const std::lock_guard lock{mutex_};
-        note_stretches(static_cast<DeviceIndex>(i), nobody);
+    if (in_forked_child) return;
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      if (devices_[i].logical < 0) continue;
+      const auto device = static_cast<DeviceIndex>(i);
+      if (pool != no_pool) {
+        empty_ended(device, pool);
+      } else {
+        close_unused_pools(device);
+        give_back_ended(devices_[i]);
+        static_cast<void>(memory().trim(devices_[i].logical));
+      }
+      if (history_.is_watched()) {
+        history::event by;
+        by.context = history_.context_for(RecordContext::ALL);
+        note_segments(device, std::move(by));
       }
     }
   }
   void cacheInfo(DeviceIndex device, std::size_t* largest) override {
-    card& c = card_of(device);
-    const gpumem::statistics s = figures(c);
+    device_state& d = device_of(device);
+    const gpumem::statistics s = figures(d);
     if (*largest == 0) {  // as native, begins with what the GPU has left
-      const c10::cuda::CUDAGuard guard{device};
-      std::size_t total = 0;
-      C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
-      const std::lock_guard lock{mutex_};
-      const std::uint64_t held = s.reserved_bytes + own_bytes(c);
-      *largest = std::min<std::size_t>(*largest, c.limit - std::min(c.limit, held));
+      *largest = memory_info(device).first;
     }
     *largest = std::max(*largest, static_cast<std::size_t>(s.largest_free_bytes));
   }
   double getMemoryFraction(DeviceIndex device) override {
-    const std::lock_guard lock{mutex_};
-    return card_of(device).fraction;
+    device_state& d = device_of(device);
+    const guard lock{mutex_};
+    return d.fraction;
   }
   void setMemoryFraction(double fraction, DeviceIndex device) override {
     TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
-    card& c = card_of(device);
-    const auto total = static_cast<double>(memory().devices()[static_cast<std::size_t>(c.logical)].gpu_total_bytes);
+    device_state& d = device_of(device);
+    const auto total = static_cast<double>(memory().devices()[static_cast<std::size_t>(d.logical)].gpu_total_bytes);
     // GPUMEM_LIMIT stays in force.
-    const std::uint64_t limit =
-        std::clamp<std::uint64_t>(static_cast<std::uint64_t>(fraction * total), 1, c.limit_at_start);
-    const std::lock_guard lock{mutex_};
-    const std::uint64_t before = std::exchange(c.limit, limit);
-    if (const gpumem::status now = share_limit(c); !now) {
-      c.limit = before;
-      TORCH_CHECK(false, "gpumem: ", now.message());
-    }
-    c.fraction = fraction;
+    d.limit.set(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(fraction * total), 1, d.limit.at_start()));
+    const guard lock{mutex_};
+    d.fraction = fraction;
+  }
+  static std::pair<std::size_t, std::size_t> driver_memory_info(DeviceIndex device) {
+    const c10::cuda::CUDAGuard current{device};
+    std::size_t free = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return {free, total};
+  }
+  /// Free and total bytes of the GPU for this program: within the limit in force, and GPUMEM_LIMIT as the total.
+  std::pair<std::size_t, std::size_t> memory_info(DeviceIndex device) {
+    const device_state& d = device_of(device);
+    const auto [free, total] = driver_memory_info(device);
+    const std::uint64_t held = figures(d).reserved_bytes + d.limit.reserved();
+    const std::uint64_t limit = d.limit.bytes();
+    return {std::min<std::size_t>(free, limit - std::min(limit, held)),
+            std::min<std::size_t>(total, d.limit.at_start())};
+  }
+  std::pair<std::size_t, std::size_t> getMemoryInfo(DeviceIndex device) {
+    return ready_ ? memory_info(device) : driver_memory_info(device);
   }
   std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
+    memory_map map;
+    device_of(device).source->describe(map, no_pool);
     std::vector<native::StreamSegmentSize> out;
-    for (const gpumem::segment_view& s : segments_of(card_of(device))) {
+    for (const gpumem::segment_view& s : map.shared) {
       std::size_t backed = 0;
-      for (const block_view& b : s.blocks) backed += b.is != block_view::state::unbacked ? b.bytes : 0;
+      for (const gpumem::block_view& b : s.blocks) {
+        backed += b.is != gpumem::block_view::state::unbacked ? b.bytes : 0;
+      }
       if (s.paged) out.emplace_back(nullptr, false, backed);
     }
     return out;
   }
 
   caching::DeviceStats getDeviceStats(DeviceIndex device) override {
-    card& c = card_of(device);
-    const gpumem::statistics now = figures(c);
-    const std::vector<gpumem::segment_view> segments = segments_of(c);
-    const std::lock_guard lock{mutex_};
-    caching::DeviceStats& s = c.stats;
-    std::size_t fenced = 0, fenced_bytes = 0, split = 0, split_bytes = 0, pieces = 0;
-    std::map<MempoolId_t, std::size_t> private_bytes;
-    for (const caching::SegmentInfo& piece : all_segments(c, device, segments)) {
-      ++pieces;
-      if (piece.owner_private_pool_id != no_pool) private_bytes[piece.owner_private_pool_id] += piece.total_size;
-      for (const caching::BlockInfo& b : piece.blocks) {
-        if (b.active && !b.allocated) {
-          ++fenced;
-          fenced_bytes += b.size;
-        }
-        if (!b.active && piece.blocks.size() > 1) {
-          ++split;
-          split_bytes += b.size;
-        }
-      }
-    }
-    const std::uint64_t returned = now.taken_bytes - now.reserved_bytes;
-    for (const std::size_t which : {everything, large}) {
-      s.active[which] = with_pending(s.allocation[which], s.active[which].peak, fenced);
-      s.active_bytes[which] = with_pending(s.allocated_bytes[which], s.active_bytes[which].peak, fenced_bytes);
-      observe(s.segment[which], pieces);
-      observe(s.inactive_split[which], split);
-      observe(s.inactive_split_bytes[which], split_bytes);
-      c10::CachingAllocator::Stat& reserved = s.reserved_bytes[which];
-      reserved.current = static_cast<std::int64_t>(now.reserved_bytes + own_bytes(c));
-      reserved.peak = std::max(static_cast<std::int64_t>(now.peak_reserved_bytes), note_peak(c, now));
-      reserved.allocated = static_cast<std::int64_t>(now.taken_bytes + c.own_taken - c.taken_before);
-      reserved.freed = static_cast<std::int64_t>(returned + c.own_returned - c.returned_before);
-    }
-    count_private(s, private_bytes);
-    s.num_ooms = static_cast<std::int64_t>(now.out_of_memory + c.own_misses - c.misses_before);
-    s.max_split_size = static_cast<std::int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
-    s.num_sync_all_streams = static_cast<std::int64_t>(now.host_waits - c.waits_before);
-    s.num_device_alloc = static_cast<std::int64_t>(device_allocs(now) - c.device_allocs_before);
-    s.num_device_free = static_cast<std::int64_t>(device_frees(now) - c.device_frees_before);
-    return s;
+    device_state& d = device_of(device);
+    const gpumem::statistics now = figures(d);
+    const block_totals blocks = totals_of(d, now);
+    const guard lock{mutex_};
+    return statistics_of(d, now, blocks);
   }
   void resetAccumulatedStats(DeviceIndex device) override {
-    card& c = card_of(device);
-    const gpumem::statistics now = figures(c);
-    const std::lock_guard lock{mutex_};
-    each_stat(c.stats, [](c10::CachingAllocator::Stat& s) { s.reset_accumulated(); });
-    c.taken_before = now.taken_bytes + c.own_taken;
-    c.returned_before = now.taken_bytes - now.reserved_bytes + c.own_returned;
-    c.misses_before = now.out_of_memory + c.own_misses;
-    c.waits_before = now.host_waits;
-    c.device_allocs_before = device_allocs(now);
-    c.device_frees_before = device_frees(now);
+    device_state& d = device_of(device);
+    const gpumem::statistics now = figures(d);
+    const guard lock{mutex_};
+    each_stat(d.stats, [](stat& each) { each.reset_accumulated(); });
+    d.taken_before = now.taken_bytes + d.own_taken;
+    d.returned_before = now.taken_bytes - now.reserved_bytes + d.own_returned;
+    d.stats.num_ooms = 0;
+    d.waits_before = now.host_waits;
+    d.device_allocs_before = device_allocs(d, now);
+    d.device_frees_before = device_frees(d, now);
   }
   void resetPeakStats(DeviceIndex device) override {
-    card& c = card_of(device);
-    static_cast<void>(getDeviceStats(device));  // what is only asked for has its value of now
-    static_cast<void>(memory().reset_peak_reserved(c.logical));
-    const std::lock_guard lock{mutex_};
-    c.peak_reserved = 0;
-    each_stat(c.stats, [](c10::CachingAllocator::Stat& s) { s.reset_peak(); });
+    device_state& d = device_of(device);
+    static_cast<void>(getDeviceStats(device));  // what follows from a look has its value of now
+    static_cast<void>(memory().reset_peak_reserved(d.logical));
+    const guard lock{mutex_};
+    d.peak_reserved = 0;
+    each_stat(d.stats, [](stat& each) { each.reset_peak(); });
   }
 
   // --- pools of graphs, MemPool -------------------------------------------------------------------------------
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
-    card& c = card_of(device);
-    ask_fences(c);
-    const std::lock_guard lock{mutex_};
-    for (const auto& [id, unused] : c.routes) {
-      TORCH_CHECK(id != pool, "beginAllocateToPool: already recording to mempool_id");
-    }
-    ++c.pools[pool].uses;
-    c.routes.emplace_back(pool, std::move(filter));
+    device_state& d = device_of(device);
+    ask_fences(d);
+    const guard lock{mutex_};
+    d.pools.begin_route(pool, std::move(filter));
     ++routes_;
   }
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
-    card& c = card_of(device);
+    device_state& d = device_of(device);
     {
-      const std::lock_guard lock{mutex_};
-      const auto found = std::find_if(c.routes.begin(), c.routes.end(), [&](const auto& r) { return r.first == pool; });
-      TORCH_CHECK(found != c.routes.end(), "endAllocatePool: not currently recording to mempool_id");
-      c.routes.erase(found);
+      const guard lock{mutex_};
+      d.pools.end_route(pool);
       --routes_;
     }
     markCaptureEnd(device);
-    ask_fences(c);
+    ask_fences(d);
   }
   // Within a capture no fence can be recorded or asked. At the end of one, what it freed behind other streams gets its
   // fence; before the next, what is done becomes free for it: else each graph of a pool takes new memory. While a pool
   // is in use, a capture may be open.
-  void ask_fences(const card& c) {
-    if (routes_ == 0) static_cast<void>(memory().trim(c.logical, 0));
+  void ask_fences(const device_state& d) {
+    if (routes_ == 0) static_cast<void>(memory().trim(d.logical, 0));
+  }
+  void markCaptureBegin(DeviceIndex device) {
+    device_state& d = device_of(device);
+    const guard lock{mutex_};
+    d.pools.capture_begins();
   }
   // A capture is noticed at its first allocation; its end is asked for here.
   void markCaptureEnd(DeviceIndex device) {
@@ -408,47 +381,59 @@ class torch_allocator final : public native::CUDAAllocator {
   // A MemPool keeps what it has on other GPUs than its own until it goes, or until that memory is idle and the cache is
   // emptied.
   void releasePool(DeviceIndex device, MempoolId_t pool) override {
-    card& c = card_of(device);
+    device_state& d = device_of(device);
     bool with_the_others = false;
     {
-      const std::lock_guard lock{mutex_};
-      const auto found = c.pools.find(pool);
-      TORCH_CHECK(found != c.pools.end(), "releasePool: there is no pool (", pool.first, ", ", pool.second, ")");
-      if (--found->second.uses > 0) return;
-      with_the_others = found->second.made_here;
-      if (!with_the_others && std::any_of(cards_.begin(), cards_.end(), [&](const card& other) {
-            const auto there = other.pools.find(pool);
-            return there != other.pools.end() && there->second.made_here;
+      const guard lock{mutex_};
+      private_pool* const found = d.pools.find(pool);
+      TORCH_CHECK(found != nullptr, "releasePool: there is no pool (", pool.first, ", ", pool.second, ")");
+      if (--found->uses > 0) {
+        found->released_by.insert(std::this_thread::get_id());
+        unsettled_release = {device, pool};
+        return;
+      }
+      with_the_others = found->is_mem_pool;
+      if (!with_the_others && std::ranges::any_of(devices_, [&](device_state& other) {
+            const private_pool* const same = other.pools.find(pool);
+            return same != nullptr && same->is_mem_pool;
           })) {
         return;
       }
     }
-    close_pool(device, pool);
-    for (std::size_t i = 0; with_the_others && i < cards_.size(); ++i) close_pool(static_cast<DeviceIndex>(i), pool);
+    end_pool(device, pool);
+    for (std::size_t i = 0; with_the_others && i < devices_.size(); ++i) end_pool(static_cast<DeviceIndex>(i), pool);
   }
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
-    card& c = card_of(device);
-    const std::lock_guard lock{mutex_};
-    const auto found = c.pools.find(pool);
-    return found != c.pools.end() ? found->second.uses : 0;
+    device_state& d = device_of(device);
+    const guard lock{mutex_};
+    const private_pool* const found = d.pools.find(pool);
+    return found != nullptr ? found->uses : 0;
   }
+  // Called by a new MemPool, and by a graph that keeps a pool.
   void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, std::shared_ptr<native::CUDAAllocator> own) override {
-    card& c = card_of(device);
-    const std::lock_guard lock{mutex_};
-    private_pool& p = c.pools[pool];
-    p.made_here = true;
-    if (p.uses++ == 0 && own) p.own = std::make_shared<own_memory>(std::move(own));
+    device_state& d = device_of(device);
+    const guard lock{mutex_};
+    const bool is_new = d.pools.find(pool) == nullptr;
+    private_pool& p = d.pools[pool];
+    ++p.uses;
+    if (!is_new) return;
+    p.is_mem_pool = p.object_alive = true;
+    p.is_own = own != nullptr;
+    if (p.is_own) {
+      p.source =
+          std::make_shared<own_memory>(device, std::make_unique<pool_supplier>(*this, device, pool, std::move(own)));
+    }
   }
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use_on_oom) override {
-    card& c = card_of(device);
-    const std::lock_guard lock{mutex_};
-    c.pools[pool].use_on_oom = use_on_oom;
+    device_state& d = device_of(device);
+    const guard lock{mutex_};
+    d.pools[pool].use_on_oom = use_on_oom;
   }
   // A hint about native's segments: gpumem's are cut for all.
   void setNoSplit(DeviceIndex /*device*/, MempoolId_t /*pool*/) override {}
   bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
                                 const std::unordered_set<void*>& expected) override {
-    const std::lock_guard lock{mutex_};
+    const guard lock{mutex_};
     std::size_t seen = 0;
     for (const auto& [at, held] : book_) {
       if (held.device != device || held.pool != pool) continue;
@@ -460,9 +445,9 @@ class torch_allocator final : public native::CUDAAllocator {
   std::shared_ptr<native::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override {
     auto out = std::make_shared<checkpoint>();
     out->pool = pool;
-    card& c = card_of(device);
-    const std::lock_guard lock{mutex_};
-    TORCH_CHECK(c.pools.count(pool) != 0, "Could not find pool of id");
+    device_state& d = device_of(device);
+    const guard lock{mutex_};
+    TORCH_CHECK(d.pools.find(pool) != nullptr, "Could not find pool of id");
     for (const auto& [at, held] : book_) {
       if (held.device != device || held.pool != pool) continue;
       out->live.push_back({at, held.requested, held.stream, held.context});
@@ -477,11 +462,11 @@ class torch_allocator final : public native::CUDAAllocator {
     TORCH_CHECK(then, "gpumem: not a state that its getCheckpointState made");
     native::CheckpointDelta out;
     {
-      card& c = card_of(device);
-      const std::lock_guard lock{mutex_};
-      const auto found = c.pools.find(then->pool);
-      TORCH_CHECK(found != c.pools.end(), "Could not find private pool id");
-      TORCH_CHECK(!found->second.own,
+      device_state& d = device_of(device);
+      const guard lock{mutex_};
+      const private_pool* const found = d.pools.find(then->pool);
+      TORCH_CHECK(found != nullptr, "Could not find private pool id");
+      TORCH_CHECK(!found->is_own,
                   "gpumem: the memory of a MemPool with an allocator of its own "
                   "cannot be put back to a checkpoint");
       for (const auto& [at, held] : book_) {
@@ -506,7 +491,7 @@ class torch_allocator final : public native::CUDAAllocator {
     } else {
       C10_CUDA_CHECK(enabled);
     }
-    const gpumem::status mapped = memory().enable_peer(card_of(reached_from).logical, device);
+    const gpumem::status mapped = memory().enable_peer(device_of(reached_from).logical, device);
     TORCH_CHECK(mapped.ok(), "gpumem: ", mapped.message());
   }
   cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, std::size_t bytes,
@@ -518,8 +503,8 @@ class torch_allocator final : public native::CUDAAllocator {
   // As native's for memory of cudaMalloc, so that either allocator opens what the other shares: a version, a kind, and
   // the runtime's handle of the whole segment.
   native::ShareableHandle shareIpcHandle(void* at) override {
-    std::size_t bytes = 0;
-    void* const base = getBaseAllocation(at, &bytes);
+    shares_ = true;
+    void* const base = getBaseAllocation(at, nullptr);
     cudaIpcMemHandle_t handle;
     const cudaError_t made = cudaIpcGetMemHandle(&handle, base);
     if (made != cudaSuccess) {
@@ -554,39 +539,20 @@ class torch_allocator final : public native::CUDAAllocator {
   }
 
   // --- history ------------------------------------------------------------------------------------------------
-  void recordHistory(bool enabled, native::CreateContextFn recorder, std::size_t most_entries, RecordContext when,
+  void recordHistory(bool enabled, native::CreateContextFn recorder, std::size_t max_entries, RecordContext when,
                      bool clear, const std::vector<std::string>& skip_actions) override {
-    TORCH_CHECK(when == RecordContext::NEVER || recorder, "gpumem: no function that records contexts is given");
-    const std::lock_guard lock{mutex_};
-    recording_ = enabled;
-    recorder_ = recorder;
-    when_ = enabled ? when : RecordContext::NEVER;
-    most_entries_ = std::max<std::size_t>(1, most_entries);
-    skipped_.clear();
-    for (const std::string& each : skip_actions) skipped_.insert(caching::parseTraceEntryAction(each));
-    for (card& c : cards_) {
-      c.stretches_known = false;
-      if (!enabled || clear) c.trace.clear();
-    }
-    if (clear) annotations_.clear();
-    watched_ = recording_ || !trackers_.empty();
-    for (std::size_t i = 0; watched_ && i < cards_.size(); ++i) note_stretches(static_cast<DeviceIndex>(i));
+    history_.configure(enabled, recorder, max_entries, when, clear, skip_actions);
+    note_all_segments();
   }
-  bool isHistoryEnabled() override { return recording_; }
+  bool isHistoryEnabled() override { return history_.is_recording(); }
   context_ptr getContextForPointer(const void* at) {
-    const std::lock_guard lock{mutex_};
-    const auto found = book_.find(const_cast<void*>(at));
-    return found != book_.end() ? found->second.context : nullptr;
+    const std::optional<held_block> held = find_block(at);
+    return held ? held->context : nullptr;
   }
-  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& of) override {
-    const std::lock_guard lock{mutex_};
-    if (!recording_) return;
-    caching::AnnotationEntry entry{c10::cuda::current_device(), c10::getApproximateTime()};
-    for (const auto& [name, value] : of) entry.recordUserMetadata(name, value);
-    annotations_.push_back(std::move(entry));
-    if (annotations_.size() > most_entries_) annotations_.pop_front();
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& values) override {
+    history_.annotate(values);
   }
-  void pushCompileContext(std::string& of) override { compile_contexts.push_back(of); }
+  void pushCompileContext(std::string& context) override { compile_contexts.push_back(context); }
   void popCompileContext() override {
     if (!compile_contexts.empty()) compile_contexts.pop_back();
   }
@@ -595,47 +561,39 @@ class torch_allocator final : public native::CUDAAllocator {
   std::string getUserMetadata() override { return user_metadata; }
   void annotateMemory(const void* at, const std::string& metadata) { annotate<TraceEntry>(at, metadata); }
   void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override {
-    const std::lock_guard lock{mutex_};
+    const guard lock{mutex_};
     observers_.push_back(std::move(observer));
   }
   // gpumem rejects nothing ahead of trying.
   void attachOomRejectionObserver(
       std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)> /*observer*/) {}
   void attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) override {
-    const std::lock_guard lock{mutex_};
-    trackers_.push_back(std::move(tracker));
-    watched_ = true;
-    for (std::size_t i = 0; i < cards_.size(); ++i) note_stretches(static_cast<DeviceIndex>(i));
+    history_.attach(std::move(tracker));
+    note_all_segments();
   }
 
   native::SnapshotInfo snapshot(MempoolId_t pool) { return snapshot(pool, true); }
   native::SnapshotInfo snapshot(MempoolId_t pool, bool include_traces) {
     const auto to_ns = clock_.makeConverter();
     native::SnapshotInfo out{};  // the numbers of config_metadata have no initializers
-    std::vector<std::vector<gpumem::segment_view>> segments(cards_.size());
-    for (std::size_t i = 0; i < cards_.size(); ++i) {
-      if (cards_[i].logical >= 0) segments[i] = segments_of(cards_[i]);
-    }
-    const std::lock_guard lock{mutex_};
-    for (std::size_t i = 0; i < cards_.size(); ++i) {
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
       const auto device = static_cast<DeviceIndex>(i);
       std::vector<TraceEntry>& to = out.device_traces.emplace_back();
-      if (include_traces) to.assign(cards_[i].trace.begin(), cards_[i].trace.end());
+      if (include_traces) to = history_.trace_of(device);
       for (TraceEntry& each : to) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
-      std::size_t total = 0;
-      for (caching::SegmentInfo& piece : all_segments(cards_[i], device, segments[i])) {
+      if (devices_[i].logical < 0) continue;
+      std::size_t active = 0;
+      for (caching::SegmentInfo& piece : segment_infos_of(device)) {
         if (pool != no_pool && piece.owner_private_pool_id != pool) continue;
-        total += piece.total_size;
+        active += piece.active_size;
+        out.config_metadata.expandable_segments |= piece.is_expandable;
         out.segments.push_back(std::move(piece));
       }
-      if (recording_) record(TraceEntry::SNAPSHOT, device, 0, total, nullptr, pool, nullptr);
+      if (history_.is_recording()) history_.record({TraceEntry::SNAPSHOT, device, 0, active, nullptr, pool});
     }
-    out.external_annotations.assign(annotations_.begin(), annotations_.end());
+    out.external_annotations = history_.annotations();
     for (auto& each : out.external_annotations) each.time_.t_ = to_ns(each.time_.approx_t_) / 1000;
     note_settings(out.config_metadata);
-    for (const auto& of : segments) {
-      for (const gpumem::segment_view& s : of) out.config_metadata.expandable_segments |= s.paged;
-    }
     return out;
   }
 
@@ -644,28 +602,98 @@ class torch_allocator final : public native::CUDAAllocator {
       "\x01"
       "c"};
 
-  card& card_of(DeviceIndex device) {
-    TORCH_CHECK(ready_ && device >= 0 && static_cast<std::size_t>(device) < cards_.size(),
+  device_state& device_of(DeviceIndex device) {
+    TORCH_CHECK(ready_ && device >= 0 && static_cast<std::size_t>(device) < devices_.size(),
                 "Allocator not initialized for device ", static_cast<int>(device), ": did you call init?");
-    card& c = cards_[static_cast<std::size_t>(device)];
-    TORCH_CHECK(c.logical >= 0, "gpumem: GPU ", static_cast<int>(device),
+    device_state& d = devices_[static_cast<std::size_t>(device)];
+    TORCH_CHECK(d.logical >= 0, "gpumem: GPU ", static_cast<int>(device),
                 " is not among those that GPUMEM_DEVICES names");
-    return c;
+    return d;
   }
-  static gpumem::statistics figures(const card& c) {
-    const gpumem::result<gpumem::statistics> s = memory().stats(c.logical);
+  static gpumem::statistics figures(const device_state& d) {
+    const gpumem::result<gpumem::statistics> s = memory().stats(d.logical);
     TORCH_CHECK(s.ok(), "gpumem: ", s.why().message());
     return *s;
   }
-  static std::vector<gpumem::segment_view> segments_of(const card& c) {
-    gpumem::result<std::vector<gpumem::segment_view>> s = memory().segments(c.logical);
-    TORCH_CHECK(s.ok(), "gpumem: ", s.why().message());
-    return *std::move(s);
+  /// Walks all blocks, unless there are no pools and each of gpumem's counters is as at the last walk.
+  block_totals totals_of(device_state& d, const gpumem::statistics& now) {
+    static_assert(std::has_unique_object_representations_v<gpumem::statistics>);
+    {
+      const guard lock{mutex_};
+      const bool has_pools = !d.pools.sources().empty();
+      if (has_pools) d.totals_at.reset();
+      if (d.totals_at && std::memcmp(&*d.totals_at, &now, sizeof now) == 0) return d.totals;
+    }
+    block_totals walked = total_blocks(map_of(d));
+    const guard lock{mutex_};
+    d.totals = walked;
+    d.totals_at = now;
+    return walked;
+  }
+  memory_map map_of(device_state& d) {
+    std::vector<std::pair<pool_id, std::shared_ptr<memory_source>>> sources;
+    {
+      const guard lock{mutex_};
+      sources = d.pools.sources();
+    }
+    memory_map map;
+    d.source->describe(map, no_pool);
+    for (const auto& [pool, source] : sources) source->describe(map, pool);
+    return map;
+  }
+  std::vector<caching::SegmentInfo> segment_infos_of(DeviceIndex device) {
+    const memory_map map = map_of(device_of(device));
+    const std::map<std::size_t, segment_range_info> ranges = history_.ranges_of(device);
+    const auto context_of_segment = [&](std::size_t at) {
+      const auto found = ranges.find(at);
+      return found != ranges.end() ? found->second.context : nullptr;
+    };
+    const guard lock{mutex_};
+    return segment_infos(map, device, context_of_segment, [&](std::size_t at) {
+      const auto found = book_.find(reinterpret_cast<void*>(at));
+      return found != book_.end() ? found->second.context : nullptr;
+    });
   }
 
-  static std::uint64_t device_allocs(const gpumem::statistics& s) { return s.grown_segments + s.mapped_pages; }
-  static std::uint64_t device_frees(const gpumem::statistics& s) { return s.returned_segments + s.returned_pages; }
+  // --- statistics ---------------------------------------------------------------------------------------------
+  static std::uint64_t device_allocs(const device_state& d, const gpumem::statistics& now) {
+    return now.grown_segments + now.mapped_pages + d.own_allocs;
+  }
+  static std::uint64_t device_frees(const device_state& d, const gpumem::statistics& now) {
+    return now.returned_segments + now.returned_pages + d.own_frees;
+  }
+  void note_peak(device_state& d) {
+    const std::uint64_t reserved = figures(d).reserved_bytes + d.own_bytes();
+    const guard lock{mutex_};
+    d.peak_reserved = std::max(d.peak_reserved, reserved);
+  }
+  /// With the lock.
+  static device_stats statistics_of(device_state& d, const gpumem::statistics& now, const block_totals& blocks) {
+    device_stats& s = d.stats;
+    const std::uint64_t reserved_bytes = now.reserved_bytes + d.own_bytes();
+    const std::uint64_t returned = now.taken_bytes - now.reserved_bytes + d.own_returned;
+    d.peak_reserved = std::max(d.peak_reserved, reserved_bytes);
+    for (const std::size_t type : stat_types) {
+      s.active[type] = with_pending(s.allocation[type], s.active[type].peak, blocks.fenced);
+      s.active_bytes[type] = with_pending(s.allocated_bytes[type], s.active_bytes[type].peak, blocks.fenced_bytes);
+      observe(s.segment[type], blocks.pieces);
+      observe(s.inactive_split[type], blocks.split);
+      observe(s.inactive_split_bytes[type], blocks.split_bytes);
+      stat& reserved = s.reserved_bytes[type];
+      reserved.current = static_cast<std::int64_t>(reserved_bytes);
+      reserved.peak = static_cast<std::int64_t>(std::max(now.peak_reserved_bytes, d.peak_reserved));
+      reserved.allocated = static_cast<std::int64_t>(now.taken_bytes + d.own_taken - d.taken_before);
+      reserved.freed = static_cast<std::int64_t>(returned - d.returned_before);
+    }
+    observe_pools(s, blocks.bytes_by_pool);
+    s.max_split_size = static_cast<std::int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
+    s.num_sync_all_streams = static_cast<std::int64_t>(now.host_waits - d.waits_before);
+    s.num_device_alloc = static_cast<std::int64_t>(device_allocs(d, now) - d.device_allocs_before);
+    s.num_device_free = static_cast<std::int64_t>(device_frees(d, now) - d.device_frees_before);
+    return s;
+  }
 
+  // --- settings -----------------------------------------------------------------------------------------------
   // PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction is a limit, and limits hold here, too.
   template <typename Config = native::CUDAAllocatorConfig>
   static double fraction_at_start() {
@@ -691,54 +719,16 @@ class torch_allocator final : public native::CUDAAllocator {
       to.max_cached_size = Common::pinned_max_cached_size();
     }
     to.last_allocator_settings = "gpumem";
-    to.expandable_segments = false;
     for (const gpumem::logical_device& d : memory().devices()) {
       to.last_allocator_settings += " policy=" + d.policy;
       to.expandable_segments |= d.policy == "expandable";
     }
   }
 
-  static void observe(c10::CachingAllocator::Stat& s, std::size_t now) {
-    const auto value = static_cast<std::int64_t>(now);
-    if (value >= s.current)
-      s.increase(static_cast<std::size_t>(value - s.current));
-    else
-      s.decrease(static_cast<std::size_t>(s.current - value));
-  }
-  // Blocks are active while the program holds them, and after that until the streams that use them are done.
-  static c10::CachingAllocator::Stat with_pending(c10::CachingAllocator::Stat held, std::int64_t peak,
-                                                  std::size_t pending) {
-    held.current += static_cast<std::int64_t>(pending);
-    held.freed = std::max<std::int64_t>(0, held.freed - static_cast<std::int64_t>(pending));
-    held.peak = std::max({held.peak, peak, held.current});
-    return held;
-  }
-  template <typename Stats>
-  static void count_private(Stats& s, std::map<MempoolId_t, std::size_t>& bytes) {
-    if constexpr (requires { s.reserved_bytes_by_private_pools; }) {
-      for (const auto& [pool, unused] : s.reserved_bytes_by_private_pools) bytes.try_emplace(pool, 0);
-      for (const auto& [pool, now] : bytes) {
-        for (const std::size_t which : {everything, large})
-          observe(s.reserved_bytes_by_private_pools[pool][which], now);
-      }
-    }
-  }
-  template <typename Stats, typename Each>
-  static void each_stat(Stats& s, const Each& each) {
-    for (const std::size_t which : {everything, large}) {
-      for (auto* const of : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
-                             &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes, &s.requested_bytes}) {
-        each((*of)[which]);
-      }
-      if constexpr (requires { s.reserved_bytes_by_private_pools; }) {
-        for (auto& [unused, of] : s.reserved_bytes_by_private_pools) each(of[which]);
-      }
-    }
-  }
-
-  context_ptr context_for(RecordContext level) {
-    if (!recording_ || when_ < level) return nullptr;
-    return recorder_.load()();
+  /// PYTORCH_NO_CUDA_MEMORY_CACHING, for tools that look for bad accesses; read as PyTorch reads flags.
+  static bool is_without_caches() {
+    static const bool asked = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
+    return asked;
   }
 
   // --- allocating ---------------------------------------------------------------------------------------------
@@ -752,137 +742,51 @@ class torch_allocator final : public native::CUDAAllocator {
   void* take(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
     constexpr std::size_t exabyte = std::size_t{1} << 60;
     TORCH_CHECK_WITH(OutOfMemoryError, bytes < exabyte, "CUDA out of memory. Tried to allocate more than 1EB memory.");
-    if (!caches_ || is_without_caches()) return take_uncached(device, bytes);
+    if (!caches_ || is_without_caches()) return take_uncached(device, bytes, stream);
     return take_in(device, bytes, stream, route_of(device, stream), 0);
   }
 
   /// The pool that this thread's allocations on the stream go to now.
   MempoolId_t route_of(DeviceIndex device, cudaStream_t stream) {
-    if (routes_.load(std::memory_order_relaxed) == 0) return no_pool;
-    const std::lock_guard lock{mutex_};
-    const auto& routes = card_of(device).routes;
-    for (auto latest = routes.rbegin(); latest != routes.rend(); ++latest) {  // the innermost
-      if (latest->second(stream)) return latest->first;
-    }
-    return no_pool;
+    if (routes_ == 0) return no_pool;
+    const guard lock{mutex_};
+    return device_of(device).pools.route_of(stream);
   }
-
-  /// The block at `r.place`, or why not. Outside a region a cache may answer first, with a block of that size
-  /// elsewhere; a larger alignment passes it by.
-  static gpumem::result<void*> allocate_at(gpumem::request r) {
-    gpumem::result<void*> got = memory().try_allocate(r);
-    if (got && *got != reinterpret_cast<void*>(r.place)) {
-      memory().deallocate(*got);
-      r.alignment = 2 * gpumem::block_granularity;
-      got = memory().try_allocate(r);
-    }
-    return got;
-  }
-
-  void* take_uncached(DeviceIndex device, std::size_t bytes) {
-    const c10::cuda::CUDAGuard guard{device};
-    void* at = nullptr;
-    C10_CUDA_CHECK(cudaMalloc(&at, bytes));
-    const std::lock_guard lock{mutex_};
-    uncached_[at] = device;
-    return at;
-  }
-  bool give_uncached(void* at) {
-    DeviceIndex device = 0;
-    {
-      const std::lock_guard lock{mutex_};
-      const auto found = uncached_.find(at);
-      if (found == uncached_.end()) return false;
-      device = found->second;
-      uncached_.erase(found);
-    }
-    const c10::cuda::CUDAGuard guard{device};
-    C10_CUDA_CHECK(cudaFree(at));
-    return true;
-  }
-
-  // Idle memory of pools that lend it before anybody runs out of memory.
-  void* lent(DeviceIndex device, card& c, held_block& held) {
-    std::vector<std::pair<MempoolId_t, std::shared_ptr<own_memory>>> lenders;
-    {
-      const std::lock_guard lock{mutex_};
-      for (const auto& [id, pool] : c.pools) {
-        if (pool.use_on_oom && id != held.pool) lenders.emplace_back(id, pool.own);
-      }
-    }
-    for (const auto& [id, own] : lenders) {
-      void* at = nullptr;
-      if (own) {
-        const std::lock_guard lock{mutex_};
-        at = own->take(rounded(held.requested), held.stream);
-      } else {
-        const gpumem::request r{.bytes = held.requested,
-                                .stream = {held.stream},
-                                .device = c.logical,
-                                .region = region_of(c, id, held.stream, held.requested)};
-        if (const gpumem::result<void*> got = memory().try_allocate(r)) at = *got;
-      }
-      if (at == nullptr) continue;
-      held.pool = id;
-      held.own = own;
-      return at;
-    }
-    return nullptr;
+  std::shared_ptr<memory_source> source_of(DeviceIndex device, const MempoolId_t& pool, cudaStream_t stream) {
+    device_state& d = device_of(device);
+    if (pool == no_pool) return d.source;
+    const bool captures = !captures_nothing({device, stream});
+    const guard lock{mutex_};
+    private_pool& p = d.pools.note_request(pool, captures);
+    if (!p.source) p.source = std::make_shared<gpumem_memory>(d.logical, true);
+    return p.source;
   }
 
   /// A `place` other than 0 is the block's exact address. `tag` says in the history what asked for it.
   void* take_in(DeviceIndex device, std::size_t bytes, cudaStream_t stream, MempoolId_t pool, gpumem::address place,
                 const char* tag = "") {
-    card& c = card_of(device);
-    held_block held{.requested = bytes,
-                    .stream = stream,
-                    .device = device,
-                    .pool = pool,
-                    .own = nullptr,
-                    .context = context_for(RecordContext::STATE)};
-    void* at = nullptr;
-    if (pool != no_pool) held.own = own_allocator(c, pool);
-    if (held.own) {
-      TORCH_CHECK(place == 0, "gpumem: a MemPool with an allocator of its own gives no exact address");
-      bool asked = false;
-      at = take_from_own(device, c, held, &asked);
-      if (at == nullptr && !asked && ask_callbacks()) at = take_from_own(device, c, held, &asked);
-      TORCH_CHECK_WITH(OutOfMemoryError, at != nullptr || !asked, "CUDA out of memory. Tried to allocate ",
-                       in_words(bytes), ". The custom allocator backing this MemPool returned nullptr. ",
-                       "Check preceding allocator warnings or logs.");
-      if (at == nullptr) at = lent(device, c, held);
-      if (at == nullptr) refuse_own(device, c, held);
-    } else {
-      gpumem::request r{.bytes = bytes, .stream = {stream}, .device = c.logical};
-      r.reports_capture_end = true;
-      if (pool != no_pool) r.region = region_of(c, pool, stream, bytes);
-      r.place = place;
-      gpumem::oom_report report;
-      gpumem::result<void*> got = place != 0 ? allocate_at(r) : memory().try_allocate(r, &report);
-      if (got) {
-        at = *got;
-      } else {
-        TORCH_CHECK(place == 0, "gpumem: no block at this exact address: ", got.why().message());
-        TORCH_CHECK(got.code() == gpumem::errc::out_of_memory, "gpumem: ", got.why().message());
-        at = lent(device, c, held);
-        if (at == nullptr) refuse(device, c, held, report);
-      }
-    }
+    device_state& d = device_of(device);
+    settle_release();
+    held_block held{
+        bytes, stream, device, pool, source_of(device, pool, stream), history_.context_for(RecordContext::STATE)};
+    const memory_request asked{bytes, stream, place};
+    collect_shared(d, bytes);
+    refusal why;
+    void* at = held.source->take(asked, why);
+    if (at == nullptr && held.source != d.source && ask_callbacks()) at = held.source->take(asked, why);
+    if (at == nullptr && pool == no_pool && captures_nothing({device, stream})) at = take_lent(d, asked, held);
+    if (at == nullptr && give_back_idle(d)) at = held.source->take(asked, why);
+    if (at == nullptr) refuse(d, held, why);
     // Where the host has no memory for the book, the block goes back.
-    const std::shared_ptr<own_memory> own = held.own;
+    const std::shared_ptr<memory_source> source = held.source;
     try {
-      enter(c, at, std::move(held));
+      enter(d, at, std::move(held));
     } catch (...) {
-      if (own) {
-        const std::lock_guard lock{mutex_};
-        own->give(at);
-      } else {
-        memory().deallocate(at);
-      }
+      source->give(at);
       throw;
     }
     try {
-      tell(device, at, bytes, tag);
+      tell(at, tag);
     } catch (...) {
       give(at);
       throw;
@@ -890,154 +794,234 @@ class torch_allocator final : public native::CUDAAllocator {
     return at;
   }
 
-  void enter(card& c, void* at, held_block held) {
-    const std::size_t bytes = held.requested;
-    const std::lock_guard lock{mutex_};
-    book_.insert_or_assign(at, std::move(held));
-    for (const std::size_t which : {everything, large}) {
-      c.stats.allocation[which].increase(1);
-      c.stats.allocated_bytes[which].increase(rounded(bytes));
-      c.stats.requested_bytes[which].increase(bytes);
+  bool may_capture(const device_state& d) const {
+    const guard lock{mutex_};
+    return d.pools.may_capture();
+  }
+  /// Collects memory that other processes have released, before a request takes new memory.
+  void collect_shared(const device_state& d, std::size_t bytes) {
+    if (shares_ && figures(d).largest_free_bytes < own_memory::rounded(bytes)) ask_callbacks();
+  }
+  /// A request of this thread after a release: it was a graph's, or `emptyCache` would have come.
+  void settle_release() {
+    if (!unsettled_release) return;
+    const auto [device, pool] = *std::exchange(unsettled_release, std::nullopt);
+    const guard lock{mutex_};
+    private_pool* const found = device_of(device).pools.find(pool);
+    if (found != nullptr) found->released_by.erase(std::this_thread::get_id());
+  }
+
+  /// Idle memory of a pool that lends it.
+  void* take_lent(device_state& d, const memory_request& asked, held_block& held) {
+    std::vector<pool_table::ended_pool> lenders;
+    {
+      const guard lock{mutex_};
+      lenders = d.pools.lenders();
     }
+    for (const auto& [id, lender] : lenders) {
+      void* const at = lender.source->take_idle(asked);
+      if (at == nullptr) continue;
+      held.pool = id;
+      held.source = lender.source;
+      return at;
+    }
+    return nullptr;
+  }
+  /// True if idle memory left a pool, for everybody.
+  bool give_back_idle(device_state& d) {
+    std::vector<std::shared_ptr<memory_source>> sources;
+    {
+      const guard lock{mutex_};
+      sources = d.pools.sources_to_give_back();
+    }
+    bool any = false;
+    for (const auto& each : sources) any = each->give_back() || any;
+    return any;
+  }
+
+  void enter(device_state& d, void* at, held_block held) {
+    const std::size_t bytes = held.requested;
+    const guard lock{mutex_};
+    book_.insert_or_assign(at, std::move(held));
+    for (const std::size_t type : stat_types) {
+      d.stats.allocation[type].increase(1);
+      d.stats.allocated_bytes[type].increase(own_memory::rounded(bytes));
+      d.stats.requested_bytes[type].increase(bytes);
+    }
+  }
+  std::optional<held_block> find_block(const void* at) const {
+    const guard lock{mutex_};
+    const auto found = book_.find(const_cast<void*>(at));
+    return found != book_.end() ? std::optional{found->second} : std::nullopt;
   }
 
   // The history, trackers, the GPU trace and the profiler.
-  void tell(DeviceIndex device, void* at, std::size_t bytes, const char* tag) {
-    if (watched_) {
-      const std::lock_guard lock{mutex_};
-      if (const auto found = book_.find(at); found != book_.end()) {
-        const held_block held = found->second;
-        note_stretches(device, held);
-        record(TraceEntry::ALLOC, device, reinterpret_cast<std::size_t>(at), bytes, held.stream, held.pool,
-               when_ >= RecordContext::ALLOC ? held.context : nullptr, nullptr, tag);
+  void tell(void* at, const char* tag) {
+    const bool profiled = c10::memoryProfilingEnabled();
+    if (history_.is_watched() || profiled) {
+      const std::optional<held_block> held = find_block(at);
+      if (!held) return;  // a tracker freed it
+      if (history_.is_watched()) {
+        const history::event by = event_of(TraceEntry::ALLOC, at, *held, held->context, tag);
+        note_segments(held->device, by);
+        history::event told = by;
+        if (!history_.keeps(RecordContext::ALLOC)) told.context = nullptr;
+        history_.record(std::move(told));
       }
+      if (profiled) tell_profiler(at, held->device, static_cast<std::int64_t>(own_memory::rounded(held->requested)));
     }
     if (const c10::impl::PyInterpreter* const traced = c10::impl::GPUTrace::get_trace();
         C10_UNLIKELY(traced != nullptr)) {
       (*traced)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(at));
     }
-    if (c10::memoryProfilingEnabled()) tell_profiler(at, device, static_cast<std::int64_t>(rounded(bytes)));
+  }
+  static history::event event_of(TraceEntry::Action action, void* at, const held_block& held, context_ptr context,
+                                 const char* tag = "") {
+    return {action,
+            held.device,
+            reinterpret_cast<std::size_t>(at),
+            held.requested,
+            held.stream,
+            held.pool,
+            std::move(context),
+            nullptr,
+            tag};
   }
 
+  // --- freeing ------------------------------------------------------------------------------------------------
   void give(void* at) {
     if (const c10::impl::PyInterpreter* const traced = c10::impl::GPUTrace::get_trace();
         C10_UNLIKELY(traced != nullptr)) {
       (*traced)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<std::uintptr_t>(at));
     }
-    context_ptr context = watched_ ? context_for(RecordContext::ALL) : nullptr;
+    // The calls that may throw come first: while the book has the block, the program can free it again.
+    if (history_.is_watched()) {
+      if (const std::optional<held_block> held = find_block(at)) {
+        context_ptr context = history_.context_for(RecordContext::ALL);
+        if (context == nullptr && history_.keeps(RecordContext::ALLOC)) context = held->context;
+        for (const TraceEntry::Action each : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
+          history_.record(event_of(each, at, *held, context));
+        }
+      }
+    }
     held_block held;
     {
       std::unique_lock lock{mutex_};
-      auto found = book_.find(at);
+      const auto found = book_.find(at);
       if (found == book_.end()) {
         lock.unlock();
         TORCH_CHECK(give_uncached(at), "invalid device pointer: ", at);
         return;
       }
-      // What may throw comes first: until the book has lost the block, it is the program's, and can be freed again.
-      if (watched_) {
-        const held_block freed = found->second;
-        if (context == nullptr && when_ >= RecordContext::ALLOC) context = freed.context;
-        for (const TraceEntry::Action each : {TraceEntry::FREE_REQUESTED, TraceEntry::FREE_COMPLETED}) {
-          record(each, freed.device, reinterpret_cast<std::size_t>(at), freed.requested, freed.stream, freed.pool,
-                 context);
-        }
-        found = book_.find(at);  // a tracker may have allocated
-      }
-      held_block& freed = found->second;
-      if (freed.own && freed.used_on.empty()) {
-        freed.own->give(at);
-      } else if (freed.own) {
-        const c10::cuda::CUDAGuard guard{freed.device};
-        freed.own->give_behind(at, freed.used_on);
-      }
-      held = std::move(freed);
+      held = std::move(found->second);
       book_.erase(found);
-      card& c = cards_[static_cast<std::size_t>(held.device)];
-      for (const std::size_t which : {everything, large}) {
-        c.stats.allocation[which].decrease(1);
-        c.stats.allocated_bytes[which].decrease(rounded(held.requested));
-        c.stats.requested_bytes[which].decrease(held.requested);
+      device_stats& stats = devices_[static_cast<std::size_t>(held.device)].stats;
+      for (const std::size_t type : stat_types) {
+        stats.allocation[type].decrease(1);
+        stats.allocated_bytes[type].decrease(own_memory::rounded(held.requested));
+        stats.requested_bytes[type].decrease(held.requested);
       }
     }
-    if (!held.own) {
-      if (!in_forked_child) memory().deallocate(at);  // there CUDA does not work, and tensors that it inherited end
-    } else if (held.own->pool_gone) {
-      return_idle(card_of(held.device), held.device, *held.own);
-    }
+    if (!in_forked_child) held.source->give(at);
     if (c10::memoryProfilingEnabled()) {
-      tell_profiler(at, held.device, -static_cast<std::int64_t>(rounded(held.requested)));
+      tell_profiler(at, held.device, -static_cast<std::int64_t>(own_memory::rounded(held.requested)));
     }
   }
 
   void tell_profiler(void* at, DeviceIndex device, std::int64_t bytes) {
-    card& c = card_of(device);
-    const auto reserved = static_cast<std::size_t>(figures(c).reserved_bytes);
+    device_state& d = device_of(device);
+    const auto reserved = static_cast<std::size_t>(figures(d).reserved_bytes);
     std::size_t allocated = 0;
     {
-      const std::lock_guard lock{mutex_};
-      allocated = static_cast<std::size_t>(c.stats.allocated_bytes[everything].current);
+      const guard lock{mutex_};
+      allocated = static_cast<std::size_t>(d.stats.allocated_bytes[every_pool].current);
     }
     c10::reportMemoryUsageToProfiler(at, bytes, allocated, reserved, c10::Device(c10::DeviceType::CUDA, device));
   }
 
-  std::shared_ptr<own_memory> own_allocator(card& c, const MempoolId_t& pool) {
-    const std::lock_guard lock{mutex_};
-    return c.pools[pool].own;
+  // --- without caches -----------------------------------------------------------------------------------------
+  void* take_uncached(DeviceIndex device, std::size_t bytes, cudaStream_t stream) {
+    device_state& d = device_of(device);
+    const std::size_t taken = own_memory::rounded(bytes);
+    if (!d.limit.reserve(taken, true) && !(give_back_idle(d) && d.limit.reserve(taken, true))) {
+      refuse(d, {.requested = bytes, .stream = stream, .device = device}, {});
+    }
+    void* at = nullptr;
+    try {
+      const c10::cuda::CUDAGuard current{device};
+      C10_CUDA_CHECK(cudaMalloc(&at, bytes));
+      const guard lock{mutex_};
+      uncached_[at] = {device, taken};
+    } catch (...) {
+      d.limit.release(taken);
+      throw;
+    }
+    return at;
   }
-  /// Null where the limit leaves no room, or the allocator, once `asked`, gave nothing.
-  void* take_from_own(DeviceIndex device, card& c, const held_block& held, bool* asked) {
-    const std::size_t bytes = rounded(held.requested);
-    const std::size_t segment = own_memory::segment_bytes(bytes);
-    for (const bool trimmed : {false, true}) {
-      const gpumem::statistics now = figures(c);
-      const std::lock_guard lock{mutex_};
-      if (void* const at = held.own->take(bytes, held.stream); at != nullptr) return at;
-      if (now.reserved_bytes + own_bytes(c) + segment <= c.limit) break;
-      if (trimmed) return nullptr;
-      static_cast<void>(memory().trim(c.logical));
+  bool give_uncached(void* at) {
+    std::pair<DeviceIndex, std::size_t> freed;
+    {
+      const guard lock{mutex_};
+      const auto found = uncached_.find(at);
+      if (found == uncached_.end()) return false;
+      freed = found->second;
+      uncached_.erase(found);
     }
-    *asked = true;
-    void* const taken = held.own->take_segment(segment, held.stream);
-    if (taken == nullptr) return nullptr;
-    const c10::cuda::CUDAGuard guard{device};
-    const std::lock_guard lock{mutex_};
-    held.own->add(taken, segment, held.stream);
-    c.own_taken += segment;
-    static_cast<void>(note_peak(c, figures(c)));
-    static_cast<void>(share_limit(c));
-    return held.own->take(bytes, held.stream);
+    if (in_forked_child) return true;
+    const c10::cuda::CUDAGuard current{freed.first};
+    C10_CUDA_CHECK(cudaFree(at));
+    device_of(freed.first).limit.release(freed.second);
+    return true;
   }
-  /// Ends a pool without uses: its memory serves everybody. Its last figures stay in the statistics.
-  void close_pool(DeviceIndex device, const MempoolId_t& pool) {
-    card& c = cards_[static_cast<std::size_t>(device)];
+
+  // --- the end of pools ---------------------------------------------------------------------------------------
+  /// Ends a pool without uses. gpumem's memory serves everybody from then on; own memory stays until it may go back to
+  /// its allocator. The pool's last figures stay in the statistics.
+  void end_pool(DeviceIndex device, const MempoolId_t& pool) {
+    device_state& d = devices_[static_cast<std::size_t>(device)];
+    if (in_forked_child || d.logical < 0) return;
     {
-      const std::lock_guard lock{mutex_};
-      const auto found = c.pools.find(pool);
-      if (found == c.pools.end() || found->second.uses > 0) return;
+      const guard lock{mutex_};
+      const private_pool* const found = d.pools.find(pool);
+      if (found == nullptr || found->uses > 0) return;
     }
-    static_cast<void>(getDeviceStats(device));
-    private_pool gone;
+    const memory_map map = map_of(d);
+    const gpumem::statistics now = figures(d);
+    std::shared_ptr<memory_source> source;
     {
-      const std::lock_guard lock{mutex_};
-      const auto found = c.pools.find(pool);
-      if (found == c.pools.end() || found->second.uses > 0) return;
-      gone = std::move(found->second);
-      c.pools.erase(found);
-      if (gone.own) gone.own->pool_gone = true;
+      const guard lock{mutex_};
+      static_cast<void>(statistics_of(d, now, total_blocks(map)));
+      const private_pool* const found = d.pools.find(pool);
+      if (found != nullptr && found->is_mem_pool && !found->is_own) d.idle_at_end[pool] = bytes_to_trim(map, pool);
+      source = d.pools.end_pool(pool);
     }
-    for (const auto& [stream, region] : gone.regions) {
-      const gpumem::status closed = memory().close_region(c.logical, region);
-      TORCH_CHECK(closed.ok(), "gpumem: ", closed.message());
+    if (source) source->close();
+  }
+  /// The MemPool itself has gone: its memory leaves the cache, unless a graph still has the pool.
+  void empty_ended(DeviceIndex device, const MempoolId_t& pool) {
+    device_state& d = devices_[static_cast<std::size_t>(device)];
+    std::uint64_t idle = 0;
+    {
+      const guard lock{mutex_};
+      unsettled_release.reset();
+      if (private_pool* const found = d.pools.find(pool)) {
+        found->object_alive = false;
+        found->released_by.erase(std::this_thread::get_id());
+      }
+      if (const auto found = d.idle_at_end.find(pool); found != d.idle_at_end.end()) {
+        idle = found->second;
+        d.idle_at_end.erase(found);
+      }
     }
-    if (gone.own) return_idle(c, device, *gone.own);
+    give_back_ended(d);
+    if (idle != 0) static_cast<void>(memory().trim(d.logical, idle));
   }
   /// What MemPools of other GPUs have here and nobody uses.
   void close_unused_pools(DeviceIndex device) {
     std::set<MempoolId_t> unused;
     {
-      const std::lock_guard lock{mutex_};
-      for (const auto& [id, pool] : cards_[static_cast<std::size_t>(device)].pools) {
+      const guard lock{mutex_};
+      for (const auto& [id, pool] : devices_[static_cast<std::size_t>(device)].pools) {
         if (pool.uses <= 0) unused.insert(id);
       }
       if (unused.empty()) return;
@@ -1045,105 +1029,76 @@ class torch_allocator final : public native::CUDAAllocator {
         if (held.device == device) unused.erase(held.pool);
       }
     }
-    for (const MempoolId_t& id : unused) close_pool(device, id);
+    for (const MempoolId_t& id : unused) end_pool(device, id);
   }
-  void return_own(DeviceIndex device, const MempoolId_t& pool) {
-    card& c = cards_[static_cast<std::size_t>(device)];
-    std::shared_ptr<own_memory> own;
+  /// Own memory of pools that have ended, unless a capture may be under way: to wait for the GPU would spoil it.
+  void give_back_ended(device_state& d) {
+    std::vector<std::shared_ptr<memory_source>> ended;
     {
-      const std::lock_guard lock{mutex_};
-      const auto found = c.pools.find(pool);
-      if (found != c.pools.end()) own = found->second.own;
+      const guard lock{mutex_};
+      ended = d.pools.ended_sources();
     }
-    if (own) return_idle(c, device, *own);
-  }
-  void return_idle(card& c, DeviceIndex device, own_memory& own) {
-    const c10::cuda::CUDAGuard guard{device};
-    C10_CUDA_CHECK(cudaDeviceSynchronize());
-    std::vector<void*> idle;
-    {
-      const std::lock_guard lock{mutex_};
-      static_cast<void>(note_peak(c, figures(c)));
-      const std::size_t before = own.bytes();
-      idle = own.take_idle();
-      c.own_returned += before - own.bytes();
-    }
-    for (void* const each : idle) own.give_segment(each);
-    const std::lock_guard lock{mutex_};
-    static_cast<void>(share_limit(c));
-  }
-  static std::uint64_t own_bytes(const card& c) { return c.own_taken - c.own_returned; }
-  static std::int64_t note_peak(card& c, const gpumem::statistics& now) {
-    c.peak_reserved = std::max(c.peak_reserved, now.reserved_bytes + own_bytes(c));
-    return static_cast<std::int64_t>(c.peak_reserved);
-  }
-  /// gpumem's limit is what the memory of such MemPools leaves of it.
-  static gpumem::status share_limit(const card& c) {
-    const std::uint64_t left = c.limit - std::min(c.limit, own_bytes(c));
-    const auto now = memory().set_limit(c.logical, std::max<std::uint64_t>(1, left));
-    return now ? gpumem::status{} : now.why();
-  }
-  std::uint64_t region_of(card& c, const MempoolId_t& pool, cudaStream_t stream, std::size_t bytes) {
-    const std::lock_guard lock{mutex_};
-    std::uint64_t& region = c.pools[pool].regions[{stream, bytes <= most_small}];
-    if (region != 0) return region;
-    const gpumem::result<std::uint64_t> opened = memory().open_region(c.logical, {stream});
-    TORCH_CHECK(opened.ok(), "gpumem: ", opened.why().message());
-    return region = *opened;
+    for (const auto& each : ended) static_cast<void>(each->give_back());
+    const guard lock{mutex_};
+    d.pools.forget_empty();
   }
 
-  /// The limit leaves no room for a segment of a MemPool with an allocator of its own.
-  [[noreturn]] void refuse_own(DeviceIndex device, card& c, const held_block& held) {
+  // --- out of memory ------------------------------------------------------------------------------------------
+  /// The limit has no room beside gpumem's memory.
+  static gpumem::oom_report limit_report(const device_state& d, DeviceIndex device, std::size_t bytes) {
     gpumem::oom_report report{.cause = gpumem::oom_cause::limit,
-                              .pool = std::to_string(c.logical),
-                              .policy = memory().devices()[static_cast<std::size_t>(c.logical)].policy,
-                              .requested_bytes = held.requested,
-                              .rounded_bytes = rounded(held.requested),
-                              .pool_statistics = figures(c)};
-    const c10::cuda::CUDAGuard guard{device};
+                              .pool = std::to_string(d.logical),
+                              .policy = memory().devices()[static_cast<std::size_t>(d.logical)].policy,
+                              .requested_bytes = bytes,
+                              .rounded_bytes = own_memory::rounded(bytes),
+                              .pool_statistics = figures(d)};
+    const c10::cuda::CUDAGuard current{device};
     C10_CUDA_CHECK(cudaMemGetInfo(&report.device_free_bytes, &report.device_total_bytes));
-    {
-      const std::lock_guard lock{mutex_};
-      ++c.own_misses;
-    }
-    refuse(device, c, held, report);
+    return report;
   }
   // PyTorch's own first words, which programs look for; then gpumem's report.
-  [[noreturn]] void refuse(DeviceIndex device, card& c, const held_block& held, const gpumem::oom_report& report) {
+  [[noreturn]] void refuse(device_state& d, const held_block& held, const refusal& why) {
+    const DeviceIndex device = held.device;
+    const std::string asked = "CUDA out of memory. Tried to allocate " + format_size(held.requested);
     std::vector<native::OutOfMemoryObserver> observers;
-    std::uint64_t allocated = 0, of_pools = 0, reserved = 0, limit = 0;
-    const std::vector<gpumem::segment_view> segments = segments_of(c);
     {
-      const std::lock_guard lock{mutex_};
-      if (watched_) {
-        record(TraceEntry::OOM, device, report.device_free_bytes, held.requested, held.stream, held.pool, held.context);
-      }
+      const guard lock{mutex_};
+      ++d.stats.num_ooms;
       observers = observers_;
-      // Idle memory of a pool serves only that pool: as native, it counts as allocated.
-      allocated = static_cast<std::uint64_t>(c.stats.allocated_bytes[everything].current);
-      for (const caching::SegmentInfo& piece : all_segments(c, device, segments)) {
-        if (piece.owner_private_pool_id == no_pool) continue;
-        of_pools += piece.total_size;
-        allocated += piece.total_size - piece.allocated_size;
-      }
-      reserved = report.pool_statistics.reserved_bytes + own_bytes(c);
-      limit = c.limit;
     }
+    TORCH_CHECK_WITH(OutOfMemoryError, !why.allocator_refused, asked,
+                     ". The custom allocator backing this MemPool returned nullptr. ",
+                     "Check preceding allocator warnings or logs.");
+    const bool has_report = why.report.cause != gpumem::oom_cause::none;
+    const gpumem::oom_report report = has_report ? why.report : limit_report(d, device, held.requested);
+    const block_totals blocks = total_blocks(map_of(d));
+    history_.record(
+        {TraceEntry::OOM, device, report.device_free_bytes, held.requested, held.stream, held.pool, held.context});
+    // Idle memory of a pool serves only that pool: as native, it counts as allocated.
+    std::uint64_t allocated = blocks.pool_bytes - blocks.pool_live_bytes;
+    {
+      const guard lock{mutex_};
+      allocated += static_cast<std::uint64_t>(d.stats.allocated_bytes[every_pool].current);
+    }
+    const std::uint64_t reserved = report.pool_statistics.reserved_bytes + d.own_bytes();
+    const std::uint64_t limit = d.limit.bytes();
     if (c10::memoryProfilingEnabled()) {
       c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(held.requested), allocated, reserved,
                                        c10::Device(c10::DeviceType::CUDA, device));
     }
-    for (const auto& each : observers)
+    for (const auto& each : observers) {
       each(device, held.requested, report.device_total_bytes, report.device_free_bytes);
+    }
     tell_simulated_card(device, report);
-    const std::string allowed = limit < report.device_total_bytes ? in_words(limit) + " allowed; " : "";
-    const std::string in_pools =
-        of_pools != 0 ? "with " + in_words(of_pools) + " allocated in private pools (e.g., CUDA Graphs), " : "";
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", in_words(held.requested),
-                     ". GPU ", static_cast<int>(device), " has a total capacity of ",
-                     in_words(report.device_total_bytes), " of which ", in_words(report.device_free_bytes),
-                     " is free. ", allowed, "Of the allocated memory ", in_words(allocated),
-                     " is allocated by PyTorch, ", in_pools, "and ", in_words(reserved - std::min(reserved, allocated)),
+    const std::string allowed = limit < report.device_total_bytes ? format_size(limit) + " allowed; " : "";
+    const std::string in_pools = blocks.pool_bytes != 0 ? "with " + format_size(blocks.pool_bytes) +
+                                                              " allocated in private pools (e.g., CUDA Graphs), "
+                                                        : "";
+    TORCH_CHECK_WITH(OutOfMemoryError, false, asked, ". GPU ", static_cast<int>(device), " has a total capacity of ",
+                     format_size(report.device_total_bytes), " of which ", format_size(report.device_free_bytes),
+                     " is free. ", allowed, "Of the allocated memory ", format_size(allocated),
+                     " is allocated by PyTorch, ", in_pools, "and ",
+                     format_size(reserved - std::min(reserved, allocated)),
                      " is reserved by PyTorch but unallocated.\ngpumem: ", report.to_string());
     std::abort();
   }
@@ -1151,201 +1106,54 @@ class torch_allocator final : public native::CUDAAllocator {
   // --- the history ----------------------------------------------------------------------------------------------
   template <typename Entry>
   void annotate(const void* at, const std::string& metadata) {
-    if (!watched_) return;
-    context_ptr context = context_for(RecordContext::ALLOC);
-    const std::lock_guard lock{mutex_};
-    const auto found = book_.find(const_cast<void*>(at));
-    TORCH_CHECK(found != book_.end(), "gpumem: no live allocation begins at ", at);
-    const held_block& held = found->second;
+    if (!history_.is_watched()) return;
+    context_ptr context = history_.context_for(RecordContext::ALLOC);
+    const std::optional<held_block> held = find_block(at);
+    TORCH_CHECK(held, "gpumem: no live allocation begins at ", at);
     if constexpr (requires { Entry::ANNOTATE; }) {
-      record(Entry::ANNOTATE, held.device, reinterpret_cast<std::size_t>(at), held.requested, held.stream, held.pool,
-             std::move(context), &metadata);
+      history::event told = event_of(Entry::ANNOTATE, const_cast<void*>(at), *held, std::move(context));
+      told.metadata = &metadata;
+      history_.record(std::move(told));
     }
   }
-
-  // --- the history, with the lock -----------------------------------------------------------------------------
-  void record(TraceEntry::Action action, DeviceIndex device, std::size_t at, std::size_t bytes, void* stream,
-              MempoolId_t pool, context_ptr context, const std::string* metadata = nullptr, const char* tag = "") {
-    TraceEntry entry{action,
-                     device,
-                     at,
-                     bytes,
-                     stream,
-                     pool,
-                     c10::getApproximateTime(),
-                     std::move(context),
-                     compile_contexts.empty() ? "N/A" : compile_contexts.back(),
-                     metadata != nullptr ? *metadata : user_metadata};
-    set_tag(entry, tag);
-    for (const auto& each : trackers_) each(entry);
-    if (!recording_ || skipped_.count(action) != 0) return;
-    std::deque<TraceEntry>& to = cards_[static_cast<std::size_t>(device)].trace;
-    to.push_back(std::move(entry));
-    if (to.size() > most_entries_) to.pop_front();
+  /// Records gpumem's segments that came or went; `by` is the request that made them.
+  void note_segments(DeviceIndex device, history::event by) {
+    const device_state& d = device_of(device);
+    const gpumem::statistics now = figures(d);
+    by.device = device;
+    history_.compare_segments(
+        std::move(by),
+        now.grown_segments + now.returned_segments + now.mapped_pages + now.remapped_pages + now.returned_pages, [&] {
+          memory_map map;
+          d.source->describe(map, no_pool);
+          return map.shared;
+        });
   }
-
-  template <typename Entry>
-  static void set_tag(Entry& entry, const char* tag) {
-    if constexpr (requires { entry.internal_metadata_; }) entry.internal_metadata_ = tag;
-  }
-
-  // Segments that came or went since this was called last; of a paged one, its mapped stretches. `by` is what made
-  // them.
-  void note_stretches(DeviceIndex device, const held_block& by = {}) {
-    card& c = cards_[static_cast<std::size_t>(device)];
-    if (c.logical < 0) return;
-    const gpumem::statistics now = figures(c);
-    const std::uint64_t changes =
-        now.grown_segments + now.returned_segments + now.mapped_pages + now.remapped_pages + now.returned_pages;
-    if (c.stretches_known && changes == c_changes_[device]) return;
-    c_changes_[device] = changes;
-    std::map<std::size_t, stretch> seen;
-    for (const gpumem::segment_view& s : segments_of(c)) {
-      std::size_t begin = 0;
-      for (const block_view& b : s.blocks) {
-        if (b.is == block_view::state::unbacked) {
-          begin = 0;
-          continue;
-        }
-        if (begin == 0) {
-          begin = b.begin;
-          seen[begin].paged = s.paged;
-        }
-        seen[begin].bytes += b.bytes;
-      }
+  void note_all_segments() {
+    for (std::size_t i = 0; history_.is_watched() && i < devices_.size(); ++i) {
+      if (devices_[i].logical >= 0) note_segments(static_cast<DeviceIndex>(i), {});
     }
-    const auto is_in = [](const std::map<std::size_t, stretch>& all, const auto& one) {
-      const auto found = all.find(one.first);
-      return found != all.end() && found->second.bytes == one.second.bytes;
-    };
-    if (c.stretches_known) {
-      for (const auto& gone : c.known_stretches) {
-        if (is_in(seen, gone)) continue;
-        record(gone.second.paged ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE, device, gone.first,
-               gone.second.bytes, by.stream, by.pool, when_ >= RecordContext::ALLOC ? by.context : nullptr);
-      }
-      for (auto& come : seen) {
-        if (is_in(c.known_stretches, come)) {
-          come.second.context = c.known_stretches.at(come.first).context;
-          continue;
-        }
-        come.second.context = by.context;
-        record(come.second.paged ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC, device, come.first,
-               come.second.bytes, by.stream, by.pool, when_ >= RecordContext::ALLOC ? by.context : nullptr);
-      }
-    }
-    c.known_stretches = std::move(seen);
-    c.stretches_known = true;
-  }
-
-  std::vector<caching::SegmentInfo> all_segments(const card& c, DeviceIndex device,
-                                                 const std::vector<gpumem::segment_view>& of_gpumem) const {
-    std::vector<caching::SegmentInfo> out = cut(c, device, of_gpumem);
-    for (const auto& [id, pool] : c.pools) {
-      if (!pool.own) continue;
-      for (const auto& [begin, segment] : pool.own->segments()) {
-        caching::SegmentInfo& piece = out.emplace_back();
-        piece.device = device;
-        piece.address = reinterpret_cast<std::size_t>(begin);
-        piece.stream = segment.stream;
-        piece.is_large = true;
-        piece.owner_private_pool_id = id;
-        piece.total_size = segment.bytes;
-        for (const auto& [at, part] : segment.pieces) {
-          caching::BlockInfo& block = piece.blocks.emplace_back();
-          block.size = part.bytes;
-          block.active = !part.free;
-          if (part.free) continue;
-          piece.active_size += part.bytes;
-          const auto held = book_.find(begin + at);
-          if (held == book_.end()) continue;  // freed, and another stream still uses it
-          block.allocated = true;
-          block.requested_size = held->second.requested;
-          block.context_when_allocated = held->second.context;
-          piece.allocated_size += part.bytes;
-          piece.requested_size += held->second.requested;
-        }
-      }
-    }
-    return out;
-  }
-
-  /// gpumem's segments as PyTorch shows them: of one region each, and cut where no memory is behind them.
-  std::vector<caching::SegmentInfo> cut(const card& c, DeviceIndex device,
-                                        const std::vector<gpumem::segment_view>& segments) const {
-    std::map<std::uint64_t, MempoolId_t> pool_of_region{{0, no_pool}};
-    for (const auto& [id, pool] : c.pools) {
-      for (const auto& [stream, region] : pool.regions) pool_of_region[region] = id;
-    }
-    std::vector<caching::SegmentInfo> out;
-    for (const gpumem::segment_view& s : segments) {
-      bool open = false;
-      std::uint64_t region = 0;
-      for (const block_view& b : s.blocks) {
-        if (b.is == block_view::state::unbacked) {
-          open = false;
-          continue;
-        }
-        const auto known = pool_of_region.find(b.region);
-        const MempoolId_t pool = known != pool_of_region.end() ? known->second : no_pool;
-        if (!open || region != b.region) {
-          open = true;
-          region = b.region;
-          caching::SegmentInfo& piece = out.emplace_back();
-          piece.device = device;
-          piece.address = b.begin;
-          piece.stream = b.stream.handle;
-          piece.is_large = true;
-          piece.is_expandable = s.paged;
-          piece.owner_private_pool_id = pool;
-          const auto made = c.known_stretches.find(b.begin);
-          if (made != c.known_stretches.end()) piece.context_when_allocated = made->second.context;
-        }
-        caching::SegmentInfo& piece = out.back();
-        caching::BlockInfo& block = piece.blocks.emplace_back();
-        block.size = b.bytes;
-        block.requested_size = b.requested_bytes;
-        block.allocated = b.is == block_view::state::live;
-        block.active = block.allocated || b.is == block_view::state::fenced;
-        piece.total_size += b.bytes;
-        piece.requested_size += b.requested_bytes;
-        if (block.allocated) {
-          piece.allocated_size += b.bytes;
-          const auto held = book_.find(reinterpret_cast<void*>(b.begin));
-          if (held != book_.end()) block.context_when_allocated = held->second.context;
-        }
-        if (block.active) piece.active_size += b.bytes;
-      }
-    }
-    return out;
   }
 
   c10::ApproximateClockToUnixTimeConverter clock_;  // it measures from here on: older than every entry
-  std::recursive_mutex mutex_;                      // trackers are told under it, and may ask this allocator
+  history history_;
   std::atomic<bool> ready_{false};
   std::atomic<int> routes_{0};
   std::atomic<bool> caches_{true};
-  std::map<void*, DeviceIndex> uncached_;  // taken while it was switched off
-  std::vector<card> cards_;
+  std::atomic<bool> shares_{false};  // memory with other processes
+  std::deque<device_state> devices_;
+  mutable std::mutex mutex_;  // guards the members below, and parts of device_state
+  std::map<void*, std::pair<DeviceIndex, std::size_t>> uncached_;  // taken while it was switched off
   ska::flat_hash_map<void*, held_block> book_;
-  std::atomic<bool> recording_{false};
-  std::atomic<bool> watched_{false};  // recording, or a tracker is attached
-  std::atomic<native::CreateContextFn> recorder_{nullptr};
-  std::atomic<RecordContext> when_{RecordContext::NEVER};
-  std::size_t most_entries_ = 1;
-  std::set<TraceEntry::Action> skipped_;
-  std::deque<caching::AnnotationEntry> annotations_;
-  std::map<DeviceIndex, std::uint64_t> c_changes_;
   std::vector<native::OutOfMemoryObserver> observers_;
-  std::vector<caching::AllocatorTraceTracker> trackers_;
   std::mutex ipc_mutex_;
   std::map<std::string, std::weak_ptr<void>> opened_;
 };
 
 // Never destroyed: tensors may be freed until the process ends.
 torch_allocator& only() {
-  static auto* const it = new torch_allocator;
-  return *it;
+  static auto* const made = new torch_allocator;
+  return *made;
 }
 
 void delete_block(void* at) {
@@ -1354,11 +1162,22 @@ void delete_block(void* at) {
 
 }  // namespace
 
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
 /// Whether PyTorch's allocator has begun: also without torch.cuda's knowledge, by pinned memory or before a fork.
-extern "C" __attribute__((visibility("default"))) bool gpumem_torch_in_use() { return native::get()->initialized(); }
+EXPORTED bool gpumem_torch_in_use() { return native::get()->initialized(); }
+
+/// Free and total bytes of a GPU for this program. False, with nothing changed, before the first use of a GPU.
+EXPORTED bool gpumem_torch_memory_info(int device, std::size_t* free, std::size_t* total) try {
+  if (!only().initialized()) return false;
+  std::tie(*free, *total) = only().memory_info(static_cast<DeviceIndex>(device));
+  return true;
+} catch (const std::exception&) {
+  return false;
+}
 
 /// Makes gpumem PyTorch's allocator. Null, or why not; nothing has changed then.
-extern "C" __attribute__((visibility("default"))) const char* gpumem_torch_install() {
+EXPORTED const char* gpumem_torch_install() {
   static std::string why;
   try {
     // A bad GPUMEM_* is told now. No GPU is touched before PyTorch does so: a process may still fork, and choose GPUs
@@ -1368,8 +1187,9 @@ extern "C" __attribute__((visibility("default"))) const char* gpumem_torch_insta
     static_cast<void>(native::CUDAAllocatorConfig::release_lock_on_cudamalloc());
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
         std::shared_ptr<native::CUDAAllocator>{&only(), [](native::CUDAAllocator*) {}});
+    // A child that is forked before the first use of a GPU may use one itself.
+    pthread_atfork(nullptr, nullptr, [] { in_forked_child = only().initialized(); });
     // torch.accelerator asks c10's registry, where PyTorch's own would stay, unused: no statistics, nothing to empty.
-    pthread_atfork(nullptr, nullptr, [] { in_forked_child = true; });
     constexpr std::uint8_t above_native = 255;
     c10::SetAllocator(c10::DeviceType::CUDA, &only(), above_native);
     return nullptr;

@@ -1,148 +1,412 @@
 // Memory of a MemPool that brings its own allocator (ncclMemAlloc, managed memory): segments taken from that one, cut
-// into blocks. A block serves the stream that its segment was taken for; what was used on other streams, too, waits for
-// them. The lock of torch_allocator guards it, but for `take_segment` and `give_segment`, which call the pool's
-// allocator.
+// into blocks.
+//
+// A block serves the stream that its segment was taken for. One that other streams used as well waits for an event on
+// each of them. While such a stream captures, no event can be recorded on it: the use then waits without one, and a
+// later request records it. All calls of the driver are made in relaxed capture mode, so that none spoils a capture of
+// another stream.
 #pragma once
 
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAException.h>
-
 #include <algorithm>
-#include <cstddef>
+#include <atomic>
+#include <exception>
 #include <iterator>
+#include <list>
 #include <map>
 #include <memory>
-#include <type_traits>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-class own_memory {
+#include "memory_source.hpp"
+
+/// Takes and returns whole segments. No lock is held while it is called.
+class segment_supplier {
+ public:
+  segment_supplier() = default;
+  segment_supplier(const segment_supplier&) = delete;
+  segment_supplier& operator=(const segment_supplier&) = delete;
+  virtual ~segment_supplier() = default;
+  /// Reserves bytes of the GPU's limit; false if they do not fit.
+  virtual bool reserve(std::size_t bytes) = 0;
+  virtual void release(std::size_t bytes) noexcept = 0;
+  virtual void* take(std::size_t bytes, cudaStream_t stream) = 0;
+  virtual void give(void* at) = 0;
+  /// Called after a segment came, and before one goes.
+  virtual void came(void* at, std::size_t bytes, cudaStream_t stream) = 0;
+  virtual void going(void* at, std::size_t bytes, cudaStream_t stream) = 0;
+};
+
+/// While one lives, no call of this thread invalidates a capture, unless it names a capturing stream.
+class relaxed_capture_mode {
+ public:
+  relaxed_capture_mode() noexcept { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  relaxed_capture_mode(const relaxed_capture_mode&) = delete;
+  relaxed_capture_mode& operator=(const relaxed_capture_mode&) = delete;
+  ~relaxed_capture_mode() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+/// Makes a GPU current for a scope, if it can. Requires that it has a context.
+class current_gpu {
+ public:
+  explicit current_gpu(int device) noexcept {
+    if (cudaGetDevice(&before_) != cudaSuccess || before_ == device) return;
+    changed_ = cudaSetDevice(device) == cudaSuccess;
+  }
+  current_gpu(const current_gpu&) = delete;
+  current_gpu& operator=(const current_gpu&) = delete;
+  ~current_gpu() {
+    if (changed_) static_cast<void>(cudaSetDevice(before_));
+  }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+/// False for a stream whose state cannot be asked, as well: the legacy stream beside a capturing one, a destroyed one.
+inline bool captures_nothing(const device_stream& stream) noexcept {
+  const current_gpu here{stream.device};
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream.handle, &status) == cudaSuccess) return status == cudaStreamCaptureStatusNone;
+  static_cast<void>(cudaGetLastError());
+  return false;
+}
+
+class own_memory final : public memory_source {
+  using guard = std::lock_guard<std::mutex>;
+  using state = gpumem::block_view::state;
+
+  struct stream_queue;
+  /// Work of a stream that a block waits for. Made when the use is recorded, so that a free needs no host memory.
+  struct stream_use {
+    stream_queue* queue = nullptr;
+    void* block = nullptr;
+    cudaEvent_t done = nullptr;  // null: not recorded, because the stream captured
+  };
+  /// Freed uses of one stream, in the order of the frees: an event covers all uses before it.
+  struct stream_queue {
+    device_stream stream;
+    std::list<stream_use> freed;
+  };
+  using free_key = std::tuple<cudaStream_t, std::size_t, char*>;
+  using free_set = std::set<free_key>;
   struct piece {
     std::size_t bytes = 0;
-    bool free = true;
+    std::size_t requested = 0;
+    state is = state::cached;
+    std::list<stream_use> uses{};
+    std::size_t pending = 0;           // uses in the queues
+    free_set::node_type index_node{};  // for `free_`, unless the piece is in it: a free needs no host memory
   };
-
- public:
   struct segment {
     std::size_t bytes = 0;
     cudaStream_t stream = nullptr;
-    std::map<std::size_t, piece> pieces;  // by where they begin, from 0 to `bytes` without a gap
+    std::uint64_t number = 0;
+    std::map<char*, piece> pieces{};  // by address, without gaps
   };
+  using piece_place = std::pair<segment*, std::map<char*, piece>::iterator>;
 
-  explicit own_memory(std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> from) : from_{std::move(from)} {}
-  own_memory(const own_memory&) = delete;
-  own_memory& operator=(const own_memory&) = delete;
-
-  /// One that holds many small blocks, or a block alone: such allocators are slow and round up to pages themselves.
+ public:
+  static std::size_t rounded(std::size_t bytes) {
+    return (bytes + gpumem::block_granularity - 1) / gpumem::block_granularity * gpumem::block_granularity;
+  }
+  /// A segment holds many small blocks, or one large block alone: such allocators are slow and round up to pages.
   static std::size_t segment_bytes(std::size_t block) {
     constexpr std::size_t page = std::size_t{2} << 20;
     if (block <= page / 2) return page;
     if (block < 5 * page) return 10 * page;
     return (block + page - 1) / page * page;
   }
-  void* take_segment(std::size_t bytes, cudaStream_t stream) const {
-    return from_->raw_alloc_with_stream(bytes, stream);
-  }
-  void give_segment(void* at) const { from_->raw_delete(at); }
 
-  void add(void* at, std::size_t bytes, cudaStream_t stream) {
-    segment& s = segments_[static_cast<char*>(at)];
-    s = {bytes, stream, {{0, {bytes, true}}}};
-    bytes_ += bytes;
-  }
-  /// The smallest free piece of that stream's that holds `bytes`; null where there is none.
-  void* take(std::size_t bytes, cudaStream_t stream) {
-    poll();
-    segment* in = nullptr;
-    char* base = nullptr;
-    auto best = std::map<std::size_t, piece>::iterator{};
-    for (auto& [begin, s] : segments_) {
-      if (s.stream != stream) continue;
-      for (auto p = s.pieces.begin(); p != s.pieces.end(); ++p) {
-        if (!p->second.free || p->second.bytes < bytes) continue;
-        if (in != nullptr && best->second.bytes <= p->second.bytes) continue;
-        in = &s;
-        base = begin;
-        best = p;
+  own_memory(int device, std::unique_ptr<segment_supplier> supplier)
+      : device_{device}, supplier_{std::move(supplier)} {}
+  ~own_memory() override {
+    const relaxed_capture_mode relaxed;
+    for (const auto& [unused, queue] : queues_) {
+      for (const stream_use& each : queue.freed) {
+        if (each.done != nullptr) static_cast<void>(cudaEventDestroy(each.done));
       }
     }
-    if (in == nullptr) return nullptr;
-    if (best->second.bytes > bytes) in->pieces[best->first + bytes] = {best->second.bytes - bytes, true};
-    best->second = {bytes, false};
-    return base + best->first;
   }
-  void give(void* at) {
-    auto s = segments_.upper_bound(static_cast<char*>(at));
-    if (s == segments_.begin()) return;
-    --s;
-    std::map<std::size_t, piece>& pieces = s->second.pieces;
-    auto p = pieces.find(static_cast<std::size_t>(static_cast<char*>(at) - s->first));
-    if (p == pieces.end()) return;
-    p->second.free = true;
-    if (const auto next = std::next(p); next != pieces.end() && next->second.free) {
-      p->second.bytes += next->second.bytes;
-      pieces.erase(next);
-    }
-    if (p == pieces.begin()) return;
-    if (const auto before = std::prev(p); before->second.free) {
-      before->second.bytes += p->second.bytes;
-      pieces.erase(p);
-    }
-  }
-  /// The same, once those streams are done with what they were given so far. Where it throws, nothing has changed.
-  void give_behind(void* at, const std::vector<cudaStream_t>& streams) {
-    std::vector<event> events;
-    events.reserve(streams.size());
-    for (const cudaStream_t each : streams) {
-      cudaEvent_t done = nullptr;
-      C10_CUDA_CHECK(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
-      events.emplace_back(done);
-      C10_CUDA_CHECK(cudaEventRecord(done, each));
-    }
-    waiting_.emplace_back(at, std::move(events));
-  }
-  /// Segments of which nothing is held: no longer in here. The caller has waited for the device.
-  std::vector<void*> take_idle() {
-    poll();
-    std::vector<void*> out;
-    for (auto s = segments_.begin(); s != segments_.end();) {
-      if (s->second.pieces.size() > 1 || !s->second.pieces.begin()->second.free) {
-        ++s;
-        continue;
-      }
-      out.push_back(s->first);
-      bytes_ -= s->second.bytes;
-      s = segments_.erase(s);
-    }
-    return out;
-  }
-  std::size_t bytes() const { return bytes_; }
-  const std::map<char*, segment>& segments() const { return segments_; }
 
-  bool pool_gone = false;
+  void* take(const memory_request& asked, refusal& why) override {
+    if (asked.place != 0) throw std::invalid_argument{"a MemPool with an allocator of its own gives no exact address"};
+    if (void* const at = take_idle(asked); at != nullptr) return at;
+    const std::size_t bytes = rounded(asked.bytes);
+    const std::size_t whole = segment_bytes(bytes);
+    if (!supplier_->reserve(whole)) return nullptr;
+    char* begin = nullptr;
+    try {
+      begin = static_cast<char*>(supplier_->take(whole, asked.stream));
+      why.allocator_refused = begin == nullptr;
+      if (begin != nullptr) add(begin, whole, bytes, asked);
+    } catch (...) {
+      if (begin != nullptr) supplier_->give(begin);
+      supplier_->release(whole);
+      throw;
+    }
+    if (begin == nullptr) {
+      supplier_->release(whole);
+      return nullptr;
+    }
+    try {
+      supplier_->came(begin, whole, asked.stream);
+    } catch (...) {
+      give(begin);
+      throw;
+    }
+    return begin;
+  }
+
+  void* take_idle(const memory_request& asked) override {
+    const guard lock{mutex_};
+    settle();
+    return carve(rounded(asked.bytes), asked);
+  }
+
+  void give(void* at) noexcept override {
+    const guard lock{mutex_};
+    const auto [owner, found] = find(at);
+    if (owner == nullptr || found->second.is != state::live) return;
+    piece& block = found->second;
+    block.pending = block.uses.size();
+    if (block.pending == 0) return free(*owner, found);
+    block.is = state::fenced;
+    while (!block.uses.empty()) {
+      std::list<stream_use>& queue = block.uses.front().queue->freed;
+      queue.splice(queue.end(), block.uses, block.uses.begin());
+      static_cast<void>(record(queue.back()));
+    }
+  }
+
+  void record_use(void* at, device_stream user) override {
+    const guard lock{mutex_};
+    const auto [owner, found] = find(at);
+    if (owner == nullptr || user == device_stream{device_, owner->stream}) return;
+    std::list<stream_use>& uses = found->second.uses;
+    stream_queue& queue = queues_.try_emplace(user, stream_queue{user, {}}).first->second;
+    if (std::ranges::any_of(uses, [&](const stream_use& each) { return each.queue == &queue; })) return;
+    uses.push_back({&queue, at, nullptr});
+  }
+
+  segment_range segment_around(const void* at) const override {
+    const guard lock{mutex_};
+    auto after = segments_.upper_bound(static_cast<char*>(const_cast<void*>(at)));
+    if (after == segments_.begin() || std::prev(after)->first + std::prev(after)->second.bytes <= at) {
+      throw std::invalid_argument{"the address lies in no segment of the MemPool"};
+    }
+    --after;
+    return {after->first, after->second.bytes};
+  }
+
+  void describe(memory_map& map, const pool_id& pool) const override {
+    const guard lock{mutex_};
+    for (const auto& [begin, each] : segments_) {
+      memory_map::own_segment& made = map.own.emplace_back();
+      made.pool = pool;
+      made.number = each.number;
+      made.view.begin = reinterpret_cast<gpumem::address>(begin);
+      made.view.bytes = each.bytes;
+      for (const auto& [at, block] : each.pieces) {
+        made.view.blocks.push_back({.begin = reinterpret_cast<gpumem::address>(at),
+                                    .bytes = block.bytes,
+                                    .requested_bytes = block.is == state::live ? block.requested : 0,
+                                    .stream = {each.stream},
+                                    .is = block.is});
+      }
+    }
+  }
+
+  bool give_back() override {
+    if (is_empty() || !synchronize()) return false;
+    std::map<char*, segment> idle;
+    {
+      const guard lock{mutex_};
+      finish_queues();
+      for (auto each = segments_.begin(); each != segments_.end();) {
+        const auto next = std::next(each);
+        const auto first = each->second.pieces.begin();
+        if (each->second.pieces.size() == 1 && first->second.is == state::cached) {
+          first->second.index_node = free_.extract(key_of(each->second, first));
+          idle.insert(segments_.extract(each));
+        }
+        each = next;
+      }
+    }
+    if (idle.empty()) return false;
+    if (!synchronize()) {  // another thread may have used and freed a block since
+      const guard lock{mutex_};
+      for (auto& [begin, each] : idle) free_.insert(std::move(each.pieces.begin()->second.index_node));
+      segments_.merge(idle);
+      return false;
+    }
+    std::exception_ptr failed;
+    for (const auto& [begin, each] : idle) {
+      try {
+        supplier_->going(begin, each.bytes, each.stream);
+        supplier_->give(begin);
+      } catch (...) {
+        failed = std::current_exception();
+      }
+      bytes_ -= each.bytes;
+      supplier_->release(each.bytes);
+    }
+    if (failed) std::rethrow_exception(failed);
+    return true;
+  }
+
+  /// Idle segments stay until `give_back`: to wait for the GPU here could spoil a capture.
+  void close() override {}
+  [[nodiscard]] bool is_empty() const noexcept override { return bytes_ == 0; }
 
  private:
-  struct destroyer {
-    void operator()(cudaEvent_t e) const { C10_CUDA_CHECK_WARN(cudaEventDestroy(e)); }
-  };
-  using event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, destroyer>;
-
-  void poll() {
-    for (auto w = waiting_.begin(); w != waiting_.end();) {
-      const bool done = std::all_of(w->second.begin(), w->second.end(),
-                                    [](const event& e) { return cudaEventQuery(e.get()) == cudaSuccess; });
-      static_cast<void>(cudaGetLastError());
-      if (!done) {
-        ++w;
-        continue;
-      }
-      give(w->first);
-      w = waiting_.erase(w);
-    }
+  static free_key key_of(const segment& owner, std::map<char*, piece>::const_iterator at) {
+    return {owner.stream, at->second.bytes, at->first};
+  }
+  static free_set::node_type new_node() {
+    free_set one{free_key{}};
+    return one.extract(one.begin());
   }
 
-  std::shared_ptr<c10::cuda::CUDACachingAllocator::CUDAAllocator> from_;
+  bool synchronize() const noexcept {
+    const relaxed_capture_mode relaxed;
+    const current_gpu here{device_};
+    if (cudaDeviceSynchronize() == cudaSuccess) return true;
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+
+  // --- with the lock ------------------------------------------------------------------------------------------
+  piece_place find(void* at) {
+    auto owner = segments_.upper_bound(static_cast<char*>(at));
+    if (owner == segments_.begin()) return {nullptr, {}};
+    --owner;
+    const auto found = owner->second.pieces.find(static_cast<char*>(at));
+    if (found == owner->second.pieces.end()) return {nullptr, {}};
+    return {&owner->second, found};
+  }
+
+  /// A new segment whose first bytes are a live block.
+  void add(char* begin, std::size_t whole, std::size_t bytes, const memory_request& asked) {
+    segment made{whole, asked.stream, ++numbers_, {}};
+    piece& block = made.pieces.emplace(begin, piece{bytes, asked.bytes, state::live}).first->second;
+    block.index_node = new_node();
+    free_set rest;
+    if (whole > bytes) {
+      made.pieces.emplace(begin + bytes, piece{whole - bytes});
+      rest.emplace(asked.stream, whole - bytes, begin + bytes);
+    }
+    const guard lock{mutex_};
+    segments_.emplace(begin, std::move(made));
+    free_.merge(rest);
+    bytes_ += whole;
+  }
+
+  /// The smallest free piece of the stream's that holds the bytes; null if there is none.
+  void* carve(std::size_t bytes, const memory_request& asked) {
+    const auto best = free_.lower_bound({asked.stream, bytes, nullptr});
+    if (best == free_.end() || std::get<0>(*best) != asked.stream) return nullptr;
+    char* const at = std::get<2>(*best);
+    const auto [owner, found] = find(at);
+    piece& block = found->second;
+    if (const std::size_t rest = block.bytes - bytes; rest != 0) {
+      free_set::node_type spare = new_node();
+      owner->pieces.emplace(at + bytes, piece{rest});
+      block.index_node = free_.extract(best);
+      spare.value() = {owner->stream, rest, at + bytes};
+      free_.insert(std::move(spare));
+    } else {
+      block.index_node = free_.extract(best);
+    }
+    block.bytes = bytes;
+    block.requested = asked.bytes;
+    block.is = state::live;
+    return at;
+  }
+
+  /// Merges the piece with its free neighbours.
+  void free(segment& owner, std::map<char*, piece>::iterator at) noexcept {
+    free_set::node_type node = std::move(at->second.index_node);
+    at->second.is = state::cached;
+    if (const auto next = std::next(at); next != owner.pieces.end() && next->second.is == state::cached) {
+      free_.erase(key_of(owner, next));
+      at->second.bytes += next->second.bytes;
+      owner.pieces.erase(next);
+    }
+    if (at != owner.pieces.begin()) {
+      if (const auto before = std::prev(at); before->second.is == state::cached) {
+        free_.erase(key_of(owner, before));
+        before->second.bytes += at->second.bytes;
+        owner.pieces.erase(at);
+        at = before;
+      }
+    }
+    node.value() = key_of(owner, at);
+    free_.insert(std::move(node));
+  }
+
+  // --- events -------------------------------------------------------------------------------------------------
+  static bool record(stream_use& use) noexcept {
+    const relaxed_capture_mode relaxed;
+    if (!captures_nothing(use.queue->stream)) return false;
+    const current_gpu here{use.queue->stream.device};
+    if (cudaEventCreateWithFlags(&use.done, cudaEventDisableTiming) == cudaSuccess) {
+      if (cudaEventRecord(use.done, use.queue->stream.handle) == cudaSuccess) return true;
+      static_cast<void>(cudaEventDestroy(std::exchange(use.done, nullptr)));
+    }
+    use.done = nullptr;
+    static_cast<void>(cudaGetLastError());
+    return false;
+  }
+  /// Frees blocks whose streams are done with them. Asks no event of a stream that captures.
+  void settle() noexcept {
+    const relaxed_capture_mode relaxed;
+    for (auto& [stream, queue] : queues_) {
+      std::list<stream_use>& freed = queue.freed;
+      if (freed.empty() || !captures_nothing(stream)) continue;
+      while (!freed.empty()) {
+        auto event = std::ranges::find_if(freed, [](const stream_use& each) { return each.done != nullptr; });
+        if (event == freed.end()) {
+          event = std::prev(freed.end());
+          if (!record(*event)) break;
+        }
+        if (cudaEventQuery(event->done) != cudaSuccess) {
+          static_cast<void>(cudaGetLastError());
+          break;
+        }
+        ++event;
+        while (freed.begin() != event) finish(freed);
+      }
+    }
+  }
+  /// The same, after the host waited for this GPU.
+  void finish_queues() noexcept {
+    for (auto& [stream, queue] : queues_) {
+      while (stream.device == device_ && !queue.freed.empty()) finish(queue.freed);
+    }
+    settle();
+  }
+  void finish(std::list<stream_use>& freed) noexcept {
+    const stream_use use = freed.front();
+    freed.pop_front();
+    if (use.done != nullptr) static_cast<void>(cudaEventDestroy(use.done));
+    const auto [owner, found] = find(use.block);
+    if (--found->second.pending == 0) free(*owner, found);
+  }
+
+  const int device_;
+  const std::unique_ptr<segment_supplier> supplier_;
+  mutable std::mutex mutex_;  // all below
   std::map<char*, segment> segments_;
-  std::vector<std::pair<void*, std::vector<event>>> waiting_;
-  std::size_t bytes_ = 0;
+  free_set free_;
+  std::map<device_stream, stream_queue> queues_;
+  std::uint64_t numbers_ = 0;
+  std::atomic<std::size_t> bytes_ = 0;
 };

@@ -1,0 +1,184 @@
+// gpumem's memory in the form of PyTorch's pools: a whole GPU for requests outside every pool, or the regions of one
+// pool. And the limit, which this memory shares with memory from other sources.
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "gpumem/default_allocator.hpp"
+#include "memory_source.hpp"
+
+inline gpumem::allocator& memory() {
+  static gpumem::allocator* const opened = [] {
+    const gpumem::result<gpumem::allocator*> made = gpumem::default_allocator();
+    TORCH_CHECK(made.ok(), "gpumem: ", made.why().message());
+    return *made;
+  }();
+  return *opened;
+}
+
+class gpumem_memory final : public memory_source {
+ public:
+  /// `logical` is the device of gpumem's that serves the requests. A pool has regions of its own.
+  gpumem_memory(int logical, bool of_pool) : logical_{logical}, of_pool_{of_pool} {}
+
+  void* take(const memory_request& asked, refusal& why) override {
+    gpumem::request r{.bytes = asked.bytes, .stream = {asked.stream}, .device = logical_, .place = asked.place};
+    r.reports_capture_end = true;
+    for (;;) {
+      if (of_pool_) r.region = region_for(asked);
+      const gpumem::result<void*> got = asked.place != 0 ? allocate_exact(r) : memory().try_allocate(r, &why.report);
+      if (got) return *got;
+      if (of_pool_ && region_for(asked) != r.region) continue;  // given back meanwhile by another thread
+      TORCH_CHECK(asked.place == 0, "gpumem: no block at this exact address: ", got.why().message());
+      TORCH_CHECK(got.code() == gpumem::errc::out_of_memory, "gpumem: ", got.why().message());
+      return nullptr;
+    }
+  }
+  /// gpumem gives a pool's request new memory, too, where there is some.
+  void* take_idle(const memory_request& asked) override {
+    refusal why;
+    return take(asked, why);
+  }
+  void give(void* at) noexcept override { memory().deallocate(at); }
+  void record_use(void* at, device_stream user) override {
+    const gpumem::status noted = memory().record_use(at, {user.handle});
+    TORCH_CHECK(noted.ok(), "gpumem: record_stream: ", noted.message());
+  }
+  [[nodiscard]] segment_range segment_around(const void* at) const override {
+    const gpumem::result<gpumem::block_info> found = memory().describe(at);
+    TORCH_CHECK(found.ok(), "gpumem: ", found.why().message());
+    return {reinterpret_cast<void*>(found->segment_begin), found->segment_bytes};
+  }
+  void describe(memory_map& map, const pool_id& pool) const override {
+    if (!of_pool_) {
+      gpumem::result<std::vector<gpumem::segment_view>> all = memory().segments(logical_);
+      TORCH_CHECK(all.ok(), "gpumem: ", all.why().message());
+      map.shared = *std::move(all);
+      return;
+    }
+    const std::lock_guard lock{mutex_};
+    for (const auto& [unused, region] : regions_) map.pool_of_region[region] = pool;
+  }
+  /// Closes the regions of a pool that have idle memory: that serves every request, and live blocks follow with their
+  /// free. Later requests of the pool open new regions.
+  bool give_back() override {
+    std::map<std::pair<cudaStream_t, bool>, std::uint64_t> closing;
+    memory_map map;
+    gpumem_memory{logical_, false}.describe(map, no_pool);
+    std::set<std::uint64_t> with_idle_blocks;
+    for (const gpumem::segment_view& s : map.shared) {
+      for (const gpumem::block_view& b : s.blocks) {
+        if (b.is != gpumem::block_view::state::live) with_idle_blocks.insert(b.region);
+      }
+    }
+    {
+      const std::lock_guard lock{mutex_};
+      for (auto each = regions_.begin(); each != regions_.end();) {
+        const auto next = std::next(each);
+        if (with_idle_blocks.contains(each->second)) closing.insert(regions_.extract(each));
+        each = next;
+      }
+    }
+    bool any = false;
+    for (const auto& [unused, region] : closing) any = memory().close_region(logical_, region).ok() || any;
+    return any;
+  }
+  /// Closes all regions: the pool has ended.
+  void close() override {
+    std::map<std::pair<cudaStream_t, bool>, std::uint64_t> closing;
+    {
+      const std::lock_guard lock{mutex_};
+      closing.swap(regions_);
+    }
+    for (const auto& [unused, region] : closing) static_cast<void>(memory().close_region(logical_, region));
+  }
+  [[nodiscard]] bool is_empty() const noexcept override { return true; }
+
+ private:
+  /// A cache may answer first, with a block of that size elsewhere; a larger alignment bypasses it.
+  static gpumem::result<void*> allocate_exact(gpumem::request r) {
+    gpumem::result<void*> got = memory().try_allocate(r);
+    if (got && *got != reinterpret_cast<void*>(r.place)) {
+      memory().deallocate(*got);
+      r.alignment = 2 * gpumem::block_granularity;
+      got = memory().try_allocate(r);
+    }
+    return got;
+  }
+  /// Small blocks have a region apart: one that lives on would keep a large block from being whole again.
+  std::uint64_t region_for(const memory_request& asked) {
+    constexpr std::size_t max_small = std::size_t{1} << 20;  // as PyTorch's own allocator has it
+    const std::lock_guard lock{mutex_};
+    std::uint64_t& region = regions_[{asked.stream, asked.bytes <= max_small}];
+    if (region != 0) return region;
+    const gpumem::result<std::uint64_t> opened = memory().open_region(logical_, {asked.stream});
+    TORCH_CHECK(opened.ok(), "gpumem: ", opened.why().message());
+    return region = *opened;
+  }
+
+  const int logical_;
+  const bool of_pool_;
+  mutable std::mutex mutex_;
+  std::map<std::pair<cudaStream_t, bool>, std::uint64_t> regions_;
+};
+
+/// The limit of one GPU. gpumem's own limit is the remainder beside memory from other sources.
+class shared_limit {
+ public:
+  void open(int logical, std::uint64_t limit) {
+    logical_ = logical;
+    limit_ = at_start_ = limit;
+  }
+  [[nodiscard]] std::uint64_t at_start() const noexcept { return at_start_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return limit_; }
+  /// Bytes reserved for memory that is not gpumem's.
+  [[nodiscard]] std::uint64_t reserved() const noexcept { return reserved_; }
+
+  void set(std::uint64_t limit) {
+    const std::lock_guard lock{mutex_};
+    const gpumem::result<gpumem::limit_result> now = apply(limit, reserved_);
+    TORCH_CHECK(now.ok(), "gpumem: ", now.why().message());
+    limit_ = limit;
+  }
+  /// False if the bytes do not fit beside gpumem's memory. With `gives_back` that returns idle segments first, which
+  /// calls the driver: gpumem does not know of a capture before its own first request within it.
+  bool reserve(std::uint64_t bytes, bool gives_back) {
+    const std::lock_guard lock{mutex_};
+    const std::uint64_t wanted = reserved_ + bytes;
+    if (wanted > limit_) return false;
+    if (!gives_back) {
+      const gpumem::result<gpumem::statistics> now = memory().stats(logical_);
+      if (!now || now->reserved_bytes + wanted > limit_) return false;
+    }
+    const gpumem::result<gpumem::limit_result> now = apply(limit_, wanted);
+    if (now && now->reserved_bytes + wanted <= limit_) {
+      reserved_ = wanted;
+      return true;
+    }
+    static_cast<void>(apply(limit_, reserved_));
+    return false;
+  }
+  void release(std::uint64_t bytes) noexcept {
+    const std::lock_guard lock{mutex_};
+    reserved_ -= bytes;
+    static_cast<void>(apply(limit_, reserved_));
+  }
+
+ private:
+  gpumem::result<gpumem::limit_result> apply(std::uint64_t limit, std::uint64_t reserved) const {
+    return memory().set_limit(logical_, std::max<std::uint64_t>(1, limit - std::min(limit, reserved)));
+  }
+
+  int logical_ = -1;
+  std::uint64_t at_start_ = 0;
+  std::atomic<std::uint64_t> limit_ = 0;
+  std::atomic<std::uint64_t> reserved_ = 0;
+  std::mutex mutex_;  // orders the changes
+};

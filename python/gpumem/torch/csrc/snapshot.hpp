@@ -1,0 +1,177 @@
+// PyTorch's segments, cut from a map of memory: pieces of one pool each, without the addresses that have no memory.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "memory_source.hpp"
+
+/// Blocks of one segment that lie side by side and belong to one pool.
+struct segment_piece {
+  const gpumem::segment_view* segment = nullptr;
+  const gpumem::block_view* begin = nullptr;
+  const gpumem::block_view* end = nullptr;
+  pool_id pool = no_pool;
+  std::uint64_t number = 0;  ///< in the order in which the pool took its segments, as far as that is known
+};
+
+/// Calls `call` for each piece.
+template <typename Call>
+void each_piece(const memory_map& map, const Call& call) {
+  const auto pool_of = [&](const gpumem::block_view& b) {
+    const auto known = map.pool_of_region.find(b.region);
+    return known != map.pool_of_region.end() ? known->second : no_pool;
+  };
+  std::map<pool_id, std::uint64_t> numbers;
+  for (const gpumem::segment_view& s : map.shared) {
+    const gpumem::block_view* const end = s.blocks.data() + s.blocks.size();
+    for (const gpumem::block_view* b = s.blocks.data(); b != end;) {
+      if (b->is == gpumem::block_view::state::unbacked) {
+        ++b;
+        continue;
+      }
+      const gpumem::block_view* last = b + 1;
+      while (last != end && last->is != gpumem::block_view::state::unbacked && last->region == b->region) ++last;
+      const pool_id pool = pool_of(*b);
+      call(segment_piece{&s, b, last, pool, ++numbers[pool]});
+      b = last;
+    }
+  }
+  for (const memory_map::own_segment& each : map.own) {
+    const auto& blocks = each.view.blocks;
+    call(segment_piece{&each.view, blocks.data(), blocks.data() + blocks.size(), each.pool, each.number});
+  }
+}
+
+inline bool is_active(const gpumem::block_view& b) {
+  return b.is == gpumem::block_view::state::live || b.is == gpumem::block_view::state::fenced;
+}
+
+/// Figures that only a walk over all blocks gives.
+struct block_totals {
+  std::size_t pieces = 0;
+  std::size_t fenced = 0, fenced_bytes = 0;
+  std::size_t split = 0, split_bytes = 0;  // inactive, beside others
+  std::size_t pool_bytes = 0, pool_live_bytes = 0;
+  std::map<pool_id, std::size_t> bytes_by_pool{};
+};
+inline block_totals total_blocks(const memory_map& map) {
+  block_totals out;
+  each_piece(map, [&](const segment_piece& piece) {
+    ++out.pieces;
+    const bool alone = piece.end - piece.begin == 1;
+    std::size_t bytes = 0, live = 0;
+    for (const gpumem::block_view* b = piece.begin; b != piece.end; ++b) {
+      bytes += b->bytes;
+      if (b->is == gpumem::block_view::state::live) {
+        live += b->bytes;
+      } else if (b->is == gpumem::block_view::state::fenced) {
+        ++out.fenced;
+        out.fenced_bytes += b->bytes;
+      } else if (!alone) {
+        ++out.split;
+        out.split_bytes += b->bytes;
+      }
+    }
+    if (piece.pool == no_pool) return;
+    out.bytes_by_pool[piece.pool] += bytes;
+    out.pool_bytes += bytes;
+    out.pool_live_bytes += live;
+  });
+  return out;
+}
+
+/// Bytes to trim once a pool has ended, so that its idle segments leave the cache: those in which nothing else lies,
+/// and idle pages. The largest segments go first; 0 if a larger one than all of these is idle as well, which would go
+/// in their place.
+inline std::uint64_t bytes_to_trim(const memory_map& map, const pool_id& pool) {
+  const auto is_of_pool = [&](const gpumem::block_view& b) {
+    const auto known = map.pool_of_region.find(b.region);
+    return known != map.pool_of_region.end() && known->second == pool;
+  };
+  std::uint64_t bytes = 0, largest_other = 0;
+  for (const gpumem::segment_view& s : map.shared) {
+    std::uint64_t idle = 0;
+    bool in_use = false;
+    for (const gpumem::block_view& b : s.blocks) {
+      const bool of_pool = is_of_pool(b);
+      in_use = in_use || is_active(b) || (b.region != 0 && !of_pool);
+      if (of_pool && !is_active(b)) idle += b.bytes;
+    }
+    if (s.paged) {
+      bytes += idle;
+    } else if (!in_use) {
+      if (idle != 0)
+        bytes += s.bytes;
+      else
+        largest_other = std::max(largest_other, s.bytes);
+    }
+  }
+  return bytes >= largest_other ? bytes : 0;
+}
+
+/// `context_of_segment` and `context_of_block` give the contexts by address.
+template <typename SegmentContext, typename BlockContext>
+std::vector<c10::CachingDeviceAllocator::SegmentInfo> segment_infos(const memory_map& map, c10::DeviceIndex device,
+                                                                    const SegmentContext& context_of_segment,
+                                                                    const BlockContext& context_of_block) {
+  std::vector<c10::CachingDeviceAllocator::SegmentInfo> out;
+  each_piece(map, [&](const segment_piece& piece) {
+    c10::CachingDeviceAllocator::SegmentInfo& info = out.emplace_back();
+    info.device = device;
+    info.address = piece.begin->begin;
+    info.stream = piece.begin->stream.handle;
+    info.is_large = true;
+    info.is_expandable = piece.segment->paged;
+    info.owner_private_pool_id = piece.pool;
+    info.context_when_allocated = context_of_segment(info.address);
+    // ProcessGroupNCCL registers a pool's segments in this order.
+    if constexpr (requires { info.registration_counter; }) {
+      info.registration_counter = static_cast<decltype(info.registration_counter)>(piece.number);
+    }
+    for (const gpumem::block_view* b = piece.begin; b != piece.end; ++b) {
+      c10::CachingDeviceAllocator::BlockInfo& block = info.blocks.emplace_back();
+      block.size = b->bytes;
+      block.requested_size = b->requested_bytes;
+      block.allocated = b->is == gpumem::block_view::state::live;
+      block.active = is_active(*b);
+      info.total_size += b->bytes;
+      info.requested_size += b->requested_bytes;
+      if (block.allocated) {
+        info.allocated_size += b->bytes;
+        block.context_when_allocated = context_of_block(b->begin);
+      }
+      if (block.active) info.active_size += b->bytes;
+    }
+  });
+  std::ranges::sort(out, {}, &c10::CachingDeviceAllocator::SegmentInfo::address);
+  return out;
+}
+
+/// Ranges of memory that PyTorch's history shows as segments: a plain segment, or a mapped range of a paged one.
+struct segment_range_info {
+  bool paged = false;
+  std::size_t bytes = 0;
+  std::shared_ptr<c10::GatheredContext> context{};  // of the request for which it came
+};
+inline std::map<std::size_t, segment_range_info> mapped_ranges(const std::vector<gpumem::segment_view>& segments) {
+  std::map<std::size_t, segment_range_info> out;
+  for (const gpumem::segment_view& s : segments) {
+    segment_range_info* open = nullptr;
+    for (const gpumem::block_view& b : s.blocks) {
+      if (b.is == gpumem::block_view::state::unbacked) {
+        open = nullptr;
+        continue;
+      }
+      if (open == nullptr) {
+        open = &out[b.begin];
+        open->paged = s.paged;
+      }
+      open->bytes += b.bytes;
+    }
+  }
+  return out;
+}
