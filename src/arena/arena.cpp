@@ -168,11 +168,15 @@ status arena::stream_release(std::uint64_t key) {
   state_.caches.reclaim(*o);
   state_.streams.stream_gone(*o);
   fences_.record(lock);
-  // The handle is destroyed next: another thread that names it comes first.
-  while (state_.streams[*o].key == key && state_.streams[*o].handle_calls != 0) {
+  wait_for_handle_calls(lock, *o, key);  // the handle is destroyed next
+  return {};
+}
+
+// Other threads may be recording fences on that stream's handle; none begins once the stream ends or captures.
+void arena::wait_for_handle_calls(arena_lock& lock, owner_id stream, std::uint64_t key) {
+  while (state_.streams[stream].key == key && state_.streams[stream].handle_calls != 0) {
     lock.wait_for_generation(mutex_.generation(), std::nullopt);
   }
-  return {};
 }
 
 result<pool_capture> arena::capture_begin(stream_ref s, std::uint64_t key, capture_effect effect) {
@@ -184,6 +188,7 @@ result<pool_capture> arena::capture_begin(stream_ref s, std::uint64_t key, captu
   const result<owner_id> stream = state_.streams.slot_of(s, key);
   if (!stream) return stream.why();
   if (const result<owner_id> graph = state_.streams.capture_begin(*stream); !graph) return graph.why();
+  wait_for_handle_calls(lock, *stream, key);  // a fence that is recorded now would be the capture's
   begin_effect(lock, effect);
   return pool_capture{*this, *stream, effect};
 }
@@ -204,8 +209,10 @@ void arena::begin_effect(arena_lock& lock, capture_effect effect) noexcept {
     state_.context_records.wait_for_none(lock);
     return;
   }
-  mutex_.begin_generation();  // which ends the waits for fences
-  state_.host_waits.wait_for_none(lock);
+  if (effect == capture_effect::announced) {  // a noticed capture lets the waits for fences go on
+    mutex_.begin_generation();                // which ends them
+    state_.host_waits.wait_for_none(lock);
+  }
   state_.give_backs.wait_for_none(lock);
   all_work_.forbid(lock);
 }

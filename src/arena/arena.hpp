@@ -107,6 +107,7 @@ class arena {
   [[nodiscard]] status check() const GPUMEM_UNDER_LOCK;
 
  private:
+  void wait_for_handle_calls(arena_lock& lock, owner_id stream, std::uint64_t key) GPUMEM_UNDER_LOCK;
   friend class pool_capture;
   void begin_effect(arena_lock& lock, capture_effect effect) noexcept GPUMEM_UNDER_LOCK;
   std::uint64_t capture_end(owner_id stream, capture_effect effect) noexcept;

@@ -1,6 +1,8 @@
 #include "fence_calls.hpp"
 
 #include <algorithm>
+#include <unordered_map>
+#include <vector>
 
 namespace gpumem {
 
@@ -36,10 +38,11 @@ void fence_calls::record(arena_lock& lock) {
   for (const unrecorded_fence& f : fences) {
     const bool overtaken = state_.streams.captures() > captures;
     std::optional<fence> recorded;
-    if (!overtaken) {
+    if (!overtaken && state_.streams.begin_handle_call(f)) {
       blocking_calls& records = f.apart ? state_.records : state_.context_records;
       const result<fence> made = records.make(lock, [&] { return state_.streams.record_on_device(f); });
       if (made) recorded = *made;
+      state_.streams.end_handle_call(f);
     }
     state_.streams.recorded(f, recorded);
   }
@@ -67,13 +70,24 @@ bool fence_calls::order_one(arena_lock& lock, owner_id waiter, fence_index f) {
 }
 
 step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) {
-  std::vector<fence> pending;
+  // Of each stream the first fence: its later ones are not done before it. Those without an order are all asked.
+  std::vector<fence_index> first;
+  std::unordered_map<owner_id, std::size_t> first_of_stream;
   for (const fence_index f : held.all()) {
     const tracked_fence& each = state_.streams.tracked(f);
-    if (each.seen == tracked_fence::state::pending && state_.streams.may_wait_for(f)) {
-      pending.push_back(each.device_fence);
+    if (each.seen != tracked_fence::state::pending || !state_.streams.may_wait_for(f)) continue;
+    if (each.order != idle_owner && !each.foreign) {
+      const auto [at, is_new] = first_of_stream.try_emplace(each.order, first.size());
+      if (!is_new) {
+        fence_index& earliest = first[at->second];
+        if (each.number < state_.streams.tracked(earliest).number) earliest = f;
+        continue;
+      }
     }
+    first.push_back(f);
   }
+  std::vector<fence> pending;
+  for (const fence_index f : first) pending.push_back(state_.streams.tracked(f).device_fence);
   const std::uint64_t left_ns = deadline.left_ns();
   if (pending.empty() || left_ns == 0) return step_result::outcome::nothing;
   const std::uint64_t generation = state_.mutex.generation();
@@ -82,23 +96,28 @@ step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held,
   const result<bool> done = state_.host_waits.make(lock, [&] { return state_.on.wait_any(pending, left_ns, changed); });
   if (done.code() == errc::host_failure) return step_result::outcome::nothing;
   ++state_.counts.host_waits;
-  poll(lock);  // which also learns of a fence that has failed
+  {
+    const device::calls_together row{state_.on};
+    state_.streams.begin_round();
+    for (const fence_index f : first) state_.streams.ask(f);  // also learns of a fence that has failed
+  }
+  poll(lock);
   const bool over = done && !*done && lock.changes_by_others() == others;
   return over ? step_result::outcome::nothing : step_result::outcome::waited;
 }
 
-void fence_calls::wait_for_each(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) {
+bool fence_calls::wait_for_each(arena_lock& lock, const held_fences& held, const wait_deadline& deadline) {
   const auto others_record = [&]() GPUMEM_UNDER_LOCK {
     return std::ranges::any_of(held.all(), [&](fence_index f) GPUMEM_UNDER_LOCK {
       return state_.streams.tracked(f).seen == tracked_fence::state::unrecorded;
     });
   };
-  bool waits = true;
-  while (waits) {
-    waits = wait_for_any(lock, held, deadline).waited() ||
-            (others_record() && lock.wait_for_generation(state_.mutex.generation(), deadline.end()));
+  bool any = false;
+  for (;; any = true) {
+    if (wait_for_any(lock, held, deadline).waited()) continue;
+    if (!others_record() || !lock.wait_for_generation(state_.mutex.generation(), deadline.end())) break;
   }
-  poll(lock);
+  return poll(lock) || any;
 }
 
 void fence_calls::wait_for_owner(arena_lock& lock, owner_id o, const wait_deadline& deadline) {
@@ -120,9 +139,7 @@ bool fence_calls::wait_for_all(arena_lock& lock, const wait_deadline& deadline) 
   if (state_.streams.fences_paused()) return false;
   held_fences held{state_.streams};
   hold_all(lock, &held);
-  if (held.all().empty()) return false;
-  wait_for_each(lock, held, deadline);
-  return true;
+  return !held.all().empty() && wait_for_each(lock, held, deadline);
 }
 
 }  // namespace gpumem

@@ -24,13 +24,15 @@ block_index oom_ladder::climb(arena_lock& lock, pending_request& request) {
   }
   for (unsigned callback_rounds = 0;;) {
     const std::uint64_t others = lock.changes_by_others();
+    bool may_yet_be_served = false;
     request.limit_refused = request.device_refused = false;
     request.driver_error = {};
     if (request.bytes <= std::max(state_.cap.limit(), state_.cap.reserved())) {
       step_result step = look(lock, request);
       if (!step.found()) step = last_resorts(lock, request);
       if (step.found()) return step.block();
-      if (may_be_served(lock, request)) {
+      may_yet_be_served = may_be_served(lock, request);
+      if (may_yet_be_served) {
         const bool changed = state_.caches.reclaim_all() || lock.changes_by_others() != others;
         if (changed && deadline.left_ns() != 0) continue;
         if (wait(lock, request).waited()) continue;
@@ -38,7 +40,10 @@ block_index oom_ladder::climb(arena_lock& lock, pending_request& request) {
     } else {
       request.limit_refused = true;
     }
-    if (callback_rounds++ >= most_callback_rounds || !ask_callbacks(lock, request.bytes)) return no_block;
+    if (callback_rounds++ < most_callback_rounds && ask_callbacks(lock, request.bytes)) continue;
+    // Others went on while the callbacks ran.
+    const bool changed = may_yet_be_served && lock.changes_by_others() != others && deadline.left_ns() != 0;
+    if (!changed) return no_block;
   }
 }
 
@@ -64,6 +69,9 @@ step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request)
   const context_events permit{state_.streams};
   if (state_.streams.context_events_wait()) {
     if (const step_result reused = reuse_other_streams(lock, request); reused.found()) return reused;
+    if (state_.paged()) {  // what is idle now may move
+      if (const step_result moved = growth_.grow(lock, request); moved.found()) return moved;
+    }
   }
   if (const step_result joined = join_all(lock, request); joined.found()) return joined;
   return return_and_grow(lock, request);
@@ -74,7 +82,7 @@ step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request)
 bool oom_ladder::may_be_served(arena_lock& lock, const pending_request& request) {
   std::uint64_t most = std::max(state_.cap.limit(), state_.cap.reserved());
   if (request.device_refused) {
-    const result<memory_info> memory = [&] {
+    const result<memory_info> memory = [&]() GPUMEM_UNDER_LOCK {
       const unlocked_section unlocked{lock};
       return state_.on.memory();
     }();
@@ -237,7 +245,7 @@ void oom_ladder::take_over_from_others(const pending_request& request, device_wa
 // peak so, 1.20 otherwise).
 step_result oom_ladder::return_and_grow(arena_lock& lock, pending_request& request) {
   if (!state_.decides.gives_back(give_back::pressure, state_.view())) return step_result::outcome::nothing;
-  if (trimmer_.return_idle(lock, UINT64_MAX) == 0) return step_result::outcome::nothing;
+  if (trimmer_.return_idle(lock, UINT64_MAX, state_.deadline_of(request)) == 0) return step_result::outcome::nothing;
   request.limit_refused = request.device_refused = false;
   return growth_.grow(lock, request);
 }

@@ -178,8 +178,8 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
   return returned;
 }
 
-std::uint64_t pager::return_pages(arena_lock& lock, std::uint64_t bytes) {
-  if (state_.gate.taken() && !state_.gate.wait(lock, std::nullopt)) return 0;
+std::uint64_t pager::return_pages(arena_lock& lock, std::uint64_t bytes, const wait_deadline& deadline) {
+  if (state_.gate.taken() && !state_.gate.wait(lock, deadline.end())) return 0;
   const growth_ticket ticket{state_.gate};
   undo_stranded(lock, state_.may_give_back(lock));
   return return_stretches(lock, bytes, {});

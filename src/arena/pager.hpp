@@ -18,7 +18,7 @@ class pager {
 
   /// Returns idle runs to the device, the longest stretches first, until `bytes` are returned. Returns that sum. Waits
   /// for the ticket.
-  std::uint64_t return_pages(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
+  std::uint64_t return_pages(arena_lock& lock, std::uint64_t bytes, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
 
  private:
   [[nodiscard]] paged_backing::verdict plan(const pending_request& request, const page_place& at,

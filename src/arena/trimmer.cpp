@@ -6,8 +6,8 @@
 
 namespace gpumem {
 
-std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes) {
-  if (state_.paged()) return pager_.return_pages(lock, bytes);
+std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const wait_deadline& deadline) {
+  if (state_.paged()) return pager_.return_pages(lock, bytes, deadline);
   std::uint64_t returned = 0;
   while (returned < bytes && state_.may_give_back(lock)) {
     segment_index best = 0;
@@ -40,16 +40,16 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes) {
 
 trim_result trimmer::trim(arena_lock& lock, std::uint64_t bytes) {
   trim_result out;
+  const wait_deadline deadline{state_.on, state_.config.free_wait_ns};
+  const context_events permit{state_.streams};  // the program asks for its memory
   fences_.poll(lock);
   if (state_.caches.reclaim_all()) fences_.poll(lock);  // deferred frees come with fences of their own
   const bool allowed = state_.decides.gives_back(give_back::trim, state_.view());
   if (allowed) {
-    out.returned_bytes = return_idle(lock, bytes);
-    const context_events permit{state_.streams};  // the program asks for its memory
-    const wait_deadline deadline{state_.on, state_.config.free_wait_ns};
+    out.returned_bytes = return_idle(lock, bytes, deadline);
     // A block whose uses are done is free for its own stream first, and idle behind another fence.
     while (out.returned_bytes < bytes && deadline.left_ns() != 0 && fences_.wait_for_all(lock, deadline)) {
-      out.returned_bytes += return_idle(lock, bytes - out.returned_bytes);
+      out.returned_bytes += return_idle(lock, bytes - out.returned_bytes, deadline);
     }
   }
   explain_rest(allowed, !state_.may_give_back(lock), &out);

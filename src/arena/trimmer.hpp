@@ -14,7 +14,7 @@ class trimmer {
   trimmer(arena_state& state, fence_calls& fences, pager& pages) : state_{state}, fences_{fences}, pager_{pages} {}
 
   /// Returns the largest idle segments first until `bytes` are returned; the bytes that went.
-  std::uint64_t return_idle(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;
+  std::uint64_t return_idle(arena_lock& lock, std::uint64_t bytes, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
   /// The same, as far as the policy allows, and after a wait for fences if need be; says of every free byte that is
   /// left why it is.
   trim_result trim(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK;

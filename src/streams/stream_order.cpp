@@ -157,9 +157,14 @@ result<fence_index> stream_order::record(owner_id o, bool lives) noexcept try {
     }
   }
   const fence_index f = spare_fence();
-  unrecorded_.push_back({f, slot.stream, slot.foreign, on_stream && slot.foreign == 0, apart});
+  unrecorded_.push_back({.which = f,
+                         .on = slot.stream,
+                         .foreign = slot.foreign,
+                         .by_stream = on_stream && slot.foreign == 0,
+                         .apart = apart,
+                         .key = slot.key,
+                         .at_end = slot.gone});
   spare_fences_.pop_back();
-  if (unrecorded_.back().by_stream) ++slot.handle_calls;
   // One of the holders is who records it.
   fences_[f] = {.device_fence = {},
                 .holders = 2,
@@ -201,9 +206,21 @@ bool stream_order::blocking_stream_captures() const noexcept {
   return any ? *any : any.code() != errc::unsupported;
 }
 
+// A thread that records several fences may be held up by the first one, and meanwhile other streams end or capture.
+bool stream_order::begin_handle_call(const unrecorded_fence& f) noexcept {
+  if (!f.by_stream) return true;
+  stream_slot& slot = slots_[fences_[f.which].order];
+  if (slot.key != f.key || slot.capturing || (slot.gone && !f.at_end)) return false;
+  ++slot.handle_calls;
+  return true;
+}
+
+void stream_order::end_handle_call(const unrecorded_fence& f) noexcept {
+  if (f.by_stream) --slots_[fences_[f.which].order].handle_calls;
+}
+
 void stream_order::recorded(const unrecorded_fence& f, std::optional<fence> made) noexcept {
   tracked_fence& t = fences_[f.which];
-  if (f.by_stream) --slots_[t.order].handle_calls;
   if (made) {
     ++recorded_;
     t.device_fence = *made;
@@ -293,14 +310,14 @@ tracked_fence::state stream_order::ask(fence_index f) noexcept {
   tracked_fence& t = fences_[f];
   if (t.seen != tracked_fence::state::pending || !may_ask(f)) return t.seen;
   stream_slot& on = slots_[t.order];
-  const bool asked = on.asked_in_round == round_ && !t.foreign;
-  if (asked && t.number >= on.pending_number) return t.seen;
+  const bool ordered = t.order != idle_owner && !t.foreign;  // events on the context are recorded without the lock
+  if (ordered && on.asked_in_round == round_ && t.number >= on.pending_number) return t.seen;
   const result<bool> done = device_.query(t.device_fence);
   if (!done) {
     if (done.code() != errc::host_failure) t.seen = tracked_fence::state::failed;
   } else if (*done) {
     t.seen = tracked_fence::state::done;
-  } else if (!t.foreign) {
+  } else if (ordered) {
     on.asked_in_round = round_;
     on.pending_number = t.number;
   }

@@ -175,6 +175,10 @@ class stream_order {
   bool fence_behind(owner_id o) noexcept;
   [[nodiscard]] std::vector<unrecorded_fence> take_unrecorded() noexcept { return std::exchange(unrecorded_, {}); }
   [[nodiscard]] result<fence> record_on_device(const unrecorded_fence& f) const noexcept;  ///< no lock needed
+  /// Around the record of a fence without the lock: false where its stream ends or captures meanwhile, and the fence is
+  /// not to be recorded. `stream_slot::handle_calls` counts those between the two.
+  [[nodiscard]] bool begin_handle_call(const unrecorded_fence& f) noexcept;
+  void end_handle_call(const unrecorded_fence& f) noexcept;
   void recorded(const unrecorded_fence& f, std::optional<fence> made) noexcept;  ///< nothing: it could not be made
   void hold(fence_index f) noexcept { ++fences_[f].holders; }
   void let_go(fence_index f) noexcept;

@@ -33,6 +33,8 @@ struct unrecorded_fence {
   std::uint64_t foreign = 0;  ///< the context of a stream that is not of the device's own; 0: it is
   bool by_stream = false;     ///< else an event on the whole context
   bool apart = false;         ///< invalidates no capture: on a created stream of the device, which captures nothing
+  std::uint64_t key = 0;      ///< of the stream
+  bool at_end = false;        ///< reserved by the call that ends the stream, which records it before it returns
 };
 
 }  // namespace gpumem

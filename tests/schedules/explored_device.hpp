@@ -44,6 +44,10 @@ class explored_device final : public device {
   [[nodiscard]] std::uint64_t all_done_ns() const noexcept;
   /// Records on the stream wait from here on, until then.
   void fill_queue(stream_ref stream, std::uint64_t until_ns) { full_until_[stream.handle] = until_ns; }
+  [[nodiscard]] bool is_full(stream_ref stream, std::uint64_t now_ns) const {
+    const auto until = full_until_.find(stream.handle);
+    return until != full_until_.end() && until->second > now_ns;
+  }
   void drain_queue(stream_ref stream);
   status begin_capture(stream_ref stream);
   /// The device tells of a capture, which no call can spoil until `begin_strictly`.

@@ -20,24 +20,12 @@ TEST(frees_aside, a_batch_is_complete_by_frees_or_by_bytes) {
   frees_aside frees;
   for (std::uint32_t k = 1; k < frees_aside::frees_a_fence; ++k) EXPECT_FALSE(frees.push(k, 4096));
   EXPECT_TRUE(frees.push(16, 4096));
-  EXPECT_FALSE(frees.push(17, 31 * mib));
-  EXPECT_TRUE(frees.push(18, mib));
-  EXPECT_FALSE(frees.push(19, 512));
-  EXPECT_EQ(taken(frees, false), (sizes{16 * 4096, 32 * mib})) << "the one begun stays";
+  EXPECT_FALSE(frees.push(17, mib - 512));
+  EXPECT_TRUE(frees.push(18, 512));
+  EXPECT_TRUE(frees.push(19, mib)) << "a large one needs no other";
+  EXPECT_FALSE(frees.push(20, 512));
+  EXPECT_EQ(taken(frees, false), (sizes{16 * 4096, mib, mib})) << "the one begun stays";
   EXPECT_EQ(taken(frees, true), sizes{512});
-}
-
-TEST(frees_aside, what_memory_was_short_of_has_its_fence_at_the_free_from_then_on) {
-  frees_aside frees;
-  EXPECT_FALSE(frees.push(1, 31 * mib));
-  EXPECT_EQ(taken(frees, true), sizes{31 * mib});
-  for (std::uint32_t k = 1; k < frees_aside::batches_until_forgotten; ++k) {
-    EXPECT_TRUE(frees.push(1, 31 * mib)) << k;
-    EXPECT_EQ(taken(frees, false), sizes{31 * mib});
-  }
-  EXPECT_TRUE(frees.push(1, 31 * mib));
-  EXPECT_EQ(taken(frees, false), sizes{31 * mib});
-  EXPECT_FALSE(frees.push(1, 31 * mib)) << "and is tried without after some batches";
 }
 
 TEST(frees_aside, small_frees_share_a_fence_though_memory_was_short) {

@@ -135,15 +135,15 @@ TEST(streams, that_end_keep_their_slot_for_what_is_freed_on_them) {
     const owner_id other = t.slot(t.device.create_stream());
     const std::uint64_t key = t.streams[o].key;
     const block_index live = t.take(o);
-    EXPECT_EQ(t.streams.owner_of_free(o, s, key), o);
-    EXPECT_EQ(t.streams.owner_of_free(other, s, key), o);
+    EXPECT_EQ(*t.streams.owner_of_free(o, s, key), o);
+    EXPECT_EQ(*t.streams.owner_of_free(other, s, key), o);
     t.streams.stream_gone(o);
-    EXPECT_EQ(t.streams.owner_of_free(o, s, key), o) << "its handle is not asked";
+    EXPECT_EQ(*t.streams.owner_of_free(o, s, key), o) << "its handle is not asked";
     if (ids == stream_id_mode::query) {
-      EXPECT_EQ(t.streams.owner_of_free(other, s, key), o);
+      EXPECT_EQ(*t.streams.owner_of_free(other, s, key), o);
     } else {
       const owner_id next = t.slot(s);
-      EXPECT_EQ(t.streams.owner_of_free(o, s, key), next) << "a new stream has its handle";
+      EXPECT_EQ(*t.streams.owner_of_free(o, s, key), next) << "a new stream has its handle";
     }
     EXPECT_LE(t.streams.in_use(), 3U);
     t.streams.free_block(live, o);
