@@ -79,7 +79,7 @@ void explored_device::drain_queue(stream_ref stream) {
 
 status explored_device::begin_capture(stream_ref stream) {
   status begun = card_.begin_capture(stream);
-  if (begun) captures_[stream.handle] = {++latest_capture_, true};
+  if (begun) captures_[stream.handle] = {++latest_capture_, true, true};
   return begun;
 }
 
@@ -91,6 +91,10 @@ void explored_device::begin_strictly(stream_ref stream) {
 
 bool explored_device::captures_strictly() const noexcept {
   return std::ranges::any_of(captures_, [](const auto& each) { return each.second.is_strict; });
+}
+
+bool explored_device::captures_as_told() const noexcept {
+  return std::ranges::any_of(captures_, [](const auto& each) { return each.second.is_told; });
 }
 
 status explored_device::end_capture(stream_ref stream) {
@@ -232,7 +236,9 @@ result<bool> explored_device::do_wait_any(std::span<const fence> fences, std::ui
   scheduler* const schedule = scheduler::current();
   if (schedule == nullptr) return card_.wait_any(fences, most_ns, stop);
   schedule->point();
-  if (captures_strictly()) {
+  // The driver allows a thread in relaxed mode to ask for fences of streams that do not capture. An allocator that was
+  // told of the capture does not even that.
+  if (captures_as_told()) {
     return make([&] { return card_.wait_any(fences, 0, stop); });
   }
   const std::uint64_t begin = schedule->now();

@@ -122,8 +122,10 @@ class explored_device final : public device {
   struct capture_state {
     std::uint64_t id = 0;
     bool is_strict = false;
+    bool is_told = false;  // the program announced it to the allocator
   };
   [[nodiscard]] bool captures_strictly() const noexcept;
+  [[nodiscard]] bool captures_as_told() const noexcept;
   std::map<void*, capture_state> captures_;  // by stream
   std::multimap<std::uint64_t, std::function<void()>> watched_graphs_;
   std::uint64_t latest_capture_ = 0;
