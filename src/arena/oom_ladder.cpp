@@ -101,7 +101,8 @@ step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
     const std::uint64_t others = lock.changes_by_others();
     held_fences held{state_.streams};
     fences_.hold_all(lock, &held);
-    if (lock.changes_by_others() != others) return step_result::outcome::waited;
+    // What became known to be done since the last poll is a reason, too.
+    if (fences_.poll(lock) || lock.changes_by_others() != others) return step_result::outcome::waited;
     if (fences_.wait_for_any(lock, held, deadline).waited()) {
       state_.blocks.absorb_idle(request.owner);
       return step_result::outcome::waited;

@@ -341,25 +341,33 @@ void stream_order::poll() noexcept {
   });
 }
 
-// Takes note of the slot's fences that are done.
+// Takes note of the slot's fences that are done. A later one covers what an earlier one does, which another thread may
+// still be recording.
 void stream_order::settle(owner_id o) noexcept {
   stream_slot& slot = slots_[o];
+  using state = tracked_fence::state;
   std::size_t ended = 0;
-  for (; ended < slot.fences.size(); ++ended) {
-    const auto [epoch, behind] = slot.fences[ended];
-    const tracked_fence::state seen = ask(behind);
-    if (seen == tracked_fence::state::pending || seen == tracked_fence::state::unrecorded) break;
-    if (seen == tracked_fence::state::done) {
+  bool asks = true;
+  for (std::size_t k = 0; k < slot.fences.size(); ++k) {
+    const auto [epoch, behind] = slot.fences[k];
+    const state seen = asks ? ask(behind) : fences_[behind].seen;
+    if (seen == state::pending) asks = false;
+    if (seen == state::done) {
       slot.done = epoch;
       heap_.make_idle(o, epoch);
-    } else if (slot.gone && !fences_[behind].not_made) {
-      heap_.make_idle(o, epoch, true);  // nothing will ever say when this memory is free: leaked
-    } else {
-      slot.dirty = true;  // still good for its own stream; another fence may be tried for the others
+      ended = k + 1;
+    } else if (seen == state::failed && k == ended) {
+      if (slot.gone && !fences_[behind].not_made) {
+        heap_.make_idle(o, epoch, true);  // nothing will ever say when this memory is free: leaked
+      } else {
+        slot.dirty = true;  // still good for its own stream; another fence may be tried for the others
+      }
+      ended = k + 1;
     }
-    let_go(behind);
   }
-  slot.fences.erase(slot.fences.begin(), slot.fences.begin() + static_cast<std::ptrdiff_t>(ended));
+  const auto end = slot.fences.begin() + static_cast<std::ptrdiff_t>(ended);
+  for (auto each = slot.fences.begin(); each != end; ++each) let_go(each->behind);
+  slot.fences.erase(slot.fences.begin(), end);
 }
 
 void stream_order::fence_named(owner_id o, std::uint64_t batch_bytes) noexcept {
