@@ -68,8 +68,9 @@ step_result oom_ladder::look(arena_lock& lock, pending_request& request) {
 step_result oom_ladder::last_resorts(arena_lock& lock, pending_request& request) {
   const context_events permit{state_.streams};
   if (state_.streams.context_events_wait()) {
+    const std::uint64_t idle_bytes = state_.blocks.totals().idle_bytes;
     if (const step_result reused = reuse_other_streams(lock, request); reused.found()) return reused;
-    if (state_.paged()) {  // what is idle now may move
+    if (state_.paged() && state_.blocks.totals().idle_bytes > idle_bytes) {  // what is idle now may move
       if (const step_result moved = growth_.grow(lock, request); moved.found()) return moved;
     }
   }
