@@ -418,7 +418,8 @@ result<trace> read_binary_trace(const std::string& path) {
   if (expands_too_far(frame.size(), head.payload_bytes)) {
     return bad(fmt::format("the data expands more than {}-fold", most_expansion));
   }
-  if (memory_of(head) > most_reader_bytes(head.payload_bytes)) {
+  // Twice a reader's: an operation has as little as 2.1 bytes in the columns, and 26 in memory.
+  if (memory_of(head) > most_reader_bytes(2 * head.payload_bytes)) {
     return bad(
         fmt::format("{} operations in {} bytes need more memory than a reader takes", head.ops, head.payload_bytes));
   }

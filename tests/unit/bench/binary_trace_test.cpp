@@ -122,6 +122,7 @@ std::string crafted(std::uint64_t ops, std::uint32_t slots, std::uint64_t alloca
   std::string head(64, '\0');
   const auto put = [&head](std::size_t at, auto value) { std::memcpy(head.data() + at, &value, sizeof value); };
   std::copy(binary_trace_magic.begin(), binary_trace_magic.end(), head.begin());
+  head[binary_trace_magic.size()] = 1;  // version
   put(8, ops);
   put(16, slots);
   put(20, std::uint32_t{1});

@@ -71,7 +71,8 @@ class shared_count {
   std::atomic<std::uint64_t>* count_;
 };
 
-/// Records up to `most` rows in a child and counts those that are recorded; the child then ends by `end`.
+/// Records up to `most` rows in a child and counts those that are recorded; the child then ends by `end`. Each child
+/// takes a path of its own: another process of this job would write beside the first one's file.
 pid_t record_in_a_child(const std::string& path, std::uint64_t most, const shared_count& recorded, void (*end)()) {
   const pid_t child = ::fork();
   if (child != 0) return child;
@@ -85,11 +86,11 @@ pid_t record_in_a_child(const std::string& path, std::uint64_t most, const share
 }
 
 TEST(trace_recorder, keeps_the_rows_of_a_program_that_ends_without_a_word) {
-  const test_folder folder;
   const log_sink former = set_log_sink([](std::string_view) {});
   constexpr std::uint64_t rows = 5000;  // several members
   for (void (*const end)() : {+[] { std::abort(); }, +[] { ::_exit(0); }, +[] { (void)::raise(SIGKILL); }}) {
     for (const std::string name : {"t.csv", "t.csv.gz"}) {
+      const test_folder folder;
       const shared_count recorded;
       const pid_t child = record_in_a_child(folder.path(name), rows, recorded, end);
       ASSERT_EQ(::waitpid(child, nullptr, 0), child);
@@ -104,9 +105,9 @@ TEST(trace_recorder, keeps_the_rows_of_a_program_that_ends_without_a_word) {
 }
 
 TEST(trace_recorder, keeps_the_rows_of_a_program_that_is_killed_at_any_moment) {
-  const test_folder folder;
   const log_sink former = set_log_sink([](std::string_view) {});
   for (int k = 0; k < 30; ++k) {
+    const test_folder folder;
     const std::string path = folder.path(k % 2 == 0 ? "t.csv.gz" : "t.csv");
     const shared_count recorded;
     const pid_t child = record_in_a_child(path, std::uint64_t{1} << 40, recorded, [] {});
