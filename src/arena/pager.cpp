@@ -101,8 +101,11 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
     using verdict = paged_backing::verdict;
     switch (plan(request, *at, may, &step)) {
       case verdict::poll_first:
-        may.poll = false;
-        fences_.fence_everything(lock, request.stream);
+        {  // a capture that an event on the context invalidates does not survive that pages move, either
+          const context_events permit{state_.streams};
+          may.poll = false;
+          fences_.fence_everything(lock, request.stream);
+        }
         continue;
       case verdict::give_back_first:
         // Idle runs may be too long for the pieces: given back, they make room for others.

@@ -372,7 +372,7 @@ void stream_order::settle(owner_id o) noexcept {
 
 void stream_order::fence_named(owner_id o, std::uint64_t batch_bytes) noexcept {
   stream_slot& slot = slots_[o];
-  if (single() || !slot.dirty || slot.capturing || slot.gone || slot.is_graph || slot.everything) return;
+  if ((single() && batch_bytes == bytes_a_batch) || !slot.dirty || slot.capturing || slot.gone || slot.is_graph || slot.everything) return;
   if (never_ends(slot.stream) || slot.foreign != 0 || record_on_stream(slot)) return;
   if (slot.unfenced_frees < frees_a_batch && slot.unfenced_bytes < batch_bytes) return;
   constexpr std::size_t most_pending = 16;

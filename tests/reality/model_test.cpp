@@ -52,6 +52,7 @@ class Model : public testing::TestWithParam<way> {
     unsigned generation = 0;
     unsigned graph = 0;
     bool shared = false;
+    unsigned users = 0;  ///< by the streams' places: which others use it
   };
   struct graph {
     CUgraphExec exec = nullptr;
@@ -104,6 +105,9 @@ class Model : public testing::TestWithParam<way> {
   }
   void renew(stream& s) {
     if (s.capture != 0) return;
+    // A stream lives until the blocks that it uses are freed, unless the program tells of its end.
+    const auto uses = [&](const auto& each) { return (each.second.users >> (&s - streams_.data()) & 1U) != 0; };
+    if (!tells() && std::any_of(live_.begin(), live_.end(), uses)) return;
     if (tells()) {
       ASSERT_TRUE(allocator_->stream_release({s.handle}).ok());
     }
@@ -189,6 +193,7 @@ class Model : public testing::TestWithParam<way> {
     const status noted = allocator_->record_use(reinterpret_cast<void*>(it->first), {other.handle});
     ASSERT_TRUE(noted.ok()) << noted.message();
     it->second.shared = true;
+    it->second.users |= 1U << (&other - streams_.data());
     if (other.device == own->device) {
       work(other, it->first, it->second.bytes, 1 + below(500'000));
     } else {  // of which the other device's referee knows nothing

@@ -55,7 +55,7 @@ TEST_F(RealityPreload, GoldenLocksOfCudaMallocAndCudaFree) {
     for (int i = 0; i < 256; ++i) pair();
     const std::uint64_t before = locks_of_shim();
     for (int i = 0; i < 256; ++i) pair();
-    const std::uint64_t events = bytes < 2 * mib ? 256 / 16 : 256;  // a large free has a fence of its own
+    const std::uint64_t events = bytes < mib ? 256 / 16 : 256;  // a large free has a fence of its own
     EXPECT_LE(locks_of_shim() - before, 256U + 2 * events) << "of 256 pairs of " << bytes << " bytes";
   }
 }

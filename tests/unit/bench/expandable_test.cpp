@@ -33,10 +33,10 @@ std::string file_of(std::string_view name) {
   return {};
 }
 
-compare_figures figures_of(const trace& t, const std::string& row_text) {
+compare_figures figures_of(const trace& t, const std::string& row_text, const replay_setup& with = {}) {
   const result<policy_row> row = parse_policy_row(row_text, settings{}, "");
   EXPECT_TRUE(row.ok()) << row.why().message();
-  result<compare_figures> figures = measure_checked(t, *row, replay_setup{});
+  result<compare_figures> figures = measure_checked(t, *row, with);
   EXPECT_TRUE(figures.ok()) << figures.why().message();
   return figures ? *std::move(figures) : compare_figures{};
 }
@@ -69,7 +69,11 @@ TEST_P(expandable_bars, hold) {
   const std::string path = file_of(b.trace);
   if (path.empty()) GTEST_SKIP() << "needs the recorded trace " << recorded << b.trace << ".csv.gz";
   const trace t = load(path);
-  const compare_figures f = figures_of(t, fmt::format("expandable,slack={}", b.slack));
+  // The slack holds where the work on freed memory is done. Memory behind work that is under way cannot move, and is not
+  // waited for while the device has more.
+  replay_setup done_at_once;
+  done_at_once.lag_ns = 0;
+  const compare_figures f = figures_of(t, fmt::format("expandable,slack={}", b.slack), done_at_once);
   EXPECT_FALSE(f.outcome.oom);
   EXPECT_EQ(f.hazards, 0U);
   EXPECT_GE(f.utilization(), b.utilization);
