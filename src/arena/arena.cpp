@@ -73,7 +73,7 @@ result<pending_request> arena::prepare(const request& r, std::uint64_t rounded, 
 
 result<block_index> arena::allocate(arena_lock& lock, pending_request& w) {
   slot_reference kept{state_.streams, w.owner};  // while the lock is given up; then it stands for the block
-  stream_named(lock, w.stream, w.stream_key);
+  stream_named(lock, w.stream, w.stream_key, true);
   block_index i = no_block;
   if (w.place != 0) {
     i = place_in_region(w);
@@ -128,9 +128,9 @@ void arena::free_block(block_index i, owner_id o) noexcept {
   mutex_.begin_generation();
 }
 
-void arena::stream_named(arena_lock& lock, owner_id stream, std::uint64_t key) {
+void arena::stream_named(arena_lock& lock, owner_id stream, std::uint64_t key, bool was_asked) {
   if (state_.streams[stream].key != key) return;  // its slot ended while the lock was given up
-  state_.streams.fence_named(stream);
+  state_.streams.fence_named(stream, was_asked);
   fences_.record(lock);
 }
 

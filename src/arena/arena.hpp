@@ -69,7 +69,7 @@ class arena {
   /// The program has freed the block in the order of `o`, which owns it from here on; it still counts as out.
   void given_up(block_index i, owner_id o) GPUMEM_UNDER_LOCK;
   /// The program names that stream in this call, so it lives (`stream_order::fence_named`). May give the lock up.
-  void stream_named(arena_lock& lock, owner_id stream, std::uint64_t key) GPUMEM_UNDER_LOCK;
+  void stream_named(arena_lock& lock, owner_id stream, std::uint64_t key, bool was_asked) GPUMEM_UNDER_LOCK;
   /// A cache above keeps the number of that stream, so that it is not another one's meanwhile.
   void ref_owner(owner_id o) noexcept GPUMEM_UNDER_LOCK { ++state_.streams[o].references; }
   void unref_owner(owner_id o) noexcept GPUMEM_UNDER_LOCK { --state_.streams[o].references; }

@@ -22,7 +22,7 @@ bool fence_calls::poll(arena_lock& lock) {
 }
 
 void fence_calls::fence_everything(arena_lock& lock, owner_id named) {
-  state_.streams.fence_named(named, 1);
+  state_.streams.fence_named(named, true, 1);
   for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
     if (state_.streams.serves_others(o) && state_.streams[o].dirty) state_.streams.fence_behind(o);
   }

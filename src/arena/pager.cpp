@@ -80,6 +80,12 @@ status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) 
   return done;
 }
 
+// A capture that an event on the context invalidates does not survive that pages move, either.
+void pager::fence_before_moves(arena_lock& lock, owner_id stream) {
+  const context_events permit{state_.streams};
+  fences_.fence_everything(lock, stream);
+}
+
 step_result pager::page_in(arena_lock& lock, pending_request& request) {
   paged_backing::means may;
   may.unmap = state_.may_give_back(lock);
@@ -101,11 +107,8 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
     using verdict = paged_backing::verdict;
     switch (plan(request, *at, may, &step)) {
       case verdict::poll_first:
-        {  // a capture that an event on the context invalidates does not survive that pages move, either
-          const context_events permit{state_.streams};
-          may.poll = false;
-          fences_.fence_everything(lock, request.stream);
-        }
+        may.poll = false;
+        fence_before_moves(lock, request.stream);
         continue;
       case verdict::give_back_first:
         // Idle runs may be too long for the pieces: given back, they make room for others.

@@ -242,7 +242,7 @@ status pool::release_block(address at, const free_args& stated) {
   if (o == arena_.behind_all().owner()) {
     fence_all_work(lock, requested);
   } else if (stated.stream) {
-    arena_.stream_named(lock, o, key);
+    arena_.stream_named(lock, o, key, false);
   }
   return {};
 }
@@ -267,7 +267,7 @@ status pool::record_use(address at, stream_ref s) {
   while (held.plainly_live() && !seen.of->change(held, held.marked_needs_lock())) held = seen.of->read();
   if (held.held_by() != holder::program) return not_in_live_block(at);
   arena_.add_use(i, *user);
-  arena_.stream_named(lock, *user, *key);
+  arena_.stream_named(lock, *user, *key, true);
   return {};
 }
 

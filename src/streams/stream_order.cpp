@@ -370,11 +370,17 @@ void stream_order::settle(owner_id o) noexcept {
   slot.fences.erase(slot.fences.begin(), end);
 }
 
-void stream_order::fence_named(owner_id o, std::uint64_t batch_bytes) noexcept {
+void stream_order::fence_named(owner_id o, bool was_asked, std::uint64_t batch_bytes) noexcept {
   stream_slot& slot = slots_[o];
-  if ((single() && batch_bytes == bytes_a_batch) || !slot.dirty || slot.capturing || slot.gone || slot.is_graph || slot.everything) return;
+  if ((single() && batch_bytes == bytes_a_batch) || !slot.dirty || slot.capturing || slot.gone || slot.is_graph ||
+      slot.everything)
+    return;
   if (never_ends(slot.stream) || slot.foreign != 0 || record_on_stream(slot)) return;
   if (slot.unfenced_frees < frees_a_batch && slot.unfenced_bytes < batch_bytes) return;
+  if (!was_asked) {
+    const result<std::uint64_t> id = device_.stream_id(slot.stream);
+    if (!id || *id != slot.key) return;
+  }
   constexpr std::size_t most_pending = 16;
   if (!slot.fences.empty()) {  // as many as are done go, so that a stream keeps few
     begin_round();

@@ -145,8 +145,9 @@ class stream_order {
   static constexpr std::uint64_t bytes_a_batch = std::uint64_t{1} << 20;
   /// The program names the slot's stream in this call, so it lives: takes a fence on it behind what it has freed, where
   /// that is a batch, of `batch_bytes` here, and another stream is known. None for a stream that captures, or whose
-  /// handle is known to live. The caller records it before the lock is given up for anything else.
-  void fence_named(owner_id o, std::uint64_t batch_bytes = bytes_a_batch) noexcept;
+  /// handle is known to live. The caller records it before the lock is given up for anything else. `was_asked`: this
+  /// call asked the device for the stream's id; otherwise the handle may be a later stream's, and the device is asked.
+  void fence_named(owner_id o, bool was_asked, std::uint64_t batch_bytes = bytes_a_batch) noexcept;
 
   /// Frees a live or fenced block for its owner, who may have it again at once. The block's reference to the slot ends.
   void free_block(block_index i, owner_id o) noexcept {

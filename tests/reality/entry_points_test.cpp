@@ -102,8 +102,8 @@ TEST_P(EntryPoints, AskTheDriverNoMoreThanThis) {
   EXPECT_EQ(counted(by, nullptr), (std::pair<std::uint64_t, std::uint64_t>{0, 0})) << "the default stream";
   const auto [allocations, frees] = counted(by, stream());
   EXPECT_GE(allocations, by.calls_a_pair * pairs);
-  // A second stream is known, so one batch of frees has a fence: its stream is asked for a capture, and the event is made
-  // and recorded in the device's context.
+  // A second stream is known, so one batch of frees has a fence: its stream is asked for a capture, and the event is
+  // made and recorded in the device's context.
   EXPECT_LE(allocations + frees, by.calls_a_pair * pairs + 8) << "a created stream: its id and its capture";
 }
 INSTANTIATE_TEST_SUITE_P(Every, EntryPoints, testing::Range(std::size_t{0}, std::size_t{5}),
