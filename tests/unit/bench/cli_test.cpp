@@ -106,7 +106,6 @@ TEST_F(cli, refuses_bad_traces_before_anything_is_printed) {
   expect_refused(with_good + folder_.write("free.csv", csv("1,00:00:00:000000,free,0xa0,1,0\n")),
                  "free.csv:2: free of 0xa0, which is not live");
   const std::string whole = gzipped(csv(row));
-  expect_refused(with_good + folder_.write("short.csv.gz", whole.substr(0, whole.size() - 3)), "gzip data ends early");
   std::string damaged = whole;
   damaged[damaged.size() - 5] ^= 1;
   expect_refused(with_good + folder_.write("crc.csv.gz", damaged), "damaged gzip");
