@@ -126,6 +126,18 @@ int member(const std::string& folder, observed& seen, unsigned process, std::uin
     });
   }
   for (std::thread& each : threads) each.join();
+  // Whether the threads met the limit depends on the machine's pace, so each member meets it here.
+  std::vector<void*> all;
+  for (;;) {
+    const auto got = memory.try_allocate({.bytes = 256 * mib});
+    if (!got) {
+      ++seen.refused;
+      if (got.code() != errc::out_of_memory) ++seen.broken;
+      break;
+    }
+    all.push_back(*got);
+  }
+  for (void* block : all) memory.deallocate(block);
   return memory.check(0).ok() ? 0 : 1;
 }
 
@@ -163,7 +175,7 @@ TEST(Group, TwoProcessesOfEightThreadsNeverExceedTheirLimitThoughOneIsKilled) {
   EXPECT_EQ(seen.broken, 0U);
   EXPECT_GE(seen.done[0] + seen.done[1], operations - 2 * threads_each);
   EXPECT_GT(seen.served, operations / 10);
-  EXPECT_GT(seen.refused, 0U) << "the limit was never felt";
+  EXPECT_GE(seen.refused, 2U) << "both members that ended filled the rest of the limit";
   EXPECT_GT(seen.segments, 1000U) << "the ledger was hardly asked";
   EXPECT_EQ(exit_status_of(in_child([&] {
               settings with;
