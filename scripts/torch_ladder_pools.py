@@ -103,6 +103,30 @@ def child(code, **variables):
 
 
 @step
+def one_slow_stream():
+    """Blocks that a quick stream used come back while another stream is busy, and the host waits for neither."""
+    slow, quick = torch.cuda.Stream(), torch.cuda.Stream()
+    scratch = torch.empty(1024, device="cuda")
+    use = ctypes.CDLL("libcuda.so.1").simcuda_use
+    use.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64]
+    emptied()
+    before = torch.cuda.memory_reserved()
+    use(slow.cuda_stream, 20_000_000_000, scratch.data_ptr(), 512)
+    for _ in range(100):
+        used = block(64)
+        with torch.cuda.stream(quick):
+            used[:1024].add_(1)
+        used.record_stream(quick)
+        del used
+        quick.synchronize()
+    taken = (torch.cuda.memory_reserved() - before) // MIB
+    expect("the slow stream is still busy", slow.query(), False)
+    assert taken <= 2 * 64, f"{taken} MiB reserved for blocks of 64 MiB, one alive at a time"
+    slow.synchronize()
+    return f"{taken} MiB for blocks of 64 MiB"
+
+
+@step
 def graph_outlives_its_pool():
     """What a living graph writes stays where it is, whoever dropped the MemPool."""
     holds_pools = hasattr(torch.cuda.CUDAGraph, "_retain_pool")  # not in 2.11
