@@ -153,11 +153,13 @@ TEST(pickle, a_list_may_be_added_to_more_than_once) {
 
 TEST(pickle, looks_through_no_dictionary_that_no_snapshot_has) {
   std::vector<std::pair<std::string_view, std::string>> many(pickle_data::most_keys + 1, {"x", number(1)});
-  const auto got = pickle_data::read(file(dictionary(many)));
+  const std::string bytes = file(dictionary(many));  // which what is read refers to
+  const auto got = pickle_data::read(bytes);
   ASSERT_TRUE(got.ok()) << got.why().message();
   EXPECT_FALSE(got->find(got->root(), "x"));
   many.pop_back();
-  const auto fewer = pickle_data::read(file(dictionary(many)));
+  const std::string fewer_bytes = file(dictionary(many));
+  const auto fewer = pickle_data::read(fewer_bytes);
   EXPECT_TRUE(fewer->find(fewer->root(), "x"));
 }
 
