@@ -81,9 +81,10 @@ status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) 
 }
 
 // A capture that an event on the context invalidates does not survive that pages move, either.
-void pager::fence_before_moves(arena_lock& lock, owner_id stream) {
+void pager::fence_before_moves(arena_lock& lock, const pending_request& request) {
   const context_events permit{state_.streams};
-  fences_.fence_everything(lock, stream);
+  const bool same = state_.streams[request.stream].key == request.stream_key;  // else the slot is another stream's now
+  fences_.fence_everything(lock, same ? request.stream : idle_owner);
 }
 
 step_result pager::page_in(arena_lock& lock, pending_request& request) {
@@ -108,7 +109,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
     switch (plan(request, *at, may, &step)) {
       case verdict::poll_first:
         may.poll = false;
-        fence_before_moves(lock, request.stream);
+        fence_before_moves(lock, request);
         continue;
       case verdict::give_back_first:
         // Idle runs may be too long for the pieces: given back, they make room for others.

@@ -23,7 +23,7 @@ class pager {
  private:
   [[nodiscard]] paged_backing::verdict plan(const pending_request& request, const page_place& at,
                                             paged_backing::means may, page_step* out) const GPUMEM_UNDER_LOCK;
-  void fence_before_moves(arena_lock& lock, owner_id stream) GPUMEM_UNDER_LOCK;
+  void fence_before_moves(arena_lock& lock, const pending_request& request) GPUMEM_UNDER_LOCK;
   bool add_range(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
   status execute(arena_lock& lock, page_step& step, reservation* reserved) GPUMEM_UNDER_LOCK;
   bool undo_stranded(arena_lock& lock, bool may_unmap) GPUMEM_UNDER_LOCK;
