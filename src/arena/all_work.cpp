@@ -4,13 +4,10 @@
 
 namespace gpumem {
 
-status all_work::begin(stream_ref all, std::uint64_t key) {
-  const result<owner_id> slot = in_.streams.slot_of(all, key);
-  if (!slot) return slot.why();
-  owner_ = *slot;
+void all_work::begin(stream_ref all, std::uint64_t key) {
+  owner_ = in_.streams.slot_of(all, key);
   in_.streams[owner_].everything = true;
   ++in_.streams[owner_].references;  // for good
-  return {};
 }
 
 std::optional<fence> all_work::record() noexcept {

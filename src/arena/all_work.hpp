@@ -15,7 +15,7 @@ class all_work {
   all_work(arena_state& in, fence_calls& fences) : in_{in}, fences_{fences} {}
 
   /// From here on that stream stands for all work. Once.
-  status begin(stream_ref all, std::uint64_t key) GPUMEM_UNDER_LOCK;
+  void begin(stream_ref all, std::uint64_t key) GPUMEM_UNDER_LOCK;
   /// Of what is freed so; nobody where there are no such frees.
   [[nodiscard]] owner_id owner() const noexcept { return owner_; }
 

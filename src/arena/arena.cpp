@@ -47,13 +47,12 @@ status arena::open(arena_lock& lock) {
 }
 
 result<pending_request> arena::prepare(const request& r, std::uint64_t rounded, std::uint64_t stream_key) {
-  const result<owner_id> stream = state_.streams.slot_of(r.stream, stream_key);
-  if (!stream) return stream.why();
-  const stream_slot& asks = state_.streams[*stream];
+  const owner_id stream = state_.streams.slot_of(r.stream, stream_key);
+  const stream_slot& asks = state_.streams[stream];
   pending_request w;
-  w.stream = *stream;
+  w.stream = stream;
   w.capturing = asks.capturing;
-  w.owner = r.region != 0 ? state_.streams.region(r.region) : w.capturing ? asks.graph : *stream;
+  w.owner = r.region != 0 ? state_.streams.region(r.region) : w.capturing ? asks.graph : stream;
   if (w.owner == idle_owner) {
     return status{errc::invalid_argument, fmt::format("region {} of pool {} is not open", r.region, config_.name)};
   }
@@ -107,7 +106,7 @@ block_index arena::place_in_region(const pending_request& w) {
   return no_block;
 }
 
-result<owner_id> arena::owner_of_free(block_index i, const stream_ref* on, std::uint64_t key) {
+owner_id arena::owner_of_free(block_index i, const stream_ref* on, std::uint64_t key) {
   const owner_id owner = state_.blocks.at(i).owner;
   if (on == nullptr) return owner;
   return state_.streams[owner].is_graph ? state_.streams.graph_owner_of_free(owner, key)
@@ -140,10 +139,9 @@ void arena::free_behind_uses(arena_lock& lock, block_index i, owner_id o) {
   fences_.record(lock);
 }
 
-result<owner_id> arena::prepare_use(block_index i, stream_ref s, std::uint64_t key) {
-  const result<owner_id> user = state_.streams.slot_of(s, key);
-  if (!user) return user.why();
-  if (*user == state_.blocks.at(i).owner) return idle_owner;
+owner_id arena::prepare_use(block_index i, stream_ref s, std::uint64_t key) {
+  const owner_id user = state_.streams.slot_of(s, key);
+  if (user == state_.blocks.at(i).owner) return idle_owner;
   state_.uses.make_room();
   return user;
 }
@@ -185,12 +183,11 @@ result<pool_capture> arena::capture_begin(stream_ref s, std::uint64_t key, captu
   // The last chance to learn of fences before an announced capture forbids asking.
   if (effect == capture_effect::announced) fences_.poll(lock);
   state_.caches.reclaim(idle_owner);  // frees of this stream's blocks go by the lock from here on
-  const result<owner_id> stream = state_.streams.slot_of(s, key);
-  if (!stream) return stream.why();
-  if (const result<owner_id> graph = state_.streams.capture_begin(*stream); !graph) return graph.why();
-  wait_for_handle_calls(lock, *stream, key);  // a fence that is recorded now would be the capture's
+  const owner_id stream = state_.streams.slot_of(s, key);
+  if (const result<owner_id> graph = state_.streams.capture_begin(stream); !graph) return graph.why();
+  wait_for_handle_calls(lock, stream, key);  // a fence that is recorded now would be the capture's
   begin_effect(lock, effect);
-  return pool_capture{*this, *stream, effect};
+  return pool_capture{*this, stream, effect};
 }
 
 pool_capture arena::capture_elsewhere(capture_effect effect) {
@@ -247,7 +244,7 @@ status arena::graph_release(std::uint64_t graph) {
   return gone;
 }
 
-result<std::uint64_t> arena::open_region(stream_ref s, std::uint64_t key) {
+std::uint64_t arena::open_region(stream_ref s, std::uint64_t key) {
   const arena_lock lock{mutex_};
   return state_.streams.open_region(s, key);
 }
@@ -256,7 +253,8 @@ status arena::stand_for_all_work(stream_ref all) {
   const result<std::uint64_t> key = state_.streams.key_of(all);
   if (!key) return key.why();
   const arena_lock lock{mutex_};
-  return all_work_.begin(all, *key);
+  all_work_.begin(all, *key);
+  return {};
 }
 
 void arena::on_out_of_memory(const oom_callback& callback) {

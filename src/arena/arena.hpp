@@ -47,7 +47,7 @@ class arena {
   pool_capture capture_elsewhere(capture_effect effect);
   status graph_release(std::uint64_t graph);
   /// `graph_release` closes it.
-  result<std::uint64_t> open_region(stream_ref s, std::uint64_t key);
+  std::uint64_t open_region(stream_ref s, std::uint64_t key);
   /// From here on `all` stands for everything that the device is given (all_work.hpp). Once, before the first request.
   status stand_for_all_work(stream_ref all);
   void on_out_of_memory(const oom_callback& callback);
@@ -63,9 +63,8 @@ class arena {
   /// (`explain` says why), `unsupported` if `w.place` is not free.
   [[nodiscard]] result<block_index> allocate(arena_lock& lock, pending_request& w) GPUMEM_UNDER_LOCK;
   /// Who will own a live block that is freed on stream `on` (null: no stream named). A block that a capture allocated
-  /// stays with its graph. Fails, or throws std::bad_alloc, with nothing changed.
-  [[nodiscard]] result<owner_id> owner_of_free(block_index i, const stream_ref* on,
-                                               std::uint64_t key) GPUMEM_UNDER_LOCK;
+  /// stays with its graph. Throws as `stream_order::slot_of`, with nothing changed.
+  [[nodiscard]] owner_id owner_of_free(block_index i, const stream_ref* on, std::uint64_t key) GPUMEM_UNDER_LOCK;
   /// The program has freed the block in the order of `o`, which owns it from here on; it still counts as out.
   void given_up(block_index i, owner_id o) GPUMEM_UNDER_LOCK;
   /// The program names that stream in this call, so it lives (`stream_order::fence_named`). May give the lock up.
@@ -81,8 +80,8 @@ class arena {
   [[nodiscard]] bool has_uses(block_index i) const GPUMEM_UNDER_LOCK { return state_.uses.any(i); }
   void free_behind_uses(arena_lock& lock, block_index i, owner_id o) GPUMEM_UNDER_LOCK;
   /// Makes room for a use of the live block by that stream and returns the stream's owner number, or `idle_owner` if
-  /// the stream owns the block. Fails, or throws std::bad_alloc, with nothing changed.
-  [[nodiscard]] result<owner_id> prepare_use(block_index i, stream_ref s, std::uint64_t key) GPUMEM_UNDER_LOCK;
+  /// the stream owns the block. Throws as `stream_order::slot_of`, with nothing changed.
+  [[nodiscard]] owner_id prepare_use(block_index i, stream_ref s, std::uint64_t key) GPUMEM_UNDER_LOCK;
   void add_use(block_index i, owner_id user) noexcept GPUMEM_UNDER_LOCK { state_.uses.add(i, user); }
 
   // --- what is short, and what goes --------------------------------------------------------------------------

@@ -15,7 +15,9 @@ arena_state::arena_state(device& device, const arena_config& with, caches_above&
       blocks{decides.segment_classes()},
       streams{device, blocks, with.stream_ids},
       uses{blocks, streams, with.name},
-      pages{blocks, device, with.name} {}
+      pages{blocks, device, with.name} {
+  mutex.keep_for_holder(streams.context_event_permits());
+}
 
 pool_view arena_state::view() const {
   return {.total_bytes = config.total_bytes,

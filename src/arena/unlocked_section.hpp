@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "checked_mutex.hpp"
 #include "gpumem/device.hpp"
@@ -35,6 +36,8 @@ class arena_mutex : public checked_mutex {
     generation_.store(generation_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     if (waiting_ != 0) changed_.notify_all();
   }
+  /// A count that is of the thread with the lock only: 0 for others while that thread has given the lock up.
+  void keep_for_holder(unsigned& count) noexcept { of_holder_ = &count; }
   /// Any thread.
   [[nodiscard]] std::uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
@@ -43,6 +46,8 @@ class arena_mutex : public checked_mutex {
   std::atomic<std::uint64_t> generation_{0};
   std::uint32_t waiting_ = 0;  // threads that wait for the next generation; the lock guards it
   std::condition_variable changed_;
+  unsigned nothing_ = 0;
+  unsigned* of_holder_ = &nothing_;
 };
 
 /// The longest that one request waits on the host in all: for fences on the device's clock, for other threads' driver
@@ -116,12 +121,19 @@ class GPUMEM_SCOPED arena_lock : public std::unique_lock<std::mutex> {
   friend class unlocked_section;
   /// Adds up what other threads do while it lives, during which the lock is given up.
   struct counted_absence {
-    explicit counted_absence(arena_lock& given_up) noexcept : lock{given_up}, begin{given_up.mutex_.generation()} {}
-    ~counted_absence() { lock.changes_by_others_ += lock.mutex_.generation() - begin; }
+    explicit counted_absence(arena_lock& given_up) noexcept
+        : lock{given_up},
+          begin{given_up.mutex_.generation()},
+          of_holder{std::exchange(*given_up.mutex_.of_holder_, 0)} {}
+    ~counted_absence() {
+      lock.changes_by_others_ += lock.mutex_.generation() - begin;
+      *lock.mutex_.of_holder_ = of_holder;
+    }
     counted_absence(const counted_absence&) = delete;
     counted_absence& operator=(const counted_absence&) = delete;
     arena_lock& lock;
     const std::uint64_t begin;
+    const unsigned of_holder;
   };
 
   arena_mutex& mutex_;

@@ -156,7 +156,8 @@ class pooled_allocator final : public allocator {
   result<std::uint64_t> open_region(int device, stream_ref s) override {
     return with_pool<result<std::uint64_t>>(device, [s](const pool_slot& p) -> result<std::uint64_t> {
       const result<std::uint64_t> key = p.it->key_of(s);
-      return key ? p.it->below().open_region(s, *key) : key;
+      if (!key) return key;
+      return p.it->below().open_region(s, *key);
     });
   }
   status close_region(int device, std::uint64_t region) override {

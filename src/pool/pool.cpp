@@ -219,9 +219,7 @@ status pool::release_block(address at, const free_args& stated) {
   thread_cache* const mine = cache_.mine();  // not before: a refused free changes nothing
   cache_.return_pair(mine);
   // A stream that is seen for the first time takes host memory: where there is none, the block is still live.
-  const result<owner_id> owner = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
-  if (!owner) return owner.why();
-  const owner_id o = *owner;
+  const owner_id o = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
   if (!seen.of->change(held, held.cached())) {  // another thread frees it at this moment
     ++counts.misuses;
     return {errc::double_free, fmt::format("{:#x} in pool {} is free already: a second free?", at, config_.name)};
@@ -260,14 +258,13 @@ status pool::record_use(address at, stream_ref s) {
   owner_word held = seen.word();
   if (held.held_by() != holder::program) return not_in_live_block(at);
   const block_index i = cache_.pointers().block_of(seen.at);
-  const result<owner_id> user = arena_.prepare_use(i, s, *key);
-  if (!user) return user.why();
-  if (*user == idle_owner) return {};
+  const owner_id user = arena_.prepare_use(i, s, *key);
+  if (user == idle_owner) return {};
   // From here on its free comes by the lock, unless it is under way already.
   while (held.plainly_live() && !seen.of->change(held, held.marked_needs_lock())) held = seen.of->read();
   if (held.held_by() != holder::program) return not_in_live_block(at);
-  arena_.add_use(i, *user);
-  arena_.stream_named(lock, *user, *key, true);
+  arena_.add_use(i, user);
+  arena_.stream_named(lock, user, *key, true);
   return {};
 }
 

@@ -53,12 +53,12 @@ owner_id stream_order::take_slot() {
   return o;
 }
 
-result<owner_id> stream_order::slot_of(stream_ref s, std::uint64_t key) {
+owner_id stream_order::slot_of(stream_ref s, std::uint64_t key) {
   if (key == last_key_ && last_slot_ != idle_owner) return last_slot_;
   owner_id found = slot_in(by_key_, key);
   if (found == idle_owner) {
     const result<std::uint64_t> context = device_.foreign_context(s);
-    if (!context) return context.why();
+    if (!context) throw thrown_status{context.why()};
     if (by_key_.size() >= forget_when_) forget_unused();
     owner_id& named = by_key_[key];
     owner_id* const latest = has_lasting_handle(s) ? &by_handle_[number_of(s)] : nullptr;
@@ -77,7 +77,7 @@ result<owner_id> stream_order::slot_of(stream_ref s, std::uint64_t key) {
 }
 
 // Under `notify` a living stream may have the key of one that ended.
-result<owner_id> stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key) {
+owner_id stream_order::owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key) {
   const bool is_own = slots_[owner].key == key;
   if (is_own && !slots_[owner].gone) return owner;
   if (const owner_id living = slot_in(by_key_, key); living != idle_owner) return living;
@@ -487,10 +487,8 @@ std::uint64_t stream_order::capture_end(owner_id o) noexcept {
   return slots_[g].key;
 }
 
-result<std::uint64_t> stream_order::open_region(stream_ref s, std::uint64_t key) {
-  const result<owner_id> origin = slot_of(s, key);
-  if (!origin) return origin.why();
-  const owner_id g = add_graph(slots_[*origin]);
+std::uint64_t stream_order::open_region(stream_ref s, std::uint64_t key) {
+  const owner_id g = add_graph(slots_[slot_of(s, key)]);
   ++seen_;
   return slots_[g].key;
 }

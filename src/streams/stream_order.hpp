@@ -95,12 +95,12 @@ class stream_order {
   }
   /// The key of the latest stream with that handle, dead or not; the driver is not asked.
   [[nodiscard]] std::optional<std::uint64_t> key_of_handle(stream_ref s) const noexcept;
-  /// The stream's slot, made if it has none; slots that are long unused may be forgotten then. Fails, or throws
-  /// std::bad_alloc, with nothing changed: a stream whose context is unknown must not be fenced on the pool's own.
-  result<owner_id> slot_of(stream_ref s, std::uint64_t key);
+  /// The stream's slot, made if it has none; slots that are long unused may be forgotten then. Throws `thrown_status`
+  /// or std::bad_alloc with nothing changed: a stream whose context is unknown must not be fenced on the pool's own.
+  owner_id slot_of(stream_ref s, std::uint64_t key);
   /// The owner of a block that `owner` had and the stream with that key frees. A stream that ended keeps its slot, so
-  /// that its handle is not asked. Fails as `slot_of`.
-  result<owner_id> owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key);
+  /// that its handle is not asked. Throws as `slot_of`.
+  owner_id owner_of_free(owner_id owner, stream_ref stream, std::uint64_t key);
   /// The stream's slot, if it has one.
   [[nodiscard]] std::optional<owner_id> find(std::uint64_t key) const;
   [[nodiscard]] stream_slot& operator[](owner_id o) noexcept { return slots_[o]; }
@@ -139,6 +139,8 @@ class stream_order {
 
   /// True where an event on the whole context waits until a request would else be refused (`context_events`).
   [[nodiscard]] bool context_events_wait() const noexcept { return fences_may_spoil(); }
+  /// How many `context_events` of the thread with the pool's lock live.
+  [[nodiscard]] unsigned& context_event_permits() noexcept { return context_events_; }
 
   /// What `fence_named` takes for a batch: a stream's frees, or the bytes of these, since its last fence.
   static constexpr std::uint32_t frees_a_batch = 16;
@@ -207,9 +209,9 @@ class stream_order {
   /// Requires that the stream captures. The graph's number.
   std::uint64_t capture_end(owner_id o) noexcept;
   status graph_gone(std::uint64_t graph);
-  /// A graph's slot without a capture: it may own what several captures of the stream allocate. Its number. Fails as
-  /// `slot_of` does.
-  result<std::uint64_t> open_region(stream_ref s, std::uint64_t key);
+  /// A graph's slot without a capture: it may own what several captures of the stream allocate. Its number.
+  /// Throws as `slot_of`.
+  std::uint64_t open_region(stream_ref s, std::uint64_t key);
   /// The slot of a graph or region that is open; nobody's where there is none.
   [[nodiscard]] owner_id region(std::uint64_t number) const noexcept;
   /// Who owns a block of the graph that the stream with this key has freed: the graph, whose capturing stream may have
@@ -258,7 +260,7 @@ class stream_order {
   owner_id named_ = idle_owner;  // its stream lives during this call
   std::uint64_t round_ = 1;      // of `poll`
   std::uint64_t next_number_ = 1;
-  unsigned context_events_ = 0;  // how many `context_events` live
+  unsigned context_events_ = 0;
   std::uint64_t next_graph_ = 1;
   std::uint64_t recorded_ = 0;
   std::array<unsigned, 3> effects_{};  // captures under way, by `capture_effect`
@@ -270,7 +272,7 @@ class stream_order {
   friend class context_events;
 };
 
-/// While it lives, events on the whole context may be recorded although a capture may be under way unnoticed.
+/// While it lives, its thread may record events on the whole context although a capture may be under way unnoticed.
 class context_events {
  public:
   explicit context_events(stream_order& streams) noexcept : streams_{streams} { ++streams_.context_events_; }

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "log.hpp"
 #include "lone_arena.hpp"
 #include "segment_each.hpp"
@@ -138,7 +140,7 @@ TEST(arena, a_region_places_its_blocks_where_it_is_told) {
     return std::pair{at, done};
   };
   EXPECT_THAT(ask(99, 0).second.message(), HasSubstr("region 99 of pool 0 is not open"));
-  const std::uint64_t region = *(*x.tested).open_region(x.one, *x.tested.key_of(x.one));
+  const std::uint64_t region = (*x.tested).open_region(x.one, *x.tested.key_of(x.one));
   const address a = ask(region, 0).first;
   ASSERT_NE(a, 0U);
   EXPECT_EQ(ask(region, a).second.code(), errc::unsupported);
@@ -264,6 +266,34 @@ TEST(arena, a_segment_that_the_driver_does_not_take_back_is_leaked_and_said_to_b
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_THAT(lines[0], HasSubstr("leaked, the driver did not take a segment back"));
   EXPECT_THAT(lines[1], HasSubstr("stays with the driver"));
+}
+
+// A request that would else be refused may record events on the whole context. While it has given the lock up, that
+// right is not another thread's.
+TEST(arena, a_right_of_the_thread_with_the_lock_ends_while_it_has_given_the_lock_up) {
+  arena_mutex mutex;
+  unsigned rights = 0;
+  mutex.keep_for_holder(rights);
+  arena_lock lock{mutex};
+  rights = 1;
+  {
+    const unlocked_section unlocked{lock};
+    std::thread{[&] {
+      arena_lock theirs{mutex};
+      EXPECT_EQ(rights, 0U);
+      mutex.begin_generation();
+    }}.join();
+  }
+  EXPECT_EQ(rights, 1U);
+  const std::uint64_t seen = mutex.generation();
+  std::thread other{[&] {
+    const arena_lock theirs{mutex};
+    EXPECT_EQ(rights, 0U);
+    mutex.begin_generation();
+  }};
+  EXPECT_TRUE(lock.wait_for_generation(seen, std::nullopt));
+  EXPECT_EQ(rights, 1U);
+  other.join();
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ class lone_arena final : public caches_above {
     const block_index i = block_at(at);
     if (i == no_block) return {errc::unknown_pointer, "no live block begins there"};
     const std::uint64_t key = stated.stream ? *arena_.streams().key_of(*stated.stream) : 0;
-    const owner_id o = *arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
+    const owner_id o = arena_.owner_of_free(i, stated.stream ? &*stated.stream : nullptr, key);
     arena_.given_up(i, o);
     arena_.has_uses(i) ? arena_.free_behind_uses(lock, i, o) : arena_.free_block(i, o);
     return {};
@@ -62,7 +62,7 @@ class lone_arena final : public caches_above {
   status record_use(address at, stream_ref s) {
     const arena_lock lock{arena_.mutex()};
     const block_index i = block_at(at);
-    const owner_id user = *arena_.prepare_use(i, s, *arena_.streams().key_of(s));
+    const owner_id user = arena_.prepare_use(i, s, *arena_.streams().key_of(s));
     if (user != idle_owner) arena_.add_use(i, user);
     return {};
   }

@@ -372,7 +372,7 @@ TEST(pool, what_a_region_owns_stays_out_of_the_caches) {
   tested_pool x;
   x.calm();
   x.give(x.take(1000));
-  const std::uint64_t region = *x.it->below().open_region({}, 0);
+  const std::uint64_t region = x.it->below().open_region({}, 0);
   address a = 0;
   ASSERT_TRUE(x.allocate({.bytes = 1000, .region = region}, &a).ok());
   EXPECT_EQ(x.it->describe(a)->requested_bytes, 1000U);

@@ -21,7 +21,7 @@ struct ordered_heap {
   ordered_heap(const ordered_heap&) = delete;
   ordered_heap& operator=(const ordered_heap&) = delete;
 
-  owner_id slot(stream_ref s) { return *streams.slot_of(s, *streams.key_of(s)); }
+  owner_id slot(stream_ref s) { return streams.slot_of(s, *streams.key_of(s)); }
   /// A live block of 512 B, of the owner's.
   block_index take(owner_id o) {
     const block_index i = blocks.carve(blocks.best_fit(0, o, true, 512, 512), 512, 512);

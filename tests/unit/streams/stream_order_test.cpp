@@ -135,15 +135,15 @@ TEST(streams, that_end_keep_their_slot_for_what_is_freed_on_them) {
     const owner_id other = t.slot(t.device.create_stream());
     const std::uint64_t key = t.streams[o].key;
     const block_index live = t.take(o);
-    EXPECT_EQ(*t.streams.owner_of_free(o, s, key), o);
-    EXPECT_EQ(*t.streams.owner_of_free(other, s, key), o);
+    EXPECT_EQ(t.streams.owner_of_free(o, s, key), o);
+    EXPECT_EQ(t.streams.owner_of_free(other, s, key), o);
     t.streams.stream_gone(o);
-    EXPECT_EQ(*t.streams.owner_of_free(o, s, key), o) << "its handle is not asked";
+    EXPECT_EQ(t.streams.owner_of_free(o, s, key), o) << "its handle is not asked";
     if (ids == stream_id_mode::query) {
-      EXPECT_EQ(*t.streams.owner_of_free(other, s, key), o);
+      EXPECT_EQ(t.streams.owner_of_free(other, s, key), o);
     } else {
       const owner_id next = t.slot(s);
-      EXPECT_EQ(*t.streams.owner_of_free(o, s, key), next) << "a new stream has its handle";
+      EXPECT_EQ(t.streams.owner_of_free(o, s, key), next) << "a new stream has its handle";
     }
     EXPECT_LE(t.streams.in_use(), 3U);
     t.streams.free_block(live, o);
@@ -417,7 +417,7 @@ TEST(streams, what_another_stream_of_a_capture_freed_is_nobodys_until_the_graph_
 TEST(streams, a_region_is_open_until_it_is_given_up) {
   table t;
   const stream_ref s = t.device.create_stream();
-  const std::uint64_t number = *t.streams.open_region(s, *t.streams.key_of(s));
+  const std::uint64_t number = t.streams.open_region(s, *t.streams.key_of(s));
   EXPECT_NE(t.streams.region(number), idle_owner);
   EXPECT_EQ(t.streams.region(number + 1), idle_owner);
   EXPECT_TRUE(t.streams.graph_gone(number).ok());
