@@ -39,8 +39,7 @@ bool all_work::cover(arena_lock& lock) {
   return true;
 }
 
-void all_work::forbid(arena_lock& lock) {
-  records_.close();
+void all_work::wait_for_records(arena_lock& lock) const {
   in_.context_records.wait_for_none(lock);
   const unlocked_section waits{lock};
   records_.wait_for_none();

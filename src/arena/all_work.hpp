@@ -28,8 +28,10 @@ class all_work {
   /// A fence behind what was freed by the lock; false where none can be recorded now.
   bool cover(arena_lock& lock) GPUMEM_UNDER_LOCK;
 
-  /// A capture has begun: no further `record` is made, and those under way are waited for.
-  void forbid(arena_lock& lock) GPUMEM_UNDER_LOCK;
+  /// A capture begins: no further `record` is made.
+  void forbid() noexcept { records_.close(); }
+  /// Waits for events on the context that other threads record.
+  void wait_for_records(arena_lock& lock) const GPUMEM_UNDER_LOCK;
   /// It has ended.
   void allow() noexcept { records_.open(); }
 

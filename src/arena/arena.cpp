@@ -185,33 +185,35 @@ result<pool_capture> arena::capture_begin(stream_ref s, std::uint64_t key, captu
   state_.caches.reclaim(idle_owner);  // frees of this stream's blocks go by the lock from here on
   const owner_id stream = state_.streams.slot_of(s, key);
   if (const result<owner_id> graph = state_.streams.capture_begin(stream); !graph) return graph.why();
-  wait_for_handle_calls(lock, stream, key);  // a fence that is recorded now would be the capture's
-  begin_effect(lock, effect);
+  const bool has_begun = effect == capture_effect::noticed;
+  if (!has_begun) wait_for_handle_calls(lock, stream, key);  // a fence that is recorded later would be the capture's
+  begin_effect(lock, effect, has_begun);
   return pool_capture{*this, stream, effect};
 }
 
-pool_capture arena::capture_elsewhere(capture_effect effect) {
+pool_capture arena::capture_elsewhere(capture_effect effect, bool has_begun) {
   {
     arena_lock lock{mutex_};
     ++state_.counts.locks;
-    begin_effect(lock, effect);
+    begin_effect(lock, effect, has_begun);
   }
   return {*this, idle_owner, effect};
 }
 
-// From here on no call begins that would invalidate the capture; those under way are waited for.
-void arena::begin_effect(arena_lock& lock, capture_effect effect) noexcept {
+// From here on no call begins that would invalidate the capture. Those under way are waited for, unless the capture has
+// begun: what they do to it is done, and a request that notices it would wait for other threads' calls without a limit.
+void arena::begin_effect(arena_lock& lock, capture_effect effect, bool has_begun) noexcept {
   state_.streams.begin_effect(effect);
+  if (effect != capture_effect::foreign) all_work_.forbid();
+  if (has_begun) return;
   if (effect == capture_effect::foreign) {
     state_.context_records.wait_for_none(lock);
     return;
   }
-  if (effect == capture_effect::announced) {  // a noticed capture lets the waits for fences go on
-    mutex_.begin_generation();                // which ends them
-    state_.host_waits.wait_for_none(lock);
-  }
+  mutex_.begin_generation();  // ends the waits for fences
+  state_.host_waits.wait_for_none(lock);
   state_.give_backs.wait_for_none(lock);
-  all_work_.forbid(lock);
+  all_work_.wait_for_records(lock);
 }
 
 // In a forked child the pool's lock may stay locked for ever.

@@ -110,7 +110,7 @@ status captures::release(graph_ref g) {
 void captures::hold(std::uint64_t number) {
   std::vector<pool_capture> all;
   all.reserve(pools_.size());
-  for (const pool_slot& p : pools_) all.push_back(p.it->below().capture_elsewhere(capture_effect::announced));
+  for (const pool_slot& p : pools_) all.push_back(p.it->below().capture_elsewhere(capture_effect::announced, false));
   const mutex_lock lock{mutex_};
   held_[number] = std::move(all);
 }
@@ -164,7 +164,8 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
   // of another context may even be one of theirs.
   for (const pool_slot& p : pools_) {
     if (std::ranges::find(made.parts, p.it.get(), &part::member) != made.parts.end()) continue;
-    made.elsewhere.push_back(p.it->below().capture_elsewhere(foreign ? effect : capture_effect::foreign));
+    made.elsewhere.push_back(
+        p.it->below().capture_elsewhere(foreign ? effect : capture_effect::foreign, noticed_on != nullptr));
   }
   ++next_number_;
   open_.splice(open_.end(), opened);
@@ -249,7 +250,7 @@ status captures::notice(const pool_slot& slot, stream_ref stream, std::uint64_t 
     std::vector<pool_capture> until_noted;  // between the end of one capture and the next, which has begun already
     until_noted.reserve(pools_.size());
     for (const pool_slot& p : pools_) {
-      if (p.on == slot.on) until_noted.push_back(p.it->below().capture_elsewhere(capture_effect::noticed));
+      if (p.on == slot.on) until_noted.push_back(p.it->below().capture_elsewhere(capture_effect::noticed, true));
     }
     return open(stream, slot.on, current);
   }

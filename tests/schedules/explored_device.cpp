@@ -28,6 +28,7 @@ auto explored_device::make(const Call& call) -> decltype(call()) {
   scheduler* const schedule = scheduler::current();
   ++calls_under_way_;
   if (schedule != nullptr) schedule->point();
+  excuse_earlier_operation();
   auto outcome = scheduler::atomically(call);
   --calls_under_way_;
   if (schedule != nullptr) schedule->point();
@@ -41,8 +42,12 @@ auto explored_device::make_when_idle(const Call& call) -> decltype(call()) {
   scheduler* const schedule = scheduler::current();
   if (schedule == nullptr) return call();
   schedule->point();
+  excuse_earlier_operation();
   const std::uint64_t begin = schedule->now();
-  while (!captures_strictly() && latest_work_ns_ > schedule->now()) wait_until(latest_work_ns_);
+  while (!captures_strictly() && latest_work_ns_ > schedule->now()) {
+    wait_until(latest_work_ns_);
+    excuse_earlier_operation();
+  }
   unlimited_ns_[schedule->thread() % unlimited_ns_.size()] += schedule->now() - begin;
   auto outcome = scheduler::atomically(call);
   schedule->point();
@@ -87,6 +92,23 @@ void explored_device::begin_strictly(stream_ref stream) {
   const auto found = captures_.find(stream.handle);
   if (found == captures_.end() || found->second.is_strict || calls_under_way_ + waits_under_way_ != 0) return;
   found->second.is_strict = card_.begin_capture(stream).ok();
+  found->second.strict_since = ++latest_begin_;
+}
+
+void explored_device::begin_operation() {
+  const scheduler* const schedule = scheduler::from_thread();
+  operation_begin_[schedule->thread() % operation_begin_.size()] = ++latest_begin_;
+}
+
+void explored_device::excuse_earlier_operation() {
+  const scheduler* const schedule = scheduler::current();
+  if (schedule == nullptr) return;
+  const std::uint64_t begin = operation_begin_[schedule->thread() % operation_begin_.size()];
+  for (auto& [handle, capture] : captures_) {
+    if (!capture.is_strict || capture.is_told || capture.strict_since < begin) continue;
+    capture.is_strict = false;
+    scheduler::atomically([&] { static_cast<void>(card_.end_capture({handle})); });
+  }
 }
 
 bool explored_device::captures_strictly() const noexcept {

@@ -5,6 +5,8 @@
 /// capture and when a graph is destroyed, as the driver does and `sim_device` does not.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,8 +44,11 @@ class explored_device final : public device {
   void enqueue(stream_ref stream, std::uint64_t lag_ns, address begin, std::uint64_t bytes);
   /// When all work enqueued so far is done.
   [[nodiscard]] std::uint64_t all_done_ns() const noexcept;
-  /// Records on the stream wait from here on, until then.
-  void fill_queue(stream_ref stream, std::uint64_t until_ns) { full_until_[stream.handle] = until_ns; }
+  /// Records on the stream wait from here on, until then at least.
+  void fill_queue(stream_ref stream, std::uint64_t until_ns) {
+    std::uint64_t& full_until = full_until_[stream.handle];
+    full_until = std::max(full_until, until_ns);
+  }
   [[nodiscard]] bool is_full(stream_ref stream, std::uint64_t now_ns) const {
     const auto until = full_until_.find(stream.handle);
     return until != full_until_.end() && until->second > now_ns;
@@ -52,8 +57,11 @@ class explored_device final : public device {
   status begin_capture(stream_ref stream);
   /// The device tells of a capture, which no call can spoil until `begin_strictly`.
   void begin_unnoticed_capture(stream_ref stream) { captures_[stream.handle] = {++latest_capture_, false}; }
-  /// From here on calls that a capture forbids spoil it. Not where one is under way that began before.
+  /// From here on calls that a capture forbids spoil it. Not where one is under way, and not those of operations that
+  /// began before: the allocator may have decided on them when it knew of no capture.
   void begin_strictly(stream_ref stream);
+  /// The calling thread begins an operation of the program.
+  void begin_operation();
   status end_capture(stream_ref stream);
   void destroy_graph(std::uint64_t capture);
   /// 0 where it captures nothing.
@@ -123,12 +131,16 @@ class explored_device final : public device {
     std::uint64_t id = 0;
     bool is_strict = false;
     bool is_told = false;  // the program announced it to the allocator
+    std::uint64_t strict_since = 0;
   };
+  void excuse_earlier_operation();
   [[nodiscard]] bool captures_strictly() const noexcept;
   [[nodiscard]] bool captures_as_told() const noexcept;
   std::map<void*, capture_state> captures_;  // by stream
   std::multimap<std::uint64_t, std::function<void()>> watched_graphs_;
   std::uint64_t latest_capture_ = 0;
+  std::uint64_t latest_begin_ = 0;  // of an operation, or of a strict capture
+  std::array<std::uint64_t, 16> operation_begin_{};
   std::uint64_t latest_work_ns_ = 0;
   std::array<std::uint64_t, 16> waited_ns_{};
   std::array<std::uint64_t, 16> unlimited_ns_{};

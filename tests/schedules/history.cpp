@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "throwing/host_memory.hpp"
+
 namespace gpumem::schedules {
 namespace {
 
@@ -25,7 +27,7 @@ history::history(const allocator_setup& setup)
       paged_{setup.policy == "expandable" || setup.policy == "growth:backing=mapped"},
       polls_{setup.reuse == "poll" && !(setup.notices_captures && setup.stream_ids == "query")} {
   for (std::uint32_t pool = 0; pool < setup.pools * setup.devices; ++pool)
-    limits_.push_back({.pool = pool, .bytes = setup.limit_bytes, .was_set = true});
+    limits_.push_back({.pool = pool, .bytes = setup.limit_bytes, .set = 0});
 }
 
 std::size_t history::begin_request(std::uint32_t pool, std::uint64_t bytes, std::uint64_t now_ns) {
@@ -67,6 +69,7 @@ void history::freed(std::size_t request) {
 }
 
 std::size_t history::begin_intrusion() {
+  const host_memory::unwatched uncounted;
   intrusions_.push_back({.begin = ++latest_});
   return intrusions_.size() - 1;
 }
@@ -87,14 +90,12 @@ std::size_t history::begin_limit(std::uint32_t pool, std::uint64_t bytes) {
 
 // Either of two calls at the same time may be the last one, so both limits stay in force.
 void history::end_limit(std::size_t index) {
-  ++latest_;
   pool_limit& mine = limits_[index];
+  mine.set = ++latest_;
   for (pool_limit& limit : limits_) {
-    const bool is_earlier =
-        &limit != &mine && limit.pool == mine.pool && limit.was_set && limit.in_force.begin < mine.in_force.begin;
+    const bool is_earlier = limit.pool == mine.pool && limit.set < mine.in_force.begin;
     if (is_earlier && limit.in_force.end == window::open) limit.in_force.end = latest_;
   }
-  mine.was_set = true;
 }
 
 void history::took_segment(std::size_t request, const device& card, address begin, std::uint64_t bytes) {

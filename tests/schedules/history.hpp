@@ -47,7 +47,8 @@ class history {
                bool may_fail);
   /// The block of that request is free from here on.
   void freed(std::size_t request);
-  /// Anything else that may hold a pool's memory back while it runs: a trim, a lower limit, a stream that ends.
+  /// Anything else that may hold a pool's memory back while it runs: a trim, a lower limit, a stream that ends, a fence
+  /// that a free or a use records.
   std::size_t begin_intrusion();
   void end_intrusion(std::size_t index);
   /// From the begin of a capture to the end of the release of its graph, memory may be unavailable.
@@ -93,7 +94,7 @@ class history {
     std::uint32_t pool;
     std::uint64_t bytes;
     window in_force{};
-    bool was_set = false;  // its call has returned
+    moment set = window::open;  // its call has returned
   };
   std::string judge(const asked& asked_for) const;
   [[nodiscard]] std::uint64_t busy_bytes(const asked& asked_for) const;

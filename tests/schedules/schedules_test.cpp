@@ -219,6 +219,21 @@ TEST(ScheduleOf, ARequestForPagesWaitsForOneDeadline) {
   }
 }
 
+// The capture has begun on the device, so what another thread's free of a segment does to it is done.
+TEST(ScheduleOf, ARequestThatNoticesItsCaptureWaitsForNoCallOfAnotherThread) {
+  scenario program;
+  program.setup.stream_ids = "query";
+  program.setup.notices_captures = true;
+  program.setup.card_bytes = program.setup.limit_bytes = 96 * mib;
+  program.prelude = {{.action = kind::allocate, .block = 0, .stream = 1, .amount = 50 * mib},
+                     {.action = kind::free, .block = 0}};
+  program.threads = {{{.action = kind::work, .block = 2, .stream = 3, .amount = 50 * millisecond},
+                      {.action = kind::begin_unnoticed_capture, .stream = 2},
+                      {.action = kind::allocate, .block = 1, .stream = 2, .amount = mib}},
+                     {{.action = kind::trim, .amount = 48 * mib}}};
+  expect_kept(program);
+}
+
 // The device tells of captures, so a fence of the whole context is the last resort; the pages must move after it.
 TEST(ScheduleOf, APagedRequestIsServedWhereCapturesMayBeUnknown) {
   for (const char* const reuse : {"poll", "device", "host"}) {

@@ -176,6 +176,7 @@ void world::act_each(std::size_t thread, const std::vector<operation>& steps) {
     scheduler::from_thread()->begin_operation(step.id);
     scheduler::atomically([&] {
       note(thread, step, "");
+      for (const auto& card : devices_) card->begin_operation();
       act(thread, step);
       note(thread, step, " returns");
     });
@@ -301,6 +302,7 @@ void world::free(std::size_t thread, const operation& step) {
 void world::free_block(block_slot& block, bool states_bytes) {
   void* const freed = std::exchange(block.begin, nullptr);
   const call_times begin = begin_call();
+  const std::size_t intrusion = rules_.begin_intrusion();
   device_of(block.pool).simulated().given_back(to_address(freed));
   status done;
   if (program_.setup.preloaded) {
@@ -312,6 +314,7 @@ void world::free_block(block_slot& block, bool states_bytes) {
     if (states_bytes) stated.bytes = block.bytes;
     done = scheduler::with_points([&] { return memory_->try_deallocate(freed, stated); });
   }
+  rules_.end_intrusion(intrusion);
   expect_no_wait("a free", begin);
   if (!done && host_memory::failed()) {  // it is live still
     block.begin = freed;
@@ -340,7 +343,9 @@ void world::record_use(const operation& step) {
   if (program_.setup.preloaded) return;
   ++block.users;
   ++stream.users;
+  const std::size_t intrusion = rules_.begin_intrusion();
   const status done = scheduler::with_points([&] { return memory_->record_use(block.begin, stream.handle); });
+  rules_.end_intrusion(intrusion);
   if (done) device_of(block.pool).enqueue(stream.handle, 200 * microsecond, to_address(block.begin), block.bytes);
   --block.users;
   --stream.users;
