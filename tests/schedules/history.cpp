@@ -103,7 +103,7 @@ void history::took_segment(std::size_t request, const device& card, address begi
                        .card = &card,
                        .begin = begin,
                        .bytes = bytes,
-                       .of_small_requests = bytes <= granule,
+                       .of_small_requests = is_small(requests_[request].bytes),
                        .present = {.begin = ++latest_}});
 }
 
