@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <memory>
 #include <string>
 
 #include "cached.hpp"
@@ -53,17 +54,19 @@ class FullQueues : public cached_program, public ::testing::WithParamInterface<s
     };
   }
 
-  /// Returns once another thread that does this sleeps, however long a busy machine takes to start it.
+  /// Returns once another thread that does this sleeps, however long a busy machine takes to start it, or has done it.
   void start_until_it_waits(const std::function<void()>& does) {
     std::atomic<pid_t> thread{0};
-    other_ = std::thread{[does, &thread] {
+    const auto is_done = std::make_shared<std::atomic<bool>>(false);
+    other_ = std::thread{[does, &thread, is_done] {
       thread = ::gettid();
       thread.notify_one();
       does();
+      *is_done = true;
     }};
     thread.wait(0);
     const std::string file = "/proc/self/task/" + std::to_string(thread) + "/stat";
-    for (int asleep = 0, looks = 0; asleep < 3 && looks < 10'000; ++looks) {
+    for (int asleep = 0, looks = 0; asleep < 3 && !*is_done && looks < 10'000; ++looks) {
       std::this_thread::sleep_for(std::chrono::milliseconds{2});
       std::string number, name;
       char state = ' ';

