@@ -4,6 +4,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 namespace gpumem {
 namespace {
 
@@ -25,8 +28,14 @@ bool asymmetric_fences() noexcept {
 }
 
 void heavy_fence() noexcept {
-  // The process is registered, and forks inherit that, so the call cannot fail.
-  if (asymmetric_fences()) static_cast<void>(membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED));
+  if (!asymmetric_fences() || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
+  // The process is registered, and forks inherit that. Without the fence two threads could get the same memory.
+  std::fputs(
+      "gpumem: membarrier fails, which it did not before: a system-call filter was installed after the first "
+      "allocation; "
+      "install it earlier, allow membarrier, or set GPUMEM_THREAD_CACHE=0\n",
+      stderr);
+  std::abort();
 }
 
 }  // namespace gpumem

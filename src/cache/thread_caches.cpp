@@ -10,6 +10,7 @@
 namespace gpumem {
 
 struct open_pool {
+  const pid_t process = ::getpid();
   checked_mutex mutex;  // held while a thread gives its cache back; taken before the pool's lock
   std::function<void(thread_cache&)> ends;
   std::atomic<bool> open{true};
@@ -57,8 +58,10 @@ thread_caches::thread_caches(block_cache& of, cache_place at, std::function<void
 }
 
 void thread_caches::close() noexcept {
-  const mutex_lock lock{self_->mutex};
   self_->open = false;
+  // In a forked child, a thread that is not there may hold the lock for ever, and no other one gives anything back.
+  if (self_->process != ::getpid()) return;
+  const mutex_lock calls_under_way{self_->mutex};
 }
 
 void thread_caches::note_latest(thread_cache* c) const noexcept {

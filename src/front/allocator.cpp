@@ -13,6 +13,7 @@
 #include "behind_all_work.hpp"
 #include "bits.hpp"
 #include "captures.hpp"
+#include "checked_mutex.hpp"
 #include "exit_report.hpp"
 #include "first_use.hpp"
 #include "gpumem/cuda_device.hpp"
@@ -183,20 +184,9 @@ class pooled_allocator final : public allocator {
   }
   result<limit_result> set_limit(int device, std::uint64_t limit_bytes) override {
     return with_pool<result<limit_result>>(device, [&](const pool_slot& p) -> result<limit_result> {
-      std::uint64_t others = 0;
-      for (const pool_slot& other : pools_) {
-        if (other.it != p.it && other.on == p.on) others += other.it->below().cap().limit();
-      }
-      const std::uint64_t total = p.it->config().total_bytes;
-      if (limit_bytes == 0 || limit_bytes > total || others > total - limit_bytes) {
-        return status{
-            errc::bad_setting,
-            fmt::format("limit {} for pool {}: expected more than 0 and at most {} ({} less the other pools' {})",
-                        format_bytes(limit_bytes), p.it->config().name,
-                        format_bytes(total > others ? total - others : 0), format_bytes(total), format_bytes(others))};
-      }
+      if (status fits = set_limit_beside_others(p, limit_bytes); !fits) return fits;
       if (captures_.busy()) captures_.settle(*p.on);
-      return p.it->set_limit(limit_bytes);
+      return p.it->keep_limit(limit_bytes);
     });
   }
   void on_out_of_memory(oom_callback callback) override {
@@ -382,6 +372,25 @@ class pooled_allocator final : public allocator {
     }
   }
 
+  // The sum of the limits is that of the moment, so one thread at a time changes one.
+  status set_limit_beside_others(const pool_slot& p, std::uint64_t limit_bytes) {
+    const mutex_lock lock{limits_mutex_};
+    std::uint64_t others = 0;
+    for (const pool_slot& other : pools_) {
+      if (other.it != p.it && other.on == p.on) others += other.it->below().cap().limit();
+    }
+    const std::uint64_t total = p.it->config().total_bytes;
+    if (limit_bytes == 0 || limit_bytes > total || others > total - limit_bytes) {
+      return {
+          errc::bad_setting,
+          fmt::format("limit {} for pool {}: expected more than 0 and at most {} ({} less the other pools' {})",
+                      format_bytes(limit_bytes), p.it->config().name, format_bytes(total > others ? total - others : 0),
+                      format_bytes(total), format_bytes(others))};
+    }
+    p.it->set_limit(limit_bytes);
+    return {};
+  }
+
   /// Calls `call` with the pool of a logical device, if it exists and its locks are not those of a forked parent.
   template <typename Result, typename Call>
   Result of_pool(int device, const Call& call) const {
@@ -440,6 +449,7 @@ class pooled_allocator final : public allocator {
   std::vector<pool_slot> pools_;  // by logical ordinal
   std::vector<logical_device> devices_;
   captures captures_{pools_};
+  checked_mutex limits_mutex_;
   std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of pointers that no pool knows
   std::string stats_path_;
   std::optional<written_file> stats_file_;  // keeps other processes from the path

@@ -274,12 +274,13 @@ trim_result pool::trim(std::uint64_t bytes) {
   return arena_.trim(lock, bytes);
 }
 
-limit_result pool::set_limit(std::uint64_t limit_bytes) {
-  {
-    const arena_lock lock{arena_.mutex()};
-    arena_.cap().set_limit(limit_bytes);
-    arena_.mutex().begin_generation();  // a request that waits may fit now
-  }
+void pool::set_limit(std::uint64_t limit_bytes) {
+  const arena_lock lock{arena_.mutex()};
+  arena_.cap().set_limit(limit_bytes);
+  arena_.mutex().begin_generation();  // a request that waits may fit now
+}
+
+limit_result pool::keep_limit(std::uint64_t limit_bytes) {
   limit_result out;
   const std::uint64_t held = arena_.cap().reserved();
   if (held > limit_bytes) out.trimmed = trim(held - limit_bytes);

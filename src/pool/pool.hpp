@@ -60,7 +60,9 @@ class pool final : private arena_below, private caches_above {
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const { return arena_.streams().key_of(s); }
 
   trim_result trim(std::uint64_t bytes);
-  limit_result set_limit(std::uint64_t limit_bytes);
+  /// In force from here on. Then `keep_limit` gives back what the pool holds above it.
+  void set_limit(std::uint64_t limit_bytes);
+  limit_result keep_limit(std::uint64_t limit_bytes);
   void count_misuse();
 
   /// True where a segment of this pool covers the address.

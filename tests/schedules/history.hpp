@@ -56,6 +56,8 @@ class history {
   void end_capture(std::size_t index);
   std::size_t begin_limit(std::uint32_t pool, std::uint64_t bytes);
   void end_limit(std::size_t index);
+  /// It was refused.
+  void drop_limit(std::size_t index) { limits_[index].in_force.end = ++latest_; }
   /// A device call fails sooner or later.
   void fail_device() noexcept { device_failed_ = true; }
   [[nodiscard]] bool device_fails() const noexcept { return device_failed_; }

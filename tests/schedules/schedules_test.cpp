@@ -219,6 +219,16 @@ TEST(ScheduleOf, ARequestForPagesWaitsForOneDeadline) {
   }
 }
 
+TEST(ScheduleOf, TwoLimitsThatDoNotFitTogetherAreNotBothSet) {
+  scenario program;
+  program.setup.pools = 2;
+  program.setup.card_bytes = 96 * mib;
+  program.setup.limit_bytes = 32 * mib;
+  program.threads = {{{.action = kind::set_limit, .pool = 0, .amount = 64 * mib}},
+                     {{.action = kind::set_limit, .pool = 1, .amount = 64 * mib}}};
+  expect_kept(program);
+}
+
 // The capture has begun on the device, so what another thread's free of a segment does to it is done.
 TEST(ScheduleOf, ARequestThatNoticesItsCaptureWaitsForNoCallOfAnotherThread) {
   scenario program;

@@ -460,8 +460,9 @@ void world::set_limit(const operation& step) {
   const std::size_t limit = rules_.begin_limit(step.pool, step.amount);
   const result<limit_result> done =
       scheduler::with_points([&] { return memory_->set_limit(static_cast<int>(step.pool), step.amount); });
-  rules_.end_limit(limit);
   rules_.end_intrusion(intrusion);
+  if (done.code() == errc::bad_setting) return rules_.drop_limit(limit);  // more than the other pools leave
+  rules_.end_limit(limit);
   expect(done.why(), "set_limit");
 }
 
@@ -498,12 +499,26 @@ void world::settle() {
   for (const auto& card : devices_) done_ns = std::max(done_ns, card->all_done_ns());
   scheduler::from_thread()->sleep_until(done_ns);
   for (std::uint32_t pool = 0; pool < program_.setup.pools * program_.setup.devices; ++pool) settle_pool(pool);
+  settle_limits();
   for (const auto& card : devices_) {
     const std::vector<hazard> hazards = card->simulated().hazards();
     if (!hazards.empty()) fail(rule::hazards, hazards.front().to_string());
   }
   if (std::string wrong = rules_.judge_refusals(); !wrong.empty()) fail(rule::refusals, std::move(wrong));
   memory_.reset();
+}
+
+void world::settle_limits() {
+  if (program_.setup.devices != 1) return;
+  std::uint64_t all_bytes = 0;
+  for (std::uint32_t pool = 0; pool < program_.setup.pools; ++pool) {
+    const result<statistics> figures = memory_->stats(static_cast<int>(pool));
+    if (figures) all_bytes += figures->limit_bytes;
+  }
+  if (all_bytes > program_.setup.card_bytes) {
+    fail(rule::conservation, fmt::format("the pools' limits are {} MiB together, of a card of {} MiB", all_bytes / mib,
+                                         program_.setup.card_bytes / mib));
+  }
 }
 
 void world::settle_pool(std::uint32_t pool) {

@@ -89,6 +89,7 @@ class world final : private memory_witness {
   bool free_in_callback();
   void settle_graphs();
   void settle_pool(std::uint32_t pool);
+  void settle_limits();
   void notice_captures(std::uint32_t pool);
 
   [[nodiscard]] explored_device& device_of(std::uint32_t pool) noexcept;

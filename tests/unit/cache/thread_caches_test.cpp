@@ -217,5 +217,31 @@ TEST(thread_caches, a_fork_ends_even_where_a_thread_was_ending) {
   EXPECT_EQ(WEXITSTATUS(state), 0);
 }
 
+// A thread that gives its cache back holds a lock, and is not in the child.
+TEST(thread_caches, a_forked_child_closes_them_whatever_other_threads_did) {
+  fake_arena behind;
+  std::atomic<bool> ending{false};
+  std::atomic<bool> forked{false};
+  std::optional<thread_caches> caches;
+  caches.emplace(behind.cache, cache_place{.allocator = 1'000'001, .device = 3}, [&](thread_cache& of) {
+    ending = true;
+    while (!forked) std::this_thread::yield();
+    caches->remove(of);
+  });
+  std::thread ends{[&] { caches->make_mine(); }};
+  while (!ending) std::this_thread::yield();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    caches->close();
+    ::_exit(0);
+  }
+  forked = true;
+  ends.join();
+  int ended = -1;
+  ASSERT_EQ(::waitpid(child, &ended, 0), child);
+  EXPECT_TRUE(WIFEXITED(ended)) << "it waits for a thread that is not there";
+}
+
 }  // namespace
 }  // namespace gpumem
