@@ -132,7 +132,13 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* at, CUipcMemHandle handle, u
   access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   access.location.id = here->ordinal;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  CUresult done = cuMemAddressReserve(at, bytes, 0, 0, 0);
+  // The addresses of a card hold its own pages only, whichever card is current.
+  const auto range = g->sim->reserve(bytes);
+  CUresult done = error_of(range.why());
+  if (range) {
+    g->ranges[*range] = bytes;
+    *at = *range;
+  }
   if (done == CUDA_SUCCESS) done = cuMemMap(*at, bytes, 0, pages, 0);
   if (done == CUDA_SUCCESS) done = cuMemSetAccess(*at, bytes, &access, 1);
   static_cast<void>(cuMemRelease(pages));  // the mapping keeps them

@@ -382,6 +382,18 @@ TEST_F(Simulate, PassesMemoryFromOneProgramToAnother) {
   EXPECT_EQ(program("open=block", card).out, "open: invalid resource handle\n");
 }
 
+TEST_F(Simulate, OpensABlockOfAnotherCardThanTheCurrentOne) {
+  const std::string name = "ipc-cards-" + std::to_string(::getpid());
+  const std::string card = "--context 100MiB --card 1GiB --cards 2 --shared " + name;
+  const std::string other = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " simulate --quiet " + card +
+                            " -- " GPUMEM_TEST_PROGRAM
+                            " card=1 take=200 export=block make=ready await=seen > other 2>&1 &";
+  ASSERT_EQ(std::system(other.c_str()), 0);
+  const outcome opened = program("await=ready card=0 open=block close card=1 open=block close", card);
+  EXPECT_EQ(opened.exit_status, 0) << opened.err << opened.out << content("other");
+  EXPECT_EQ(program("make=seen").exit_status, 0);
+}
+
 /// Two streams of a Python program over the runtime: `order` says whether one waits for the other before it frees.
 constexpr const char* two_streams = R"(import ctypes, sys
 cuda = ctypes.CDLL("libcudart.so.13")
