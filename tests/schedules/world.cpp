@@ -419,12 +419,13 @@ void world::end_capture(stream_slot& stream) {
   const auto index = static_cast<std::uint32_t>(&stream - streams_.data());
   const status ended = device_of_stream(index).end_capture(stream.handle);
   if (!ended) fail(rule::captures, fmt::format("a capture is spoilt: {}", ended.message()));
-  stream.device_graph = std::exchange(stream.device_capture, 0);
+  const std::uint64_t device_graph = std::exchange(stream.device_capture, 0);
   if (stream.is_told) {
     const result<graph_ref> graph = scheduler::with_points([&] { return memory_->capture_end(stream.handle); });
     expect(graph.why(), "capture_end");
     if (graph) stream.graph = *graph;
   }
+  stream.device_graph = device_graph;  // not before: another thread could destroy a graph that is not released
   stream.capturing_thread = no_thread;
 }
 
