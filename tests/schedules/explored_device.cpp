@@ -104,10 +104,11 @@ void explored_device::excuse_earlier_operation() {
   const scheduler* const schedule = scheduler::current();
   if (schedule == nullptr) return;
   const std::uint64_t begin = operation_begin_[schedule->thread() % operation_begin_.size()];
-  for (auto& [handle, capture] : captures_) {
+  for (auto& each : captures_) {
+    capture_state& capture = each.second;
     if (!capture.is_strict || capture.is_told || capture.strict_since < begin) continue;
     capture.is_strict = false;
-    scheduler::atomically([&] { static_cast<void>(card_.end_capture({handle})); });
+    scheduler::atomically([&] { static_cast<void>(card_.end_capture({each.first})); });
   }
 }
 
