@@ -177,40 +177,50 @@ void arena::wait_for_handle_calls(arena_lock& lock, owner_id stream, std::uint64
   }
 }
 
-result<pool_capture> arena::capture_begin(stream_ref s, std::uint64_t key, capture_effect effect) {
+void arena::poll() {
   arena_lock lock{mutex_};
   ++state_.counts.locks;
-  // The last chance to learn of fences before an announced capture forbids asking.
-  if (effect == capture_effect::announced) fences_.poll(lock);
+  fences_.poll(lock);
+}
+
+result<pool_capture> arena::capture_begin(stream_ref s, std::uint64_t key, capture_effect effect) {
+  const arena_lock lock{mutex_};
+  ++state_.counts.locks;
   state_.caches.reclaim(idle_owner);  // frees of this stream's blocks go by the lock from here on
   const owner_id stream = state_.streams.slot_of(s, key);
   if (const result<owner_id> graph = state_.streams.capture_begin(stream); !graph) return graph.why();
-  const bool has_begun = effect == capture_effect::noticed;
-  if (!has_begun) wait_for_handle_calls(lock, stream, key);  // a fence that is recorded later would be the capture's
-  begin_effect(lock, effect, has_begun);
+  begin_effect(effect);
   return pool_capture{*this, stream, effect};
 }
 
-pool_capture arena::capture_elsewhere(capture_effect effect, bool has_begun) {
+pool_capture arena::capture_elsewhere(capture_effect effect) {
   {
-    arena_lock lock{mutex_};
+    const arena_lock lock{mutex_};
     ++state_.counts.locks;
-    begin_effect(lock, effect, has_begun);
+    begin_effect(effect);
   }
   return {*this, idle_owner, effect};
 }
 
-// From here on no call begins that would invalidate the capture. Those under way are waited for, unless the capture has
-// begun: what they do to it is done, and a request that notices it would wait for other threads' calls without a limit.
-void arena::begin_effect(arena_lock& lock, capture_effect effect, bool has_begun) noexcept {
+// From here on no call begins that would invalidate the capture.
+void arena::begin_effect(capture_effect effect) noexcept {
   state_.streams.begin_effect(effect);
   if (effect != capture_effect::foreign) all_work_.forbid();
-  if (has_begun) return;
+  if (effect == capture_effect::announced) mutex_.begin_generation();  // ends the waits for fences
+}
+
+void arena::wait_for_calls(capture_effect effect, std::optional<std::uint64_t> stream_key) {
+  arena_lock lock{mutex_};
+  ++state_.counts.locks;
+  if (stream_key) {  // a fence that is recorded once the stream captures would be the capture's
+    if (const std::optional<owner_id> stream = state_.streams.find(*stream_key)) {
+      wait_for_handle_calls(lock, *stream, *stream_key);
+    }
+  }
   if (effect == capture_effect::foreign) {
     state_.context_records.wait_for_none(lock);
     return;
   }
-  mutex_.begin_generation();  // ends the waits for fences
   state_.host_waits.wait_for_none(lock);
   state_.give_backs.wait_for_none(lock);
   all_work_.wait_for_records(lock);

@@ -41,10 +41,16 @@ class arena {
   // --- streams and captures; each takes the lock -------------------------------------------------------------
   // Keys are `streams().key_of`'s, the same in every arena of one device.
   status stream_release(std::uint64_t key);
-  /// The stream captures. `announced` before the capture begins on the device, `noticed` after that.
+  /// Takes note of fences that are done. The last chance before an announced capture, while which none is asked.
+  void poll();
+  /// The stream captures. `announced` before the capture begins on the device, `noticed` after that. From here on no
+  /// call begins that would invalidate the capture; of those under way neither function waits.
   result<pool_capture> capture_begin(stream_ref s, std::uint64_t key, capture_effect effect);
-  /// A capture on a stream that is none of the pool's. `has_begun`: on the device, already.
-  pool_capture capture_elsewhere(capture_effect effect, bool has_begun);
+  /// A capture on a stream that is none of the pool's.
+  pool_capture capture_elsewhere(capture_effect effect);
+  /// Waits, without a limit, for the calls of other threads that would invalidate a capture which begins on the device
+  /// after this. `stream_key`: of its stream, where that is the pool's.
+  void wait_for_calls(capture_effect effect, std::optional<std::uint64_t> stream_key);
   status graph_release(std::uint64_t graph);
   /// `graph_release` closes it.
   std::uint64_t open_region(stream_ref s, std::uint64_t key);
@@ -108,7 +114,7 @@ class arena {
  private:
   void wait_for_handle_calls(arena_lock& lock, owner_id stream, std::uint64_t key) GPUMEM_UNDER_LOCK;
   friend class pool_capture;
-  void begin_effect(arena_lock& lock, capture_effect effect, bool has_begun) noexcept GPUMEM_UNDER_LOCK;
+  void begin_effect(capture_effect effect) noexcept GPUMEM_UNDER_LOCK;
   std::uint64_t capture_end(owner_id stream, capture_effect effect) noexcept;
   [[nodiscard]] block_index place_in_region(const pending_request& w) GPUMEM_UNDER_LOCK;
   [[nodiscard]] block_view view_of(block_index i) const GPUMEM_UNDER_LOCK;

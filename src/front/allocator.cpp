@@ -372,7 +372,7 @@ class pooled_allocator final : public allocator {
     }
   }
 
-  // The sum of the limits is that of the moment, so one thread at a time changes one.
+  // Compares the limit with those of the device's other pools and sets it, with no other limit changed in between.
   status set_limit_beside_others(const pool_slot& p, std::uint64_t limit_bytes) {
     const mutex_lock lock{limits_mutex_};
     std::uint64_t others = 0;

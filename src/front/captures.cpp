@@ -66,9 +66,24 @@ void captures::gone_graphs::forget(std::uint64_t number) noexcept {
   any_.store(!numbers_.empty(), std::memory_order_release);
 }
 
+// The driver calls of other threads are waited for without the mutex, which requests of other streams need.
 status captures::begin(stream_ref stream) {
-  const mutex_lock lock{mutex_};
-  return open(stream, nullptr, 0);
+  std::vector<std::optional<std::uint64_t>> keys(pools_.size());  // by pool; nothing where it does not know the stream
+  for (const pool_slot& p : pools_) {
+    if (usable(*p.on)) p.it->below().poll();
+  }
+  {
+    const mutex_lock lock{mutex_};
+    if (status opened = open(stream, nullptr, 0); !opened) return opened;
+    for (std::size_t i = 0; i < pools_.size(); ++i) {
+      const auto known = std::ranges::find(open_.back().parts, pools_[i].it.get(), &part::member);
+      if (known != open_.back().parts.end()) keys[i] = known->key;
+    }
+  }
+  for (std::size_t i = 0; i < pools_.size(); ++i) {
+    pools_[i].it->below().wait_for_calls(keys[i] ? capture_effect::announced : capture_effect::foreign, keys[i]);
+  }
+  return {};
 }
 
 // The handle of a created stream is not asked for: the program may have destroyed the stream by now.
@@ -110,7 +125,10 @@ status captures::release(graph_ref g) {
 void captures::hold(std::uint64_t number) {
   std::vector<pool_capture> all;
   all.reserve(pools_.size());
-  for (const pool_slot& p : pools_) all.push_back(p.it->below().capture_elsewhere(capture_effect::announced, false));
+  for (const pool_slot& p : pools_) {
+    all.push_back(p.it->below().capture_elsewhere(capture_effect::announced));
+    p.it->below().wait_for_calls(capture_effect::announced, std::nullopt);
+  }
   const mutex_lock lock{mutex_};
   held_[number] = std::move(all);
 }
@@ -164,8 +182,7 @@ status captures::open(stream_ref stream, device* noticed_on, std::uint64_t devic
   // of another context may even be one of theirs.
   for (const pool_slot& p : pools_) {
     if (std::ranges::find(made.parts, p.it.get(), &part::member) != made.parts.end()) continue;
-    made.elsewhere.push_back(
-        p.it->below().capture_elsewhere(foreign ? effect : capture_effect::foreign, noticed_on != nullptr));
+    made.elsewhere.push_back(p.it->below().capture_elsewhere(foreign ? effect : capture_effect::foreign));
   }
   ++next_number_;
   open_.splice(open_.end(), opened);
@@ -250,7 +267,7 @@ status captures::notice(const pool_slot& slot, stream_ref stream, std::uint64_t 
     std::vector<pool_capture> until_noted;  // between the end of one capture and the next, which has begun already
     until_noted.reserve(pools_.size());
     for (const pool_slot& p : pools_) {
-      if (p.on == slot.on) until_noted.push_back(p.it->below().capture_elsewhere(capture_effect::noticed, true));
+      if (p.on == slot.on) until_noted.push_back(p.it->below().capture_elsewhere(capture_effect::noticed));
     }
     return open(stream, slot.on, current);
   }

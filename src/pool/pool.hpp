@@ -60,7 +60,7 @@ class pool final : private arena_below, private caches_above {
   [[nodiscard]] result<std::uint64_t> key_of(stream_ref s) const { return arena_.streams().key_of(s); }
 
   trim_result trim(std::uint64_t bytes);
-  /// In force from here on. Then `keep_limit` gives back what the pool holds above it.
+  /// Sets the limit, which requests keep from then on. What the pool holds above it is given back by `keep_limit`.
   void set_limit(std::uint64_t limit_bytes);
   limit_result keep_limit(std::uint64_t limit_bytes);
   void count_misuse();

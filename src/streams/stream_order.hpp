@@ -139,7 +139,7 @@ class stream_order {
 
   /// True where an event on the whole context waits until a request would else be refused (`context_events`).
   [[nodiscard]] bool context_events_wait() const noexcept { return fences_may_spoil(); }
-  /// How many `context_events` of the thread with the pool's lock live.
+  /// The number of `context_events` objects of the thread that holds the pool's lock.
   [[nodiscard]] unsigned& context_event_permits() noexcept { return context_events_; }
 
   /// What `fence_named` takes for a batch: a stream's frees, or the bytes of these, since its last fence.

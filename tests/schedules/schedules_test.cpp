@@ -244,6 +244,22 @@ TEST(ScheduleOf, ARequestThatNoticesItsCaptureWaitsForNoCallOfAnotherThread) {
   expect_kept(program);
 }
 
+// The announced capture waits for the trim, and the request for neither.
+TEST(ScheduleOf, ARequestDoesNotWaitForACaptureThatBegins) {
+  scenario program;
+  program.setup.stream_ids = "query";
+  program.setup.notices_captures = true;
+  program.setup.card_bytes = program.setup.limit_bytes = 96 * mib;
+  program.prelude = {{.action = kind::allocate, .block = 0, .stream = 1, .amount = 50 * mib},
+                     {.action = kind::free, .block = 0}};
+  program.threads = {{{.action = kind::trim, .amount = 48 * mib}},
+                     {{.action = kind::work, .block = 2, .stream = 0, .amount = 50 * millisecond},
+                      {.action = kind::begin_capture, .stream = 2}},
+                     {{.action = kind::begin_unnoticed_capture, .stream = 3},
+                      {.action = kind::allocate, .block = 1, .stream = 3, .amount = mib}}};
+  expect_kept(program);
+}
+
 // The device tells of captures, so a fence of the whole context is the last resort; the pages must move after it.
 TEST(ScheduleOf, APagedRequestIsServedWhereCapturesMayBeUnknown) {
   for (const char* const reuse : {"poll", "device", "host"}) {

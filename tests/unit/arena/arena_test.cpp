@@ -119,7 +119,7 @@ TEST(arena, a_capture_that_nobody_ends_ends_with_its_scope_and_leaves_no_graph) 
   {
     const result<pool_capture> capture = (*x.tested).capture_begin(x.one, key, capture_effect::announced);
     ASSERT_TRUE(capture.ok());
-    const pool_capture elsewhere = (*x.tested).capture_elsewhere(capture_effect::foreign, false);
+    const pool_capture elsewhere = (*x.tested).capture_elsewhere(capture_effect::foreign);
     inside = x.tested.take(2 * mib, x.one);
     x.tested.give(inside);
     EXPECT_FALSE((*x.tested).behind_all().record());
@@ -157,8 +157,8 @@ TEST(arena, while_fences_are_forbidden_none_is_recorded) {
   small_arena x;
   const address a = x.tested.take(2 * mib, x.one);
   x.tested.give(a);
-  pool_capture here = (*x.tested).capture_elsewhere(capture_effect::announced, false);
-  pool_capture abroad = (*x.tested).capture_elsewhere(capture_effect::foreign, false);
+  pool_capture here = (*x.tested).capture_elsewhere(capture_effect::announced);
+  pool_capture abroad = (*x.tested).capture_elsewhere(capture_effect::foreign);
   EXPECT_NE(x.tested.take(2 * mib, x.two), a);
   EXPECT_EQ(x.tested.stats().fences, 0U);
   EXPECT_GT(x.tested.trim(UINT64_MAX).pending_bytes, 0U);
@@ -193,7 +193,7 @@ TEST(arena, a_batch_behind_all_work_is_free_when_its_fence_is_done_whatever_come
   EXPECT_EQ(x.tested.take(2 * mib, x.two), b);
   EXPECT_EQ(x.tested.stats().device_waits, 1U) << "it had no fence yet";
   EXPECT_TRUE(x.tested.locked([&](arena&, arena_lock& lock) GPUMEM_UNDER_LOCK { return behind.cover(lock); }));
-  const pool_capture capture = (*x.tested).capture_elsewhere(capture_effect::announced, false);
+  const pool_capture capture = (*x.tested).capture_elsewhere(capture_effect::announced);
   EXPECT_FALSE(behind.record()) << "something captures";
 }
 
