@@ -14,7 +14,7 @@
 
 namespace gpumem::bench {
 
-/// Without the version, which follows: 1, or 2 for a trace with refused requests.
+/// Without the version, which follows: 1 to 3 (compact_format.hpp).
 inline constexpr std::string_view binary_trace_magic{"GMTRACE", 7};
 
 /// Whether a file begins with the magic bytes of a compact trace of any version.
@@ -23,8 +23,8 @@ bool is_binary_trace(const std::string& path);
 /// The number of operations in its header; empty if it is not a compact trace.
 std::optional<std::uint64_t> ops_of_binary_trace(const std::string& path);
 
-/// The loaded trace, without name and path. `corrupt` names the damage (a checksum, a length, an impossible operation)
-/// without the path.
+/// The loaded trace, without name and path; if the end of the file is missing, its whole sections. `corrupt` names the
+/// damage (a checksum, a length, an impossible operation) without the path.
 result<trace> read_binary_trace(const std::string& path);
 
 /// Writes the file completely or not at all; `bad_setting` names path and reason.

@@ -81,13 +81,19 @@ class pickle_machine {
   using kind = pickle_data::kind;
   explicit pickle_machine(std::string_view bytes) : bytes_{bytes} { out_.bytes_ = bytes; }
 
-  result<pickle_data> run() {
+  result<pickle_data> run(bool* cut) {
     for (;;) {
       began_ = at_;
       std::uint64_t code = 0;
-      if (!take(1, code)) return bad("the file ends within the data");
+      status done = take(1, code) ? status{} : bad("the file ends within the data");
       if (code == '.') break;
-      if (status done = step(static_cast<unsigned char>(code)); !done) return done;
+      if (done) done = step(static_cast<unsigned char>(code));
+      if (!done && ended_ && cut != nullptr) {
+        *cut = true;
+        close();
+        break;
+      }
+      if (!done) return done;
       if (memory() > most_reader_bytes(bytes_.size())) return bad("the data needs more memory than a reader takes");
     }
     if (stack_.size() != 1 || !marks_.empty()) return bad("not one value is left at the end");
@@ -100,9 +106,15 @@ class pickle_machine {
     return {errc::corrupt, fmt::format("byte {}: {}", began_, what)};
   }
 
+  /// Whether the file ends before that many more bytes.
+  bool missing(std::uint64_t count) noexcept {
+    ended_ = bytes_.size() - at_ < count;
+    return ended_;
+  }
+
   /// Reads a little-endian number of `width` bytes.
   bool take(std::size_t width, std::uint64_t& into) {
-    if (bytes_.size() - at_ < width) return false;
+    if (missing(width)) return false;
     into = 0;
     for (std::size_t i = 0; i < width; ++i) {
       into |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes_[at_ + i])) << (8 * i);
@@ -142,7 +154,7 @@ class pickle_machine {
   status long_integer() {
     std::uint64_t width = 0;
     std::uint64_t bits = 0;
-    if (!take(1, width) || bytes_.size() - at_ < width) return bad("a number is cut short");
+    if (!take(1, width) || missing(width)) return bad("a number is cut short");
     if (width > 8) return bad("a number of more than 64 bits");
     (void)take(width, bits);
     if (width > 0 && width < 8 && bits >> (8 * width - 1) != 0) bits |= ~std::uint64_t{0} << (8 * width);
@@ -150,7 +162,7 @@ class pickle_machine {
   }
   status text(std::size_t width) {
     std::uint64_t length = 0;
-    if (!take(width, length) || bytes_.size() - at_ < length) return bad("a text is cut short");
+    if (!take(width, length) || missing(length)) return bad("a text is cut short");
     push({.number = static_cast<std::int64_t>(at_), .length = static_cast<std::uint32_t>(length), .what = kind::text});
     at_ += length;
     return {};
@@ -195,6 +207,35 @@ class pickle_machine {
     all.insert(all.end(), items.begin(), items.end());
     grown_items_ += items.size();
     return {};
+  }
+
+  [[nodiscard]] kind kind_at(std::size_t place) const noexcept { return out_.nodes_[stack_[place]].what; }
+
+  /// Ends what the file's end left open: the values above each mark go into the container below it.
+  void close() {
+    while (!marks_.empty() && marks_.back() > 0) {
+      const std::size_t from = marks_.back();
+      marks_.pop_back();
+      const kind into = kind_at(from - 1);
+      if (into == kind::dictionary) append_pending_items(from);
+      std::vector<index> items{stack_.begin() + static_cast<std::ptrdiff_t>(from), stack_.end()};
+      stack_.resize(from);
+      if (into == kind::dictionary && items.size() % 2 != 0) items.pop_back();
+      if (into == kind::dictionary || into == kind::list) (void)add_to(into, items);
+    }
+    marks_.clear();
+    if (!stack_.empty()) stack_.erase(stack_.begin() + 1, stack_.end());
+  }
+  /// Keys and values alternate above a dictionary's mark. Where a list is followed by no key, what follows is to be
+  /// appended to it.
+  void append_pending_items(std::size_t from) {
+    std::size_t value = from + 1;
+    while (value + 1 < stack_.size() && kind_at(value + 1) == kind::text) value += 2;
+    while (stack_.size() > value + 1 && kind_at(stack_.size() - 2) == kind::list) {
+      scratch_.assign(1, stack_.back());
+      stack_.pop_back();
+      (void)add_to(kind::list, scratch_);
+    }
   }
 
   status remember(std::uint64_t as) {
@@ -305,6 +346,7 @@ class pickle_machine {
   std::string_view bytes_;
   std::size_t at_ = 0;
   std::size_t began_ = 0;  ///< start of the current instruction
+  bool ended_ = false;     ///< the latest instruction needed bytes behind the end of the file
   std::vector<index> stack_;
   std::vector<std::size_t> marks_;
   std::vector<index> scratch_;
@@ -314,9 +356,9 @@ class pickle_machine {
   pickle_data out_;
 };
 
-result<pickle_data> pickle_data::read(std::string_view bytes) {
+result<pickle_data> pickle_data::read(std::string_view bytes, bool* cut) {
   if (bytes.size() > most_bytes) return status{errc::corrupt, "more than 2 GiB; expected a smaller snapshot"};
-  return pickle_machine{bytes}.run();
+  return pickle_machine{bytes}.run(cut);
 }
 
 }  // namespace gpumem::bench

@@ -26,7 +26,9 @@ class pickle_data {
   static constexpr std::size_t most_keys = 256;                    ///< of a dictionary that `find` looks through
 
   /// `corrupt` names the byte offset and what is there. Texts are views of `bytes`, which must outlive this.
-  static result<pickle_data> read(std::string_view bytes);
+  /// With `cut`, a file whose end is missing is read to there and `cut` is set: containers end with their last whole
+  /// item. The innermost ones may have fewer items than were written.
+  static result<pickle_data> read(std::string_view bytes, bool* cut = nullptr);
 
   [[nodiscard]] index root() const noexcept { return root_; }
   [[nodiscard]] kind kind_of(index of) const noexcept { return nodes_[of].what; }

@@ -48,30 +48,21 @@ class snapshot_reader {
  public:
   snapshot_reader(const pickle_data& data, std::size_t bytes) : data_{data}, bytes_{bytes} {}
 
-  /// The events of a device that concern the program's blocks.
-  result<std::vector<event>> events(index list) const {
+  /// The events of a device that concern the program's blocks; if the list is not `whole`, its last one may be cut.
+  result<std::vector<event>> events(index list, bool whole) const {
     std::vector<event> out;
     constexpr std::size_t of_event = 2 * (sizeof(event) + sizeof(trace_op));  // many may refer to one in the file
     if (data_.items(list).size() > most_reader_bytes(bytes_) / of_event) {
       return bad("the events need more memory than a reader takes");
     }
     for (const index each : data_.items(list)) {
-      const auto action = text_of(each, "action");
-      if (!action) return bad(fmt::format("event {} has no action", out.size()));
-      event e;
-      e.allocates = *action == "alloc";
-      e.refused = *action == "oom";
-      if (!e.allocates && !e.refused && *action != "free_requested") continue;
-      if (!e.refused) {  // has device_free in the place of addr
-        if (status read = number_of(each, "addr", e.at); !read) return read;
+      event one;
+      bool of_block = false;
+      if (status read = read_one(each, out.size(), one, of_block); !read) {
+        if (!whole && each == data_.items(list).back()) break;  // the file ends within it
+        return read;
       }
-      if (status read = number_of(each, "size", e.of.bytes); !read) return read;
-      if (status read = number_of(each, "stream", e.of.stream); !read) return read;
-      if (data_.find(each, "time_us")) {  // missing before PyTorch 2.2
-        if (status read = number_of(each, "time_us", e.time_us); !read) return read;
-      }
-      if (e.of.bytes < 0 || e.of.bytes > largest_block) return bad(fmt::format("an event of {} bytes", e.of.bytes));
-      out.push_back(e);
+      if (of_block) out.push_back(one);
     }
     return out;
   }
@@ -100,6 +91,25 @@ class snapshot_reader {
   }
 
  private:
+  /// Event `number`; `of_block` where it concerns a block of the program.
+  status read_one(index from, std::size_t number, event& e, bool& of_block) const {
+    const auto action = text_of(from, "action");
+    if (!action) return bad(fmt::format("event {} has no action", number));
+    e.allocates = *action == "alloc";
+    e.refused = *action == "oom";
+    of_block = e.allocates || e.refused || *action == "free_requested";
+    if (!of_block) return {};
+    if (!e.refused) {  // has device_free in the place of addr
+      if (status read = number_of(from, "addr", e.at); !read) return read;
+    }
+    if (status read = number_of(from, "size", e.of.bytes); !read) return read;
+    if (status read = number_of(from, "stream", e.of.stream); !read) return read;
+    if (data_.find(from, "time_us")) {  // missing before PyTorch 2.2
+      if (status read = number_of(from, "time_us", e.time_us); !read) return read;
+    }
+    if (e.of.bytes < 0 || e.of.bytes > largest_block) return bad(fmt::format("an event of {} bytes", e.of.bytes));
+    return {};
+  }
   /// `at` is the block's address unless the block has its own; advances to the next block's.
   status add_block(index of, std::int64_t stream, std::int64_t& at, blocks_by_address& into) const {
     std::int64_t bytes = 0;
@@ -152,6 +162,17 @@ status rewind(const std::vector<event>& events, blocks_by_address& live) {
     }
   }
   return {};
+}
+
+/// The blocks live before the first event, as far as the events alone tell: those that are freed before they are
+/// allocated.
+blocks_by_address freed_first(const std::vector<event>& events) {
+  blocks_by_address out;
+  std::set<std::uint64_t> seen;
+  for (const event& e : events) {
+    if (!e.refused && seen.insert(key_of(e.at)).second && !e.allocates) out.emplace(key_of(e.at), e.of);
+  }
+  return out;
 }
 
 /// Builds the operations of a trace.
@@ -262,10 +283,14 @@ result<std::size_t> choose_device(const pickle_data& data, std::span<const index
 }  // namespace
 
 result<trace> trace_of_snapshot(std::string_view bytes, int device) {
-  const auto data = pickle_data::read(bytes);
+  bool is_cut = false;
+  const auto data = pickle_data::read(bytes, &is_cut);
   if (!data) return data.why();
   const auto segments = data->find(data->root(), "segments");
   const auto traces = data->find(data->root(), "device_traces");
+  if (is_cut && segments && !traces) {
+    return bad(fmt::format("cut short at byte {}: the file ends before its events", bytes.size()));
+  }
   if (!segments || !traces) {
     return bad(
         fmt::format("a pickle, but not a memory snapshot of PyTorch (segments, device_traces); {}", how_to_record));
@@ -274,13 +299,27 @@ result<trace> trace_of_snapshot(std::string_view bytes, int device) {
   const auto chosen = choose_device(*data, all, device);
   if (!chosen) return chosen.why();
   const snapshot_reader reader{*data, bytes.size()};
-  const auto events = reader.events(all[*chosen]);
+  const std::span<const index> keys = data->items(data->root());
+  const bool whole = !is_cut || *chosen + 1 != all.size() || data->text(keys[keys.size() - 2]) != "device_traces";
+  const auto events = reader.events(all[*chosen], whole);
   if (!events) return events.why();
   if (events->empty()) return bad(fmt::format("no allocation was recorded; {}", how_to_record));
+  if (!whole) {
+    auto made = make_trace(*events, freed_first(*events));
+    if (made) {
+      made->cut = fmt::format(
+          "cut short at byte {}; read to event {}; a snapshot does not say how many more there were, and blocks from "
+          "before the recording are known only where an event frees them",
+          bytes.size(), data->items(all[*chosen]).size());
+    }
+    return made;
+  }
   auto live = reader.live_at_end(*segments, static_cast<std::int64_t>(*chosen));
   if (!live) return live.why();
   if (status went = rewind(*events, *live); !went) return went;
-  return make_trace(*events, *live);
+  auto made = make_trace(*events, *live);
+  if (made && is_cut) made->cut = fmt::format("cut short at byte {}, behind the events, which are whole", bytes.size());
+  return made;
 }
 
 }  // namespace gpumem::bench

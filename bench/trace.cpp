@@ -337,7 +337,8 @@ std::pair<std::string, int> file_and_device(const std::string& path) {
   return {path.substr(0, colon), static_cast<int>(*device)};
 }
 
-/// Reads a pickle whole; of other files only the beginning, and nothing of a pipe, which can be read only once.
+/// Reads a pickle to its end, or to where its compressed form is cut; of other files only the beginning, and nothing of
+/// a pipe, which can be read only once.
 result<std::string> bytes_of_pickle(const std::string& file) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(file, ignored)) return std::string{};
@@ -347,10 +348,15 @@ result<std::string> bytes_of_pickle(const std::string& file) {
   std::vector<char> buffer(std::size_t{1} << 17);
   for (;;) {
     const auto got = (*source)->read(buffer);
+    if (!got && (*source)->ends_early()) return bytes;
     if (!got) return got.why();
     bytes.append(buffer.data(), *got);
     if (*got == 0 || !begins_as_pickle(bytes) || bytes.size() > pickle_data::most_bytes) return bytes;
   }
+}
+
+void warn_if_cut(const trace& read) {
+  if (!read.cut.empty()) log_line(fmt::format("{}: {}", printable(read.path, longest_path), read.cut));
 }
 
 }  // namespace
@@ -363,6 +369,7 @@ result<trace> load_trace(const std::string& path) {
     if (!made) return status{made.code(), fmt::format("{}: {}", shown, made.why().message())};
     made->name = name_of(file);
     made->path = path;
+    warn_if_cut(*made);
     return made;
   }
   if (is_binary_trace(path)) {
@@ -370,6 +377,7 @@ result<trace> load_trace(const std::string& path) {
     if (!compact) return status{compact.code(), fmt::format("{}: {}", shown, compact.why().message())};
     compact->name = name_of(path);
     compact->path = path;
+    warn_if_cut(*compact);
     return compact;
   }
   auto source = byte_source::open(path);
@@ -382,7 +390,7 @@ result<trace> load_trace(const std::string& path) {
   status read = read_lines(**source, builder, line, out.cut);
   if (read.ok()) read = builder.finish();
   if (!read.ok()) return status{read.code(), fmt::format("{}:{}: {}", shown, line, read.message())};
-  if (!out.cut.empty()) log_line(fmt::format("{}: {}", shown, out.cut));
+  warn_if_cut(out);
   return out;
 }
 

@@ -51,8 +51,8 @@ trace with_refused(const trace& recorded);
 
 /// Reads a whole trace: CSV, plain or gzip, a compact file (binary_trace.hpp), or a memory snapshot of PyTorch
 /// (snapshot.hpp), as FILE or FILE:DEVICE. An error is one line with file, line and reason: `invalid_argument` if there
-/// is nothing to read, `corrupt` if the contents are no trace. A CSV log whose end is missing is read to its last whole
-/// row; `cut` and a line of the log say so.
+/// is nothing to read, `corrupt` if the contents are no trace. A file whose end is missing is read to its last whole
+/// row, event or section; `cut` and a line of the log say so.
 result<trace> load_trace(const std::string& path);
 
 /// The files of a folder whose names end in `.csv`, `.csv.gz` or `.gmtrace`, in order of name; `invalid_argument` if

@@ -1,5 +1,6 @@
 #include "recording_file.hpp"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -22,6 +23,14 @@ constexpr std::string_view pending_block{"\x01\xff\xff\0\0", 5};
 constexpr std::size_t plain_header_bytes = 12;  // a member's first bytes, which make the compressed form valid at once
 
 status failed(int code) { return {errc::bad_setting, std::strerror(code)}; }
+
+/// The bytes from `offset` on that RLIMIT_FSIZE allows; a write beyond it would end the program by SIGXFSZ. The program
+/// may change the limit at any time.
+std::uint64_t allowed_bytes(std::uint64_t offset) {
+  ::rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return UINT64_MAX;
+  return limit.rlim_cur > offset ? limit.rlim_cur - offset : 0;
+}
 
 /// `bytes` as a gzip member.
 status compress(std::string_view bytes, std::string& member) {
@@ -108,6 +117,7 @@ status recording_file::end_member() {
 }
 
 status recording_file::write_bytes(std::string_view bytes, std::uint64_t offset) const {
+  if (seekable_ && bytes.size() > allowed_bytes(offset)) return failed(EFBIG);
   while (!bytes.empty()) {
     const ssize_t written = seekable_ ? ::pwrite(file_, bytes.data(), bytes.size(), static_cast<off_t>(offset))
                                       : ::write(file_, bytes.data(), bytes.size());

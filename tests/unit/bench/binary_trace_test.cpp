@@ -11,9 +11,12 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <set>
+#include <vector>
 
 #include "generate.hpp"
 #include "inputs.hpp"
+#include "log.hpp"
 #include "test_files.hpp"
 #include "workload.hpp"
 
@@ -91,9 +94,69 @@ TEST(binary_trace, says_what_is_damaged) {
     EXPECT_EQ(load_trace(path).code(), errc::corrupt) << kept;
   }
   std::string later = good;
-  later[7] = 3;
+  later[7] = 4;
   folder.write("t.gmtrace", later);
-  EXPECT_THAT(load_trace(path).why().message(), testing::HasSubstr("a .gmtrace of version 3, expected version 1 or 2"));
+  EXPECT_THAT(load_trace(path).why().message(), testing::HasSubstr("a .gmtrace of version 4, expected version 1 to 3"));
+}
+
+trace repeated_pair(std::uint64_t times, std::uint64_t step_ns, std::uint64_t bytes) {
+  trace out;
+  out.streams = {0};
+  out.slots = 1;
+  for (std::uint64_t i = 0; i < 2 * times; ++i) {
+    trace_op op;
+    op.time_ns = i * step_ns;
+    op.bytes = bytes;
+    op.kind = i % 2 == 0 ? op_kind::allocate : op_kind::free;
+    out.ops.push_back(op);
+  }
+  out.peak_live_bytes = bytes;
+  return out;
+}
+
+TEST(binary_trace, is_read_to_its_last_whole_section) {
+  const test_folder folder;
+  constexpr std::uint64_t section = std::uint64_t{1} << 20;
+  constexpr std::uint64_t pairs = 1'200'000;  // operations: two sections and a part of a third
+  trace whole = repeated_pair(pairs, 1000, 512);
+  for (std::uint64_t i = 0; i < whole.ops.size(); ++i) {
+    whole.ops[i].bytes = 1 + i / 2 * 7919 % 100'000;
+    whole.ops[i].time_ns += i * i % 7;
+  }
+  whole.peak_live_bytes = 100'352;
+  whole.refused = {{2 * pairs, whole.ops.back().time_ns, 4096, 0}};
+  whole.refusing_policy = "growth";
+  whole.refused_within_bytes = 8192;
+  const std::string path = folder.path("t.gmtrace");
+  ASSERT_TRUE(write_trace(path, whole));
+  const auto all = load_trace(path);
+  ASSERT_TRUE(all) << all.why().message();
+  expect_same(*all, whole);
+  EXPECT_EQ(all->refused.size(), 1U);
+  EXPECT_EQ(all->cut, "");
+  const std::string good = content_of(path);
+  std::vector<std::string> lines;
+  const log_sink former = set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+  std::set<std::size_t> lengths;
+  for (std::size_t kept = 64; kept < good.size(); kept += good.size() / 20) {
+    folder.write("t.gmtrace", good.substr(0, kept));
+    const auto read = load_trace(path);
+    if (!read) {
+      EXPECT_EQ(read.code(), errc::corrupt);
+      EXPECT_THAT(read.why().message(), testing::HasSubstr("cut short: no "));
+      continue;
+    }
+    lengths.insert(read->ops.size());
+    ASSERT_FALSE(lines.empty());
+    EXPECT_EQ(lines.back(), path + ": " + read->cut);
+    EXPECT_THAT(read->cut,
+                testing::HasSubstr("read to operation " + std::to_string(read->ops.size()) + " of 2400000; " +
+                                   std::to_string(2 * pairs - read->ops.size()) + " are lost"));
+    for (std::size_t i = 0; i < read->ops.size(); i += 997) ASSERT_EQ(read->ops[i].bytes, whole.ops[i].bytes);
+  }
+  (void)set_log_sink(former);
+  EXPECT_GE(lengths.size(), 2U);
+  for (const std::size_t each : lengths) EXPECT_TRUE(each % section == 0 || each == 2 * pairs) << each;
 }
 
 TEST(binary_trace, keeps_refused_requests_in_every_format) {
@@ -146,21 +209,6 @@ TEST(binary_trace, refuses_a_header_that_promises_more_than_the_file_can_hold) {
   constexpr std::uint64_t million = 1'000'000;
   EXPECT_THAT(refusal(crafted(60 * million, 60'000'000, 60 * million, 64 * million)),
               testing::HasSubstr("60000000 operations in 64000000 bytes need more memory than a reader takes"));
-}
-
-trace repeated_pair(std::uint64_t times, std::uint64_t step_ns, std::uint64_t bytes) {
-  trace out;
-  out.streams = {0};
-  out.slots = 1;
-  for (std::uint64_t i = 0; i < 2 * times; ++i) {
-    trace_op op;
-    op.time_ns = i * step_ns;
-    op.bytes = bytes;
-    op.kind = i % 2 == 0 ? op_kind::allocate : op_kind::free;
-    out.ops.push_back(op);
-  }
-  out.peak_live_bytes = bytes;
-  return out;
 }
 
 TEST(binary_trace, refuses_times_and_sizes_that_wrap) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "log.hpp"
 #include "pickle.hpp"
 #include "pickle_writer.hpp"
 #include "test_files.hpp"
@@ -63,6 +64,40 @@ TEST(snapshot, is_loaded_by_name_plain_and_gzip) {
   EXPECT_EQ(load_trace(folder.path("run.pickle") + ":0")->ops.size(), 4U);
   EXPECT_THAT(load_trace(folder.path("run.pickle") + ":1").why().message(),
               testing::HasSubstr("run.pickle:1: no device 1"));
+}
+
+TEST(snapshot, is_read_to_its_last_whole_event) {
+  const test_folder folder;
+  std::vector<std::string> events;
+  constexpr std::int64_t pairs = 50;
+  events.push_back(event("free_requested", 0x100000, 512, 0));  // from before the recording
+  for (std::int64_t i = 0; i < pairs; ++i) {
+    events.push_back(event("alloc", 0x2000, 1024 + i, 2 * i));
+    events.push_back(event("oom", 0, 1 << 20, 2 * i));
+    events.push_back(event("free_requested", 0x2000, 1024 + i, 2 * i + 1));
+  }
+  const std::string whole = snapshot({segment(0, {block(0x1000, 512, 512, "active_allocated")})}, {list(events)});
+  std::vector<std::string> lines;
+  const log_sink former = set_log_sink([&](std::string_view line) { lines.emplace_back(line); });
+  std::size_t most_ops = 0;
+  std::size_t read_cuts = 0;
+  for (std::size_t kept = 2; kept < whole.size(); kept += 7) {
+    for (const auto& [name, bytes] :
+         {std::pair{"t.pickle", whole.substr(0, kept)}, std::pair{"t.pickle.gz", gzipped(whole.substr(0, kept))}}) {
+      const auto t = load_trace(folder.write(name, bytes));
+      if (!t) continue;
+      ++read_cuts;
+      EXPECT_THAT(t->cut, testing::HasSubstr("cut short at byte " + std::to_string(kept)));
+      EXPECT_EQ(lines.back(), t->path + ": " + t->cut);
+      EXPECT_GE(t->ops.size(), most_ops) << "more of the file has no fewer events";
+      most_ops = t->ops.size();
+    }
+  }
+  (void)set_log_sink(former);
+  EXPECT_GT(read_cuts, 200U);
+  EXPECT_GE(most_ops, 2U * pairs + 2);
+  EXPECT_THAT(trace_of_snapshot(std::string_view{whole}.substr(0, 60), -1).why().message(),
+              testing::HasSubstr("cut short at byte 60: the file ends before its events"));
 }
 
 TEST(snapshot, says_what_is_missing) {
