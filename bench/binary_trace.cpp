@@ -101,12 +101,7 @@ bool take_section(column_reader& reader, const header& head, std::uint64_t ops, 
 
 /// Requests that were refused; not of version 1.
 struct refused_columns {
-  column_view before;
-  column_view time;
-  column_view size;
-  column_view stream;
-  column_view within;
-  column_view policy;
+  column_view before, time, size, stream, within, policy;
 };
 
 bool take_refused(column_reader& reader, refused_columns& into) {
@@ -286,6 +281,7 @@ status expands_too_much() { return bad(fmt::format("the data expands more than {
 /// As much of the payload as a frame without its end gives.
 result<std::string> decompress_cut(std::string_view frame, std::uint64_t payload_bytes) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream{ZSTD_createDStream(), ZSTD_freeDStream};
+  if (stream == nullptr) return status{errc::host_failure, "no memory to decompress"};
   std::string out;
   ZSTD_inBuffer from{frame.data(), frame.size(), 0};
   constexpr std::size_t piece_bytes = std::size_t{1} << 20;
