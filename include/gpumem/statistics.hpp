@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gpumem/export.h"
 
@@ -62,11 +63,18 @@ enum class oom_cause : std::uint8_t {
   none,
   limit,          ///< the pool's limit leaves no room
   device_full,    ///< the device (other processes and libraries included) leaves no room
-  fragmentation,  ///< enough is free in the pool, but not in one piece
-  pending_work,   ///< a block that fits is in use by work that cannot be waited for (a capture, a failed fence)
+  fragmentation,  ///< pool and device together have enough, but not in one piece
+  pending_work,   ///< memory that fits waits for work, or is on its way in another thread's driver call
   driver_error,   ///< the driver failed for another reason
 };
 std::string_view to_string(oom_cause cause) noexcept;
+
+/// A process that holds memory of the card.
+struct memory_holder {
+  std::uint32_t pid = 0;
+  std::uint64_t bytes = 0;  ///< 0: the driver does not say
+  std::string name{};       ///< of its program; empty if unknown
+};
 
 struct oom_report {
   oom_cause cause = oom_cause::none;
@@ -81,6 +89,11 @@ struct oom_report {
   std::string group{};  ///< GPUMEM_GROUP; the next two are its limit and what its members hold
   std::uint64_t group_limit_bytes = 0;
   std::uint64_t group_held_bytes = 0;
+  std::string pending_on{};         ///< for `pending_work`: what the memory waits for, such as a stream
+  std::uint64_t pending_bytes = 0;  ///< that wait
+  /// For `device_full` the other processes on the card, as far as NVML lists them; for `limit` the members of the group
+  /// whose limit is reached. Those with the most memory first.
+  std::vector<memory_holder> holders{};
 
   /// The first line says what failed, why, and what to do; the figures follow.
   [[nodiscard]] std::string to_string() const;

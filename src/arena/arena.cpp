@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "log.hpp"
+#include "oom_diagnosis.hpp"
 #include "without_exceptions.hpp"
 
 namespace gpumem {
@@ -275,7 +276,10 @@ void arena::on_out_of_memory(const oom_callback& callback) {
 }
 
 void arena::explain(const pending_request& w, oom_report* report) const {
-  report->cause = ladder_.cause_of(w);
+  oom_diagnosis found = diagnose(state_, w);
+  report->cause = found.cause;
+  report->pending_on = std::move(found.pending_on);
+  report->pending_bytes = found.pending_bytes;
   report->pool = config_.name;
   report->policy = config_.policy_name;
   report->rounded_bytes = w.bytes;
@@ -292,6 +296,9 @@ void arena::ask_device(arena_lock& lock, oom_report* report) const {
   const result<memory_info> m = state_.on.memory();
   report->device_total_bytes = m.ok() ? m->total_bytes : config_.total_bytes;
   if (m.ok()) report->device_free_bytes = m->free_bytes;
+  if (is_fragmented(*report)) report->cause = oom_cause::fragmentation;
+  if (report->cause == oom_cause::device_full) report->holders = other_holders(state_.on.info());
+  if (report->cause == oom_cause::limit && config_.group) report->holders = members_of(*config_.group);
 }
 
 }  // namespace gpumem

@@ -94,7 +94,8 @@ class arena {
   trim_result trim(arena_lock& lock, std::uint64_t bytes) GPUMEM_UNDER_LOCK { return trimmer_.trim(lock, bytes); }
   /// Why a request failed, but for the statistics.
   void explain(const pending_request& w, oom_report* report) const GPUMEM_UNDER_LOCK;
-  /// What the device and the group say of it, asked without the lock.
+  /// What the device, the group and NVML say of it, asked without the lock; with it the cause may be fragmentation.
+  /// Requires the statistics.
   void ask_device(arena_lock& lock, oom_report* report) const GPUMEM_UNDER_LOCK;
 
   // --- figures -----------------------------------------------------------------------------------------------

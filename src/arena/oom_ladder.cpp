@@ -273,22 +273,4 @@ bool oom_ladder::ask_callbacks(arena_lock& lock, std::uint64_t bytes) {
   return again;
 }
 
-oom_cause oom_ladder::cause_of(const pending_request& request) const {
-  if (!request.driver_error.ok()) return oom_cause::driver_error;
-  const heap_totals& t = state_.blocks.totals();
-  for (const owner_id o : state_.blocks.owners_of_free_blocks()) {
-    if (o == request.owner) continue;
-    if (state_.blocks.best_fit(request.klass, o, false, request.bytes, request.alignment) != no_block)
-      return oom_cause::pending_work;
-  }
-  for (const block_index i : state_.uses.waiting()) {
-    if (state_.blocks.at(i).klass == request.klass && state_.blocks.at(i).bytes >= request.bytes)
-      return oom_cause::pending_work;
-  }
-  if (t.cached_bytes + t.idle_bytes + t.fenced_bytes >= request.bytes) return oom_cause::fragmentation;
-  if (request.limit_refused && !request.device_refused && state_.cap.in_group()) return oom_cause::limit;
-  const bool unlimited = state_.cap.limit() >= state_.config.total_bytes;
-  return request.device_refused || unlimited ? oom_cause::device_full : oom_cause::limit;
-}
-
 }  // namespace gpumem

@@ -26,9 +26,8 @@ class oom_ladder {
   oom_ladder(arena_state& state, fence_calls& fences, growth& grows, trimmer& trims)
       : state_{state}, fences_{fences}, growth_{grows}, trimmer_{trims} {}
 
-  /// A live block for the request, or `no_block`: then `cause_of` says why.
+  /// A live block for the request, or `no_block`: then `diagnose` (oom_diagnosis.hpp) says why.
   block_index climb(arena_lock& lock, pending_request& request) GPUMEM_UNDER_LOCK;
-  [[nodiscard]] oom_cause cause_of(const pending_request& request) const GPUMEM_UNDER_LOCK;
   void add_callback(const oom_callback& callback) { callbacks_.push_back(callback); }
 
  private:

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "gpumem/settings.hpp"
@@ -48,6 +49,25 @@ std::string_view or_end_others(const oom_report& r) {
   return r.device_total_bytes - ours >= r.rounded_bytes ? ", or end what else uses the device" : "";
 }
 
+/// ` and 5.16 GiB outside it`, where the pool alone has not enough.
+std::string left_outside(const oom_report& r) {
+  if (free_bytes(r.pool_statistics) >= r.rounded_bytes) return "";
+  const statistics& s = r.pool_statistics;
+  const std::uint64_t left = s.limit_bytes > s.reserved_bytes ? s.limit_bytes - s.reserved_bytes : 0;
+  const std::uint64_t outside = std::min(left, r.device_free_bytes);
+  return outside == 0 ? "" : fmt::format(" and {} outside the pool", format_bytes(outside));
+}
+
+/// `; pid 77 (python) holds 5.00 GiB`: the holder with the most memory.
+std::string largest_holder(const oom_report& r) {
+  if (r.holders.empty()) return "";
+  const memory_holder& first = r.holders.front();
+  const std::string name = first.name.empty() ? "" : fmt::format(" ({})", printable(first.name));
+  const std::string others = r.holders.size() == 1 ? "" : fmt::format(" and {} more", r.holders.size() - 1);
+  if (first.bytes == 0) return fmt::format(", beside pid {}{}{}", first.pid, name, others);
+  return fmt::format(", pid {}{} {}{}", first.pid, name, format_bytes(first.bytes), others);
+}
+
 /// The cause, and after the semicolon the advice.
 std::string explanation(const oom_report& r) {
   const statistics& s = r.pool_statistics;
@@ -55,9 +75,10 @@ std::string explanation(const oom_report& r) {
     case oom_cause::limit:
       if (!r.group.empty() && r.group_held_bytes + r.rounded_bytes > r.group_limit_bytes) {
         return fmt::format(
-            "group {} holds {} of its {}, this pool {}; free memory, end a member or raise "
+            "group {} holds {} of its {}, this pool {}{}; free memory, end a member or raise "
             "GPUMEM_GROUP_LIMIT",
-            printable(r.group), format_bytes(r.group_held_bytes), format_bytes(r.group_limit_bytes), held(s));
+            printable(r.group), format_bytes(r.group_held_bytes), format_bytes(r.group_limit_bytes), held(s),
+            largest_holder(r));
       }
       if (r.device_total_bytes != 0 && r.rounded_bytes > r.device_total_bytes) return more_than_the_device(r);
       if (r.rounded_bytes > s.limit_bytes) {
@@ -68,16 +89,20 @@ std::string explanation(const oom_report& r) {
                          or_raise_the_limit(r));
     case oom_cause::device_full:
       if (r.device_total_bytes != 0 && r.rounded_bytes > r.device_total_bytes) return more_than_the_device(r);
-      return fmt::format("device has {} left of {}, this pool holds {}; free memory{}",
+      return fmt::format("device has {} left of {}, this pool holds {}{}; free memory{}",
                          format_bytes(r.device_free_bytes), format_bytes(r.device_total_bytes), held(s),
-                         or_end_others(r));
+                         largest_holder(r), or_end_others(r));
     case oom_cause::fragmentation:
       // Only a replay of the earlier requests could name a policy that serves it.
       return fmt::format(
-          "enough is free, but not in one piece: {}; free memory, or record the program with GPUMEM_TRACE: "
+          "enough is free, but not in one piece: {}{}; free memory, or record the program with GPUMEM_TRACE: "
           "`gpumem advise` tries every policy on the recording",
-          held(s));
+          held(s), left_outside(r));
     case oom_cause::pending_work:
+      if (!r.pending_on.empty()) {
+        return fmt::format("{} of what fits wait for {}; end a stream capture or synchronise, then try again",
+                           r.pending_bytes == 0 ? "bytes" : format_bytes(r.pending_bytes), printable(r.pending_on));
+      }
       return fmt::format(
           "a block that fits waits for work that cannot be waited for now ({} fenced); end the stream capture or "
           "synchronise, then try again",
@@ -129,6 +154,15 @@ std::string oom_report::to_string() const {
     line("group_limit_bytes", group_limit_bytes);
     line("group_held_bytes", group_held_bytes);
   }
+  if (!pending_on.empty()) {
+    line("pending_on", printable(pending_on));
+    line("pending_bytes", pending_bytes);
+  }
+  constexpr std::size_t most_holders = 5;  // the report stays on one screen
+  for (std::size_t i = 0; i < std::min(holders.size(), most_holders); ++i) {
+    line("holder", fmt::format("pid {} {} {}", holders[i].pid, holders[i].bytes, printable(holders[i].name)));
+  }
+  if (holders.size() > most_holders) line("more_holders", holders.size() - most_holders);
   if (!driver_message.empty()) line("driver_message", driver_said(*this));
   return text;
 }

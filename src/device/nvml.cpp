@@ -261,12 +261,17 @@ result<memory_info> nvml_memory(const std::string& uuid) {
   return nvml_memory_from(**nvml, uuid);
 }
 
-std::optional<std::uint64_t> nvml_own_bytes(const std::string& uuid) {
+std::vector<gpu_process> nvml_processes(const std::string& uuid) {
   const result<const nvml_table*> nvml = load_nvml();
   nvml_device_t device = nullptr;
-  if (!nvml || (*nvml)->device_by_uuid(uuid.c_str(), &device) != success) return std::nullopt;
   std::vector<gpu_process> all;
-  if (processes_of((*nvml)->processes, device, all) != success) return std::nullopt;
+  if (!nvml || (*nvml)->device_by_uuid(uuid.c_str(), &device) != success) return all;
+  if (processes_of((*nvml)->processes, device, all) != success) all.clear();
+  return all;
+}
+
+std::optional<std::uint64_t> nvml_own_bytes(const std::string& uuid) {
+  const std::vector<gpu_process> all = nvml_processes(uuid);
   const auto own = std::ranges::find(all, static_cast<unsigned>(getpid()), &gpu_process::pid);
   return own != all.end() ? own->used_bytes : std::nullopt;
 }

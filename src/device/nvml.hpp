@@ -85,5 +85,7 @@ result<memory_info> nvml_memory(const std::string& uuid);
 /// The memory of this process on that GPU, from the machine's NVML; empty if NVML cannot tell, as in a container with
 /// its own process numbers. Makes two NVML calls.
 std::optional<std::uint64_t> nvml_own_bytes(const std::string& uuid);
+/// The processes with a compute context on that GPU, from the machine's NVML; none if NVML cannot tell.
+std::vector<gpu_process> nvml_processes(const std::string& uuid);
 
 }  // namespace gpumem

@@ -276,4 +276,17 @@ std::uint64_t group_ledger::held() noexcept {
   return guard.held() && here() && read_whole(&all) ? sum(all).value_or(0) : 0;
 }
 
+std::vector<group_ledger::member> group_ledger::members() {
+  std::vector<member> out;
+  const mutex_lock threads{mutex_};
+  ledger_file all;
+  const file_guard guard{file_.get()};
+  if (!guard.held() || !here() || !read_whole(&all)) return out;
+  for (std::size_t i = 0; i < most_members; ++i) {
+    const ledger_row& row = all.rows[i];
+    if (row.bytes != 0 && (i == row_ || byte_locked(file_.get(), lock_of(i)))) out.push_back({row.process, row.bytes});
+  }
+  return out;
+}
+
 }  // namespace gpumem

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checked_mutex.hpp"
 #include "shared_folder.hpp"
@@ -49,6 +50,13 @@ class group_ledger final : public shared_budget {
   [[nodiscard]] std::uint64_t limit() const noexcept { return limit_; }
   /// The memory that all members hold.
   [[nodiscard]] std::uint64_t held() noexcept;
+
+  struct member {
+    std::uint64_t pid;
+    std::uint64_t bytes;
+  };
+  /// The members that hold memory, this process included.
+  [[nodiscard]] std::vector<member> members();
 
  private:
   status open_or_make(std::optional<std::uint64_t> limit_bytes);

@@ -178,6 +178,15 @@ void block_uses::hold_fences(held_fences* held) {
   }
 }
 
+owner_id block_uses::waits_for(block_index i) const noexcept {
+  for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) {
+    if (uses_[n].user == heap_.at(i).owner) continue;
+    if (uses_[n].behind == no_fence) return uses_[n].user;
+    if (streams_.tracked(uses_[n].behind).seen != tracked_fence::state::done) return uses_[n].user;
+  }
+  return heap_.at(i).owner;
+}
+
 void block_uses::count_references(block_index i, std::vector<std::uint32_t>* references) const noexcept {
   for (std::uint32_t n = heap_.at(i).in_use.uses; n != no_block; n = uses_[n].next) ++(*references)[uses_[n].user];
 }

@@ -41,6 +41,8 @@ class block_uses {
   void poll() noexcept;
   /// The blocks that wait, in no order.
   [[nodiscard]] const std::vector<block_index>& waiting() const noexcept { return waiting_; }
+  /// The stream whose work a waiting block waits for; if several, any.
+  [[nodiscard]] owner_id waits_for(block_index i) const noexcept;
 
   /// Frees a block that waits for the stream that is ordered behind its free and every use of it. False where that
   /// stream is not; then `waits` has what is missing, if it can be had.

@@ -28,6 +28,7 @@ class lone_arena final : public caches_above {
     if (*i == no_block) {
       if (refusal != nullptr) {
         arena_.explain(*w, &refusal->emplace());
+        (*refusal)->pool_statistics = arena_.figures();
         arena_.ask_device(lock, &**refusal);
       }
       return {errc::out_of_memory, "out of memory"};

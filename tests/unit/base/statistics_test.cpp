@@ -103,6 +103,36 @@ TEST(OomReport, NamesTheGroupWhereItsLimitIsReached) {
   EXPECT_EQ(report.headline(), example(oom_cause::limit).headline()) << "the pool's own limit it was";
 }
 
+TEST(OomReport, NamesThoseThatHoldTheMemory) {
+  oom_report report = example(oom_cause::device_full);
+  for (std::uint32_t i = 0; i < 40; ++i) report.holders.push_back({1000 + i, (40 - i) * gib, "python"});
+  EXPECT_NE(report.headline().find(", pid 1000 (python) 40.00 GiB and 39 more; free memory"), std::string::npos)
+      << report.headline();
+  EXPECT_NE(report.to_string().find("\nholder: pid 1004 38654705664 python\nmore_holders: 35"), std::string::npos);
+  report.holders = {{7, 0, ""}};
+  EXPECT_NE(report.headline().find(", beside pid 7; free memory"), std::string::npos) << report.headline();
+}
+
+TEST(OomReport, IsOfAtMostThirtyLines) {
+  for (const oom_cause cause : causes) {
+    oom_report report = example(cause, "growth", "refused");
+    report.group = "lab";
+    report.pending_on = "stream 0x5";
+    for (std::uint32_t i = 0; i < 40; ++i) report.holders.push_back({1000 + i, gib, "python"});
+    const std::string text = report.to_string();
+    EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 30);
+  }
+}
+
+TEST(OomReport, NamesWhatPendingMemoryWaitsFor) {
+  oom_report report = example(oom_cause::pending_work);
+  report.pending_on = "stream 0x5";
+  report.pending_bytes = 2 * gib;
+  EXPECT_EQ(report.headline(),
+            "out of memory on pool 0 (growth): 1.20 GiB asked, 2.00 GiB of what fits wait for stream 0x5; end a stream "
+            "capture or synchronise, then try again");
+}
+
 TEST(OomReport, AdvisesNoPolicyThatNobodyTried) {
   for (const oom_cause cause : causes) {
     EXPECT_EQ(example(cause).headline().find("GPUMEM_POLICY"), std::string::npos) << example(cause).headline();

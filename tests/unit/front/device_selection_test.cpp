@@ -122,6 +122,7 @@ TEST_F(Group, AllPoolsOnADeviceShareItsBudgetAndDevicesAreApart) {
   EXPECT_EQ(refused.code(), errc::out_of_memory);
   EXPECT_EQ(report.cause, oom_cause::limit);
   EXPECT_THAT(report.headline(), HasSubstr("group lab holds"));
+  EXPECT_THAT(report.headline(), HasSubstr("free, pid " + std::to_string(::getpid()) + " (front_test) "));
   EXPECT_NE((*all)->allocate(600 * mib, {}, 2), nullptr) << "the other card";
   (*all)->deallocate(first);
   EXPECT_GT((*all)->trim(0)->returned_bytes, 0U);

@@ -1,0 +1,123 @@
+#include "oom_diagnosis.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "nvml.hpp"
+
+namespace gpumem {
+namespace {
+
+/// Neighbouring blocks that are one free block once all work on them is done.
+struct pending_run {
+  std::uint64_t bytes = 0;
+  std::uint64_t pending_bytes = 0;
+  owner_id waits_for = idle_owner;  ///< of the run's largest block that waits
+  std::uint64_t largest = 0;
+};
+
+/// Whether the owner's free memory is for this request only after work, or after a graph, ends.
+bool waits(const pending_request& request, owner_id owner) { return owner != idle_owner && owner != request.owner; }
+
+/// The first run that has room for the request and has to be waited for; no bytes if there is none.
+pending_run find_pending_run(const arena_state& state, const pending_request& request) GPUMEM_UNDER_LOCK {
+  const std::uint64_t need = request.bytes + (request.alignment - block_granularity);
+  for (const heap_segment& segment : state.blocks.segments()) {
+    if (segment.bytes == 0) continue;
+    pending_run run;
+    for (block_index i = segment.first; i != no_block; i = state.blocks.at(i).above) {
+      const block& b = state.blocks.at(i);
+      const bool fenced = b.state == block_state::fenced;
+      if (b.klass != request.klass || (b.state != block_state::free && !fenced)) {
+        run = {};
+        continue;
+      }
+      run.bytes += b.bytes;
+      if (fenced || waits(request, b.owner)) {
+        run.pending_bytes += b.bytes;
+        if (b.bytes > run.largest) {
+          run.largest = b.bytes;
+          run.waits_for = fenced ? state.uses.waits_for(i) : b.owner;
+        }
+      }
+      if (run.bytes >= need && run.pending_bytes != 0) return run;
+    }
+  }
+  return {};
+}
+
+std::string name_of(const arena_state& state, owner_id owner) GPUMEM_UNDER_LOCK {
+  const stream_slot& slot = state.streams[owner];
+  std::string name = slot.is_graph                   ? fmt::format("CUDA graph {}", slot.key)
+                     : slot.stream.handle == nullptr ? std::string{"the default stream"}
+                                                     : fmt::format("stream {}", fmt::ptr(slot.stream.handle));
+  if (state.streams.fences_paused()) name += ", and a capture is under way";
+  return name;
+}
+
+std::string program_of(std::uint32_t pid) {
+  std::ifstream file{fmt::format("/proc/{}/comm", pid)};
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+void name_and_sort(std::vector<memory_holder>& holders) {
+  for (memory_holder& each : holders) each.name = program_of(each.pid);
+  std::ranges::stable_sort(holders, std::greater{}, &memory_holder::bytes);
+}
+
+}  // namespace
+
+oom_diagnosis diagnose(const arena_state& state, const pending_request& request) {
+  if (!request.driver_error.ok()) return {.cause = oom_cause::driver_error};
+  if (const pending_run run = find_pending_run(state, request); run.bytes != 0) {
+    return {oom_cause::pending_work, name_of(state, run.waits_for), run.pending_bytes};
+  }
+  const heap_totals& totals = state.blocks.totals();
+  if (totals.cached_bytes + totals.idle_bytes + totals.fenced_bytes >= request.bytes) {
+    return {.cause = oom_cause::fragmentation};
+  }
+  const std::uint64_t most = std::max(state.cap.limit(), state.cap.reserved());
+  const bool may_fit = request.bytes <= most && state.caches.live_bytes() <= most - request.bytes;
+  if (may_fit && (state.gate.taken() || state.give_backs.any())) {
+    return {oom_cause::pending_work, "another thread's call of the driver", state.lost_bytes};
+  }
+  if (request.limit_refused && !request.device_refused && state.cap.in_group()) return {.cause = oom_cause::limit};
+  const bool unlimited = state.cap.limit() >= state.config.total_bytes;
+  return {.cause = request.device_refused || unlimited ? oom_cause::device_full : oom_cause::limit};
+}
+
+bool is_fragmented(const oom_report& report) noexcept {
+  if (report.cause != oom_cause::limit && report.cause != oom_cause::device_full) return false;
+  const statistics& pool = report.pool_statistics;
+  const auto left = [](std::uint64_t most, std::uint64_t held) { return most > held ? most - held : 0; };
+  std::uint64_t outside = std::min(left(pool.limit_bytes, pool.reserved_bytes), report.device_free_bytes);
+  if (!report.group.empty()) outside = std::min(outside, left(report.group_limit_bytes, report.group_held_bytes));
+  const std::uint64_t inside = pool.cached_bytes + pool.fenced_bytes + pool.idle_bytes;
+  return outside < report.rounded_bytes && inside + outside >= report.rounded_bytes;
+}
+
+std::vector<memory_holder> other_holders(const device_info& card) {
+  std::vector<memory_holder> out;
+  if (card.simulated) return out;
+  for (const gpu_process& each : nvml_processes(card.uuid)) {
+    if (each.pid != static_cast<std::uint32_t>(::getpid())) out.push_back({each.pid, each.used_bytes.value_or(0), {}});
+  }
+  name_and_sort(out);
+  return out;
+}
+
+std::vector<memory_holder> members_of(group_ledger& group) {
+  std::vector<memory_holder> out;
+  for (const group_ledger::member& each : group.members()) {
+    out.push_back({static_cast<std::uint32_t>(each.pid), each.bytes, {}});
+  }
+  name_and_sort(out);
+  return out;
+}
+
+}  // namespace gpumem

@@ -1,0 +1,113 @@
+// Why a request failed: fragmentation over pool and device, pending work by name, and who else holds memory.
+#include "oom_diagnosis.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <sstream>
+
+#include "lone_arena.hpp"
+#include "segment_each.hpp"
+
+namespace gpumem {
+namespace {
+
+using ::testing::HasSubstr;
+
+arena_config limited(std::uint64_t limit_bytes) {
+  arena_config config;
+  config.limit_bytes = limit_bytes;
+  config.free_wait_ns = 0;
+  config.reuse = stream_reuse::poll;
+  return config;
+}
+
+oom_report refusal(lone_arena& tested, std::uint64_t bytes, stream_ref s = {}) {
+  std::optional<oom_report> report;
+  address at = 0;
+  EXPECT_EQ(tested.allocate({.bytes = bytes, .stream = s}, bytes, &at, &report).code(), errc::out_of_memory);
+  report->requested_bytes = bytes;
+  return *report;
+}
+
+/// A block of 12 of 16 MiB comes and goes, and a piece of its segment is taken: 11 MiB are free in the pool and 4
+/// outside it.
+TEST(oom_diagnosis, of_pool_and_device_together_it_is_fragmentation) {
+  for (const bool by_limit : {true, false}) {
+    sim_device card{{.capacity_bytes = by_limit ? 80 * gib : 16 * mib}};
+    arena_config config = limited(by_limit ? 16 * mib : 0);
+    if (!by_limit) config.total_bytes = 16 * mib;
+    lone_arena tested{card, config, std::make_unique<segment_each>(false)};
+    const stream_ref s = card.create_stream();
+    const address large = tested.take(12 * mib, s);
+    ASSERT_NE(large, 0U);
+    tested.give(large);
+    const address kept = tested.take(mib, s);
+    ASSERT_NE(kept, 0U);
+    const oom_report report = refusal(tested, 12 * mib, s);
+    EXPECT_EQ(report.cause, oom_cause::fragmentation);
+    EXPECT_THAT(report.headline(), HasSubstr("1.00 MiB live and 11.00 MiB free in pieces of at most 11.00 MiB and 4.00 "
+                                             "MiB outside the pool"));
+    const oom_report more = refusal(tested, 16 * mib, s);
+    EXPECT_EQ(more.cause, by_limit ? oom_cause::limit : oom_cause::device_full) << "15 MiB are free in all";
+  }
+}
+
+/// Two neighbours were freed on another stream whose work goes on: in one piece when it is done.
+TEST(oom_diagnosis, pending_neighbours_are_pending_work_of_their_stream) {
+  sim_device card{{}};
+  lone_arena tested{card, limited(16 * mib), std::make_unique<segment_each>(false)};
+  const stream_ref one = card.create_stream();
+  const stream_ref two = card.create_stream();
+  const address whole = tested.take(16 * mib, one);
+  tested.give(whole);
+  const address left = tested.take(8 * mib, one);
+  const address right = tested.take(8 * mib, one);
+  ASSERT_TRUE(left != 0 && right != 0);
+  for (const address at : {left, right}) {
+    card.enqueue_use(two, 1'000'000'000, at, 8 * mib);
+    ASSERT_TRUE(tested.record_use(at, two).ok());
+  }
+  tested.give(left);
+  tested.give(right);
+  const oom_report report = refusal(tested, 16 * mib, one);
+  EXPECT_EQ(report.cause, oom_cause::pending_work);
+  EXPECT_EQ(report.pending_bytes, 16 * mib);
+  EXPECT_THAT(report.pending_on, testing::StartsWith("stream 0x"));
+  EXPECT_EQ(
+      report.pending_on, "stream " +
+                             [&] {
+                               std::ostringstream text;
+                               text << two.handle;
+                               return text.str();
+                             }())
+      << "it is the stream that uses the blocks";
+  EXPECT_THAT(report.headline(), HasSubstr("16.00 MiB of what fits wait for stream 0x"));
+  EXPECT_THAT(report.to_string(), HasSubstr("\npending_bytes: 16777216"));
+}
+
+TEST(oom_diagnosis, lists_the_other_processes_on_a_card) {
+  ::setenv("GPUMEM_NVML", GPUMEM_TEST_NVML, 1);
+  ::setenv("FAKENVML_CARDS", "2", 1);
+  const std::string parent = std::to_string(::getppid());
+  ::setenv("FAKENVML_PIDS", ("1=" + std::to_string(::getpid()) + ",1=" + parent).c_str(), 1);
+  device_info card;
+  card.uuid = "GPU-fake-1";
+  const std::vector<memory_holder> others = other_holders(card);
+  ASSERT_EQ(others.size(), 1U) << "this process is no other";
+  EXPECT_EQ(others[0].pid, static_cast<std::uint32_t>(::getppid()));
+  EXPECT_EQ(others[0].bytes, 256 * mib);
+  EXPECT_NE(others[0].name, "");
+  card.uuid = "GPU-fake-0";
+  EXPECT_TRUE(other_holders(card).empty());
+  card.uuid = "GPU-unknown";
+  EXPECT_TRUE(other_holders(card).empty());
+  card.uuid = "GPU-fake-1";
+  card.simulated = true;
+  EXPECT_TRUE(other_holders(card).empty());
+}
+
+}  // namespace
+}  // namespace gpumem
