@@ -126,6 +126,7 @@ class settings {
   std::string trace_path;
   std::string stats_path;  ///< `exit`: a summary on stderr at exit
   bool oom_log = true;
+  bool oom_advice = false;
   std::string oom_file_path;
   bool verbose = false;
   bool strict = false;

@@ -20,6 +20,7 @@
 #include "hold_captures.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
+#include "oom_advice.hpp"
 #include "pointers.hpp"
 #include "pool.hpp"
 #include "without_exceptions.hpp"
@@ -32,6 +33,13 @@ namespace {
 constexpr std::size_t most_hit_bytes = std::size_t{1} << 40;
 /// The largest size that stays below 2^63 when rounded up.
 constexpr std::size_t most_bytes = (std::size_t{1} << 63) - block_granularity;
+
+std::string recording_of(const pool_slot& slot) {
+  for (const auto& each : slot.recorders) {
+    if (std::string path = each->recording(); !path.empty()) return path;
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -60,6 +68,7 @@ class pooled_allocator final : public allocator {
       }
     }
     stats_path_ = with.stats_path;
+    oom_advice_ = with.oom_advice;
     if (!stats_path_.empty() && stats_path_ != "exit") {
       // Refuses a path that cannot be written now, not at exit. One that cannot be opened is refused by write_stats.
       if (result<written_file> own = written_file::open(stats_path_)) {
@@ -100,6 +109,7 @@ class pooled_allocator final : public allocator {
       if (report != nullptr && *report != nullptr) {
         for (const auto& each : slot.recorders) each->refused(**report, r.stream);
       }
+      if (oom_advice_ && done.code() == errc::out_of_memory) start_oom_advice(recording_of(slot));
       return done;
     }
     if (untouched_.load(std::memory_order_relaxed)) preallocate(r.device);
@@ -452,6 +462,7 @@ class pooled_allocator final : public allocator {
   checked_mutex limits_mutex_;
   std::atomic<std::uint64_t> foreign_misuses_{0};  // frees of pointers that no pool knows
   std::string stats_path_;
+  bool oom_advice_ = false;
   std::optional<written_file> stats_file_;  // keeps other processes from the path
   std::atomic<bool> untouched_{false};      // true until the first allocation, if a pool takes everything
 };

@@ -34,6 +34,7 @@ class trace_recorder final : public allocation_recorder {
   void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept override {
     write_row("free", at, requested_bytes, s);
   }
+  [[nodiscard]] std::string recording() const override { return own_.path(); }
   /// Completes the file with every row so far, compressed or not.
   status flush() override;
 

@@ -53,6 +53,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"trace", "/tmp/t.csv.gz", "/tmp/t.csv.gz"},
                                 {"stats", "exit", "exit"},
                                 {"oom_log", "0", "0"},
+                                {"oom_advice", "1", "1"},
                                 {"oom_file", "/tmp/oom", "/tmp/oom"},
                                 {"verbose", "1", "1"},
                                 {"strict", "on", "1"}};
@@ -81,7 +82,7 @@ TEST(OptionTable, HasTheOptionsInOrder) {
                           "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC",
                           "GPUMEM_SLACK", "GPUMEM_BACKING", "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY",
                           "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TORCH", "GPUMEM_TRACE", "GPUMEM_STATS",
-                          "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+                          "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE", "GPUMEM_OOM_ADVICE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(Slack, IsAShareOrBytesAndMayBeNone) {
