@@ -22,6 +22,8 @@ constexpr double longest_wait_s = 366 * 86400.0;
 
 std::string first_line(std::string_view text) { return std::string{text.substr(0, text.find('\n'))}; }
 
+constexpr const char* limit_each_option = "--limit-each";
+
 /// One option of `run` and its setting.
 struct setting_option {
   const char* option;
@@ -31,7 +33,8 @@ struct setting_option {
 };
 constexpr setting_option setting_options[] = {
     {"--policy", "policy", "P", "growth, caching, grab_all, hard_cap, ... (GPUMEM_POLICY)"},
-    {"--limit", "limit", "L", "4GiB, 30% or 80%free of each card (GPUMEM_LIMIT)"},
+    {"--limit", "limit", "L", "4GiB, 30% or 80%free of each card, for all processes of the command (GPUMEM_LIMIT)"},
+    {limit_each_option, "limit", "L", "the same for each process of the command, not for all together"},
     {"--devices", "devices", "D", "0,2, UUIDs, auto[:N], or an empty string for none (GPUMEM_DEVICES)"},
     {"--pools", "pools", "SPEC", "2GiB,2GiB or train:8GiB,eval:30% (GPUMEM_POOLS)"},
     {"--trace", "trace", "F", "record every allocation here (GPUMEM_TRACE)"},
@@ -152,6 +155,10 @@ result<std::optional<std::string>> parse_run(const command_line& line, std::span
     if (line.run->count(setting_options[i].option) > 0) {
       into.run.settings.emplace_back(setting_options[i].setting, line.settings[i]);
     }
+  }
+  into.run.limit_each = line.run->count(limit_each_option) > 0;
+  if (into.run.limit_each && line.run->count("--limit") > 0) {
+    return status{errc::bad_setting, "--limit and --limit-each: expected one or the other"};
   }
   if (line.wait_option->count() > 0) {
     if (status read = read_wait(line.wait.empty() ? "" : line.wait.front(), into.run.wait_s); !read) return read;

@@ -23,6 +23,7 @@ struct run_options {
   /// Options of the table in src/base/options.def as given, by name in small letters.
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<std::string> command;
+  bool limit_each = false;       ///< the limit is on each process, and not on all of them together
   std::optional<double> wait_s;  ///< the longest wait for a card with room; infinite: no limit
 };
 

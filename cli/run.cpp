@@ -16,6 +16,7 @@
 #include "gpumem/policy.hpp"
 #include "gpumem/settings.hpp"
 #include "group_ledger.hpp"
+#include "job_limit.hpp"
 #include "job_rank.hpp"
 #include "log.hpp"
 #include "oom_summary.hpp"
@@ -179,6 +180,8 @@ int run_command(const run_options& with) {
     const fs::path folder = fs::absolute(effective->shared_folder, error);
     if (!error) ::setenv("GPUMEM_SHARED_FOLDER", folder.c_str(), 1);
   }
+  const job_limit job{*effective, with.limit_each};
+  if (!job.ready()) return complain(job.ready().message(), bad_input);
   ::unsetenv(variable_of_rank("devices").c_str());
   ::unsetenv("GPUMEM_DEVICES");  // applied: the visible devices are now the chosen ones
   const char* const before = std::getenv("LD_PRELOAD");

@@ -146,7 +146,7 @@ status with_a_share(const claim_setup& setup, unsigned percent, std::string_view
   if (!context) return context.why();
   preload::ledger account;
   if (scope == "process") {
-    if (status open = account.open(*one->memory, limit, headroom_bytes, *context, nullptr); !open) return open;
+    if (status open = account.open(one->memory.get(), limit, headroom_bytes, *context, nullptr); !open) return open;
   }
   std::vector<address> segments;
   const auto before = allocate_outside(*one, account, sized_for(one->card, libraries_bytes), segments);

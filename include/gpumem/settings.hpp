@@ -113,6 +113,8 @@ class settings {
   std::optional<std::uint64_t> idle_bytes;  ///< none: 1 GiB or 5 % of the card, the less
   std::string group;
   byte_limit group_limit;
+  std::string job;  ///< obeyed by preloaded programs only
+  byte_limit job_limit;
   std::string shared_folder;  ///< empty: the default folder
   bool publish = true;
   bool ipc = false;

@@ -288,7 +288,9 @@ void arena::explain(const pending_request& w, oom_report* report) const {
 
 void arena::ask_device(arena_lock& lock, oom_report* report) const {
   const unlocked_section waits{lock};
-  if (config_.group) {
+  // A job of one process is that process, whose own limit says the same.
+  if (config_.group && (!config_.group->counts_measured() || config_.group->held_by_others() != 0)) {
+    report->group_is_job = config_.group->counts_measured();
     report->group = config_.group->name();
     report->group_limit_bytes = config_.group->limit();
     report->group_held_bytes = config_.group->held();

@@ -74,6 +74,12 @@ std::string explanation(const oom_report& r) {
   switch (r.cause) {
     case oom_cause::limit:
       if (!r.group.empty() && r.group_held_bytes + r.rounded_bytes > r.group_limit_bytes) {
+        if (r.group_is_job) {
+          return fmt::format(
+              "all processes of `gpumem run` hold {} of their {}, this pool {}; free memory, end one of them or raise "
+              "--limit",
+              format_bytes(r.group_held_bytes), format_bytes(r.group_limit_bytes), held(s));
+        }
         return fmt::format(
             "group {} holds {} of its {}, this pool {}{}; free memory, end a member or raise "
             "GPUMEM_GROUP_LIMIT",

@@ -35,14 +35,14 @@ constexpr long lock_of(std::size_t row) noexcept { return 1 + static_cast<long>(
 
 struct ledger_row {
   std::uint64_t bytes;
-  std::uint64_t process;  // informational; the locks tell which processes live
+  std::uint64_t detail;  // informational: the process; in a job's ledger, how many of the bytes were measured
 };
 
 struct ledger_file {
   std::uint64_t magic;  // written last
   std::uint64_t size;
   std::uint64_t limit;
-  std::uint64_t unused;
+  std::uint64_t kind;  // ledger_kind
   std::array<ledger_row, most_members> rows;
 };
 
@@ -50,6 +50,8 @@ namespace {
 
 constexpr std::size_t file_size = sizeof(ledger_file);
 static_assert(file_size == 4096);
+/// No card has as much. Larger figures of a job are damage; those of a group are limited by its limit.
+constexpr std::uint64_t most_bytes_of_row = std::uint64_t{1} << 48;
 
 status no_ledger(const std::string& path, const std::string& group, std::string_view why) {
   return {errc::corrupt,
@@ -85,15 +87,20 @@ class file_guard {
 
 }  // namespace
 
-group_ledger::group_ledger(std::string name, std::string path, owned_fd file)
-    : name_{std::move(name)}, path_{std::move(path)}, file_{std::move(file)}, row_{most_members}, process_{::getpid()} {
+group_ledger::group_ledger(std::string name, std::string path, owned_fd file, ledger_kind kind)
+    : name_{std::move(name)},
+      path_{std::move(path)},
+      file_{std::move(file)},
+      kind_{kind},
+      row_{most_members},
+      process_{::getpid()} {
   keep_from_forks(file_.get());
 }
 
 group_ledger::~group_ledger() {
   if (here() && row_ < most_members) {
     const mutex_lock threads{mutex_};
-    held_bytes_ = 0;
+    held_bytes_ = measured_bytes_ = 0;
     const file_guard guard{file_.get()};
     if (guard.held() && read_whole()) write_own_row();
   }
@@ -103,6 +110,18 @@ group_ledger::~group_ledger() {
 result<std::shared_ptr<group_ledger>> group_ledger::join(const std::string& folder, const std::string& name,
                                                          const std::string& device_uuid,
                                                          std::optional<std::uint64_t> limit_bytes) {
+  return join(folder, name, device_uuid, limit_bytes, ledger_kind::group);
+}
+
+result<std::shared_ptr<group_ledger>> group_ledger::join_job(const std::string& folder, const std::string& name,
+                                                             const std::string& device_uuid,
+                                                             std::uint64_t limit_bytes) {
+  return join(folder, name, device_uuid, limit_bytes, ledger_kind::job);
+}
+
+result<std::shared_ptr<group_ledger>> group_ledger::join(const std::string& folder, const std::string& name,
+                                                         const std::string& device_uuid,
+                                                         std::optional<std::uint64_t> limit_bytes, ledger_kind kind) {
   static checked_mutex mutex;
   static auto* const joined = new std::map<std::string, std::weak_ptr<group_ledger>>;
   const mutex_lock lock{mutex};
@@ -110,18 +129,42 @@ result<std::shared_ptr<group_ledger>> group_ledger::join(const std::string& fold
   std::replace(path.begin(), path.end(), '/', '_');
   path = fmt::format("{}/group-{}", folder, path);
   if (std::shared_ptr<group_ledger> known = (*joined)[path].lock(); known && known->here()) {
-    if (limit_bytes && *limit_bytes != known->limit()) {
+    if (limit_bytes && *limit_bytes != known->limit() && kind == ledger_kind::group) {
       return status{errc::bad_setting, fmt::format("GPUMEM_GROUP_LIMIT={}: this process is in group {} with {}",
                                                    format_bytes(*limit_bytes), name, format_bytes(known->limit()))};
     }
     return known;
   }
-  result<owned_fd> file = open_shared_file(path, true);
-  if (!file) return file.why();
-  auto made = std::make_shared<group_ledger>(name, path, *std::move(file));
-  if (status ok = made->open_or_make(limit_bytes); !ok) return ok;
-  (*joined)[path] = made;
-  return made;
+  for (;;) {
+    result<owned_fd> file = open_shared_file(path, true);
+    if (!file) return file.why();
+    auto made = std::make_shared<group_ledger>(name, path, *std::move(file), kind);
+    if (status ok = made->open_or_make(limit_bytes); !ok) return ok;
+    if (kind == ledger_kind::job && made->removed()) continue;  // by remove_ended_jobs, before it had a member
+    (*joined)[path] = made;
+    return made;
+  }
+}
+
+bool group_ledger::removed() const noexcept {
+  struct stat s {};
+  return ::fstat(file_.get(), &s) == 0 && s.st_nlink == 0;
+}
+
+// With the file's lock, which a new member takes before it takes a row: it then sees that the file has no name.
+void group_ledger::remove_ended_jobs(const std::string& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator{folder, error}) {
+    if (!entry.path().filename().string().starts_with("group-run-")) continue;
+    const result<owned_fd> opened = open_shared_file(entry.path().string(), false);
+    if (!opened) continue;
+    const file_guard guard{opened->get()};
+    ledger_file all{};
+    bool used = !guard.held() || ::pread(opened->get(), &all, file_size, 0) != static_cast<ssize_t>(file_size) ||
+                all.magic != magic_word || all.kind != static_cast<std::uint64_t>(ledger_kind::job);
+    for (std::size_t i = 0; !used && i < most_members; ++i) used = byte_locked(opened->get(), lock_of(i));
+    if (!used) ::unlink(entry.path().c_str());
+  }
 }
 
 status group_ledger::inspect(const std::string& folder, const std::string& name) {
@@ -168,29 +211,37 @@ status group_ledger::open_or_make(std::optional<std::uint64_t> limit_bytes) {
       return {errc::bad_setting,
               fmt::format("{}: the ledger of group {} cannot be made: {}", path_, name_, std::strerror(failed))};
     }
-    all = {.magic = 0, .size = file_size, .limit = *limit_bytes, .unused = 0, .rows = {}};
+    all = {.magic = 0, .size = file_size, .limit = *limit_bytes, .kind = static_cast<std::uint64_t>(kind_), .rows = {}};
     if (!write_at(&all, sizeof all, 0)) return damaged(std::strerror(errno));
     all.magic = magic_word;
     if (!write_at(&all.magic, sizeof all.magic, 0)) return damaged(std::strerror(errno));
   } else if (all.magic != magic_word || all.size != file_size) {
     return damaged("is none, or of another version");
+  } else if (all.kind != static_cast<std::uint64_t>(kind_)) {
+    return damaged("is another kind of ledger");
   }
   limit_ = all.limit;
   if (!sum(all)) return damaged("its rows add up to more than its limit");
-  if (limit_bytes && alone) {
+  if (limit_bytes && alone && kind_ == ledger_kind::group) {
     limit_ = *limit_bytes;
     if (!write_at(&limit_, sizeof limit_, offsetof(ledger_file, limit))) return damaged(std::strerror(errno));
-  } else if (limit_bytes && *limit_bytes != limit_) {
+  } else if (limit_bytes && *limit_bytes != limit_ && kind_ == ledger_kind::group) {
     return {errc::bad_setting,
             fmt::format("GPUMEM_GROUP_LIMIT={}: members of group {} run with {}; expected the same, or none",
                         format_bytes(*limit_bytes), name_, format_bytes(limit_))};
   }
+  return take_row();
+}
+
+status group_ledger::take_row() {
   for (std::size_t row = 0; row < most_members; ++row) {
     if (!lock_byte(file_.get(), lock_of(row))) continue;
     row_ = row;
-    return write_own_row() ? status{} : damaged(std::strerror(errno));
+    return write_own_row() ? status{} : no_ledger(path_, name_, std::strerror(errno));
   }
-  return {errc::bad_setting, fmt::format("GPUMEM_GROUP={}: has {} members already", name_, most_members)};
+  return {errc::bad_setting,
+          fmt::format("{}={}: has {} members already", kind_ == ledger_kind::group ? "GPUMEM_GROUP" : "GPUMEM_JOB",
+                      name_, most_members)};
 }
 
 bool group_ledger::here() const noexcept { return process_ == ::getpid(); }
@@ -209,7 +260,8 @@ bool group_ledger::write_at(const void* data, std::size_t bytes, std::size_t off
 }
 
 bool group_ledger::write_own_row() const noexcept {
-  const ledger_row own{.bytes = held_bytes_, .process = static_cast<std::uint64_t>(process_)};
+  const ledger_row own{.bytes = held_bytes_,
+                       .detail = counts_measured() ? measured_bytes_ : static_cast<std::uint64_t>(process_)};
   return write_at(&own, sizeof own, offsetof(ledger_file, rows) + row_ * sizeof own);
 }
 
@@ -218,7 +270,8 @@ std::optional<std::uint64_t> group_ledger::sum(const ledger_file& all) const noe
   for (std::size_t i = 0; i < most_members; ++i) {
     const std::uint64_t bytes = i == row_ ? held_bytes_ : all.rows[i].bytes;
     if (bytes == 0 || (i != row_ && !byte_locked(file_.get(), lock_of(i)))) continue;  // its owner has ended
-    if (bytes > all.limit || held > all.limit - bytes) return std::nullopt;
+    const std::uint64_t most = kind_ == ledger_kind::group ? all.limit : most_bytes_of_row * most_members;
+    if (bytes > most || held > most - bytes) return std::nullopt;
     held += bytes;
   }
   return held;
@@ -228,7 +281,7 @@ std::optional<std::uint64_t> group_ledger::sound_sum() noexcept {
   ledger_file all;
   struct stat s {};
   const bool whole = ::fstat(file_.get(), &s) == 0 && s.st_nlink == 1 && read_whole(&all) && all.magic == magic_word &&
-                     all.size == file_size && all.limit == limit_ &&
+                     all.size == file_size && all.limit == limit_ && all.kind == static_cast<std::uint64_t>(kind_) &&
                      (all.rows[row_].bytes == held_bytes_ || row_outdated_);
   if (whole && row_outdated_) row_outdated_ = !write_own_row();
   const std::optional<std::uint64_t> held = whole ? sum(all) : std::nullopt;
@@ -245,7 +298,7 @@ bool group_ledger::reserve(std::uint64_t bytes) noexcept {
   if (!here()) return false;
   const file_guard guard{file_.get()};
   const std::optional<std::uint64_t> held = guard.held() ? sound_sum() : std::nullopt;
-  if (!held || bytes > limit_ - *held) return false;
+  if (!held || *held > limit_ || bytes > limit_ - *held) return false;
   held_bytes_ += bytes;
   if (write_own_row()) return true;
   held_bytes_ -= bytes;
@@ -266,7 +319,45 @@ std::uint64_t group_ledger::left() noexcept {
   if (!here()) return 0;
   const file_guard guard{file_.get()};
   const std::optional<std::uint64_t> held = guard.held() ? sound_sum() : std::nullopt;
-  return held ? limit_ - *held : 0;
+  return held && *held < limit_ ? limit_ - *held : 0;
+}
+
+void group_ledger::enter(std::uint64_t bytes) noexcept {
+  const mutex_lock threads{mutex_};
+  if (!here() || !counts_measured()) return;
+  held_bytes_ += bytes;
+  measured_bytes_ += bytes;
+  const file_guard guard{file_.get()};
+  row_outdated_ = !(guard.held() && read_whole() && write_own_row());
+}
+
+void group_ledger::leave(std::uint64_t bytes) noexcept {
+  {
+    const mutex_lock threads{mutex_};
+    if (!here() || !counts_measured()) return;
+    measured_bytes_ -= bytes;
+  }
+  give_back(bytes);
+}
+
+std::uint64_t group_ledger::held_by_others() noexcept {
+  const std::uint64_t all = held();
+  const mutex_lock threads{mutex_};
+  return all > held_bytes_ ? all - held_bytes_ : 0;
+}
+
+group_ledger::measured_memory group_ledger::measured() noexcept {
+  const mutex_lock threads{mutex_};
+  measured_memory out{.bytes = measured_bytes_, .members = 1};
+  ledger_file all;
+  const file_guard guard{file_.get()};
+  if (!guard.held() || !here() || !read_whole(&all)) return out;
+  for (std::size_t i = 0; i < most_members; ++i) {
+    if (i == row_ || !byte_locked(file_.get(), lock_of(i))) continue;
+    out.bytes += std::min(all.rows[i].detail, most_bytes_of_row);
+    ++out.members;
+  }
+  return out;
 }
 
 std::uint64_t group_ledger::held() noexcept {

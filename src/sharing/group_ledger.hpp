@@ -3,6 +3,9 @@
 // A member reserves in its own row before it asks the driver, with the whole file locked, so that check and reservation
 // are atomic. The file stores no total; the sum of the rows is the total, so a member may be killed at any instruction.
 // A row belongs to its owner while the kernel keeps the owner's lock on it. Rows of dead owners count as 0. Any thread.
+//
+// The processes of one `gpumem run --limit` are a job: a ledger of another kind, in which memory that was taken before
+// it could be reserved (contexts, modules) is entered, too, within the limit or not.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +28,14 @@ class shared_budget {
   [[nodiscard]] virtual bool reserve(std::uint64_t bytes) noexcept = 0;
   virtual void give_back(std::uint64_t bytes) noexcept = 0;
   [[nodiscard]] virtual std::uint64_t left() noexcept = 0;
+  /// Whether memory that can only be measured counts: `enter` it, and `leave` it when it is gone. Without, both do
+  /// nothing.
+  [[nodiscard]] virtual bool counts_measured() const noexcept { return false; }
+  virtual void enter(std::uint64_t /*bytes*/) noexcept {}
+  virtual void leave(std::uint64_t /*bytes*/) noexcept {}
 };
+
+enum class ledger_kind : std::uint8_t { group, job };
 
 class group_ledger final : public shared_budget {
  public:
@@ -34,9 +44,14 @@ class group_ledger final : public shared_budget {
   static result<std::shared_ptr<group_ledger>> join(const std::string& folder, const std::string& name,
                                                     const std::string& device_uuid,
                                                     std::optional<std::uint64_t> limit_bytes);
+  /// The same for a job, whose limit is its first member's, whatever the others' is.
+  static result<std::shared_ptr<group_ledger>> join_job(const std::string& folder, const std::string& name,
+                                                        const std::string& device_uuid, std::uint64_t limit_bytes);
+  /// Removes the ledgers of jobs without a member.
+  static void remove_ended_jobs(const std::string& folder);
   /// `corrupt` if one of the group's ledgers, on any device, cannot be trusted. Does not join.
   static status inspect(const std::string& folder, const std::string& name);
-  group_ledger(std::string name, std::string path, owned_fd file);
+  group_ledger(std::string name, std::string path, owned_fd file, ledger_kind kind);
   ~group_ledger() override;
   group_ledger(const group_ledger&) = delete;
   group_ledger& operator=(const group_ledger&) = delete;
@@ -45,11 +60,22 @@ class group_ledger final : public shared_budget {
   void give_back(std::uint64_t bytes) noexcept override;
   /// The memory that the group may still take.
   [[nodiscard]] std::uint64_t left() noexcept override;
+  [[nodiscard]] bool counts_measured() const noexcept override { return kind_ == ledger_kind::job; }
+  void enter(std::uint64_t bytes) noexcept override;
+  void leave(std::uint64_t bytes) noexcept override;
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] std::uint64_t limit() const noexcept { return limit_; }
   /// The memory that all members hold.
   [[nodiscard]] std::uint64_t held() noexcept;
+  /// The memory that the other members hold.
+  [[nodiscard]] std::uint64_t held_by_others() noexcept;
+  /// Of a job: what its members entered as measured, and how many of them there are.
+  struct measured_memory {
+    std::uint64_t bytes = 0;
+    unsigned members = 0;
+  };
+  [[nodiscard]] measured_memory measured() noexcept;
 
   struct member {
     std::uint64_t pid;
@@ -59,13 +85,20 @@ class group_ledger final : public shared_budget {
   [[nodiscard]] std::vector<member> members();
 
  private:
+  static result<std::shared_ptr<group_ledger>> join(const std::string& folder, const std::string& name,
+                                                    const std::string& device_uuid,
+                                                    std::optional<std::uint64_t> limit_bytes, ledger_kind kind);
   status open_or_make(std::optional<std::uint64_t> limit_bytes);
+  /// Locks a free row for this process.
+  status take_row() GPUMEM_REQUIRES(mutex_);
+  /// Whether the file still has its name: an ended job's ledger is removed.
+  [[nodiscard]] bool removed() const noexcept;
   [[nodiscard]] bool here() const noexcept;
   /// Reads the file; false if it is not whole. Requires the file's lock, as do the next four.
   bool read_whole(ledger_file* content = nullptr) const noexcept;
   bool write_at(const void* data, std::size_t bytes, std::size_t offset) const noexcept;
   bool write_own_row() const noexcept GPUMEM_REQUIRES(mutex_);
-  /// The sum of the live members' rows; empty if it exceeds the limit.
+  /// The sum of the live members' rows; empty if it exceeds the limit, which only a job's may.
   [[nodiscard]] std::optional<std::uint64_t> sum(const ledger_file& all) const noexcept GPUMEM_REQUIRES(mutex_);
   /// The same of the file; empty, and logged once, if the file is damaged.
   [[nodiscard]] std::optional<std::uint64_t> sound_sum() noexcept GPUMEM_REQUIRES(mutex_);
@@ -73,12 +106,14 @@ class group_ledger final : public shared_budget {
   std::string name_;
   std::string path_;
   owned_fd file_;
+  ledger_kind kind_;
   std::uint64_t limit_ = 0;  ///< written before the ledger is shared
   std::size_t row_;          ///< past the last row: none yet
   int process_;              ///< a forked child is not a member
   checked_mutex mutex_;
-  std::uint64_t held_bytes_ GPUMEM_GUARDED_BY(mutex_) = 0;  ///< by this process
-  bool row_outdated_ GPUMEM_GUARDED_BY(mutex_) = false;     ///< the file's row is not `held_bytes_`
+  std::uint64_t held_bytes_ GPUMEM_GUARDED_BY(mutex_) = 0;      ///< by this process
+  std::uint64_t measured_bytes_ GPUMEM_GUARDED_BY(mutex_) = 0;  ///< of these, entered as measured
+  bool row_outdated_ GPUMEM_GUARDED_BY(mutex_) = false;         ///< the file's row is not `held_bytes_`
   bool said_ GPUMEM_GUARDED_BY(mutex_) = false;
 };
 

@@ -8,9 +8,12 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "checked_mutex.hpp"
+#include "log.hpp"
 
 namespace gpumem {
 namespace {
@@ -44,6 +47,20 @@ GPUMEM_NOT_CHECKED void after_fork_in_child() {
   all_descriptors().mutex.unlock();
 }
 
+/// The user's number where this user namespace was made: a container without root's rights on the host has the host
+/// user's folder, if it shares /dev/shm with it.
+unsigned outer_user() {
+  const unsigned own = ::geteuid();
+  std::ifstream map{"/proc/self/uid_map"};
+  unsigned inside = 0;
+  unsigned outside = 0;
+  unsigned length = 0;
+  while (map >> inside >> outside >> length) {
+    if (own >= inside && own - inside < length) return outside + (own - inside);
+  }
+  return own;
+}
+
 bool is_folder(const char* path) {
   struct stat s {};
   return ::stat(path, &s) == 0 && S_ISDIR(s.st_mode);
@@ -52,8 +69,18 @@ bool is_folder(const char* path) {
 }  // namespace
 
 result<std::string> shared_folder(const std::string& named) {
-  const std::string path =
-      !named.empty() ? named : fmt::format("{}/gpumem-{}", is_folder("/dev/shm") ? "/dev/shm" : "/tmp", ::geteuid());
+  std::string path = named;
+  if (named.empty()) {
+    path = fmt::format("{}/gpumem-{}", is_folder("/dev/shm") ? "/dev/shm" : "/tmp", outer_user());
+  } else if (!named.starts_with('/')) {
+    std::error_code error;
+    path = std::filesystem::absolute(named, error).lexically_normal().string();
+    if (error) return status{errc::bad_setting, fmt::format("GPUMEM_SHARED_FOLDER={}: {}", named, error.message())};
+    log_once(
+        fmt::format("GPUMEM_SHARED_FOLDER={} is {} here, and another folder for processes that run elsewhere; "
+                    "expected a path that begins with /",
+                    named, path));
+  }
   const auto refused = [&](std::string_view why) {
     return status{errc::bad_setting, fmt::format("GPUMEM_SHARED_FOLDER={}: {}", path, why)};
   };
@@ -68,7 +95,10 @@ result<std::string> shared_folder(const std::string& named) {
   if (::lstat(path.c_str(), &s) != 0) return refused_by_the_system(errno);
   if (!S_ISDIR(s.st_mode)) return refused("expected a folder, not a file or a symlink");
   if (s.st_uid != ::geteuid()) {
-    return refused(fmt::format("belongs to user {}; expected a folder of user {}", s.st_uid, ::geteuid()));
+    return refused(fmt::format(
+        "belongs to user {}; expected a folder of user {}; processes of several user namespaces meet in a folder that "
+        "GPUMEM_SHARED_FOLDER names and that belongs to their common user",
+        s.st_uid, ::geteuid()));
   }
   if ((s.st_mode & of_others) != 0) {
     return refused(fmt::format("has mode {:04o}; expected 0700, for this user alone", s.st_mode & 07777U));

@@ -14,13 +14,14 @@ namespace gpumem::preload {
 
 struct served_device;
 
-/// What the process has on the device by now: by NVML's list of processes, else by what NVML saw used before and after,
-/// else all that is used, which other processes may be part of.
-std::uint64_t process_bytes(const served_device& d) noexcept;
+/// The device memory that the process has by now: by NVML's list of processes, else by what NVML saw used before and
+/// after, else all that is used, which other processes may be part of; without what the others of its job hold.
+/// The last two ask about the current context's device.
+std::uint64_t process_bytes(const device_info& of, group_ledger* group) noexcept;
 
 /// Whether the process stays within a limit on all of it with so much more, by NVML's figure for what it has by now:
 /// code that is loaded at a first launch is in it, which no call tells of. True where NVML has no figure.
-bool fits_process_limit(const served_device& d, std::uint64_t bytes) noexcept;
+bool fits_process_limit(const device_info& of, std::uint64_t limit_bytes, std::uint64_t bytes) noexcept;
 
 /// A charge that was made, or need not be. False: over the limit.
 struct charge {
@@ -30,7 +31,10 @@ struct charge {
 };
 /// `dedicated`: the call stands for a cudaMalloc that gets an allocation of its own.
 charge charge_for(const price& p, bool dedicated) noexcept;
-void keep_receipt(const charge& c, kept_as kind, std::uint64_t given) noexcept;
+/// `with_context`: the memory ends with the current context.
+void keep_receipt(const charge& c, kept_as kind, std::uint64_t given, bool with_context) noexcept;
+/// The context has ended, and with it what was counted in it.
+void context_ended(CUcontext context) noexcept;
 
 /// Runs `free`, the driver's, of an address or a handle that may have been counted. The receipt is taken first: once
 /// the driver has it back, another thread may be given the same address.
@@ -51,7 +55,7 @@ CUresult freed(receipts& where, std::uint64_t what, Free&& free) noexcept {
   if (e == CUDA_SUCCESS) {
     refund(paid);
   } else if (paid.ordinal >= 0) {
-    where.keep(what, paid.ordinal, paid.bytes);
+    where.keep(what, paid.ordinal, paid.bytes, paid.context);
   }
   return e;
 }

@@ -17,6 +17,7 @@ namespace gpumem::preload {
 
 // Former signatures that cudaTypedefs.h does not show to everybody.
 using PFN_cuStreamDestroy_v2000 = PFN_cuStreamDestroy_v4000;
+using PFN_cuCtxDestroy_v2000 = PFN_cuCtxDestroy_v4000;
 using PFN_cuStreamBeginCapture_v10000 = CUresult(CUDAAPI*)(CUstream);
 using PFN_cuDevicePrimaryCtxReset_v7000 = PFN_cuDevicePrimaryCtxReset_v11000;
 

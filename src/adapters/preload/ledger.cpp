@@ -6,8 +6,12 @@
 
 namespace gpumem::preload {
 
-status ledger::open(allocator& pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes,
+status ledger::open(allocator* pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes,
                     std::uint64_t measured_bytes, shared_budget* group) {
+  const mutex_lock lock{mutex_};
+  group_ = group;
+  measured_ = measured_bytes;
+  if (group_ != nullptr) group_->enter(measured_bytes);
   if (headroom_bytes >= limit_bytes || measured_bytes >= limit_bytes - headroom_bytes) {
     return {errc::bad_setting,
             fmt::format("GPUMEM_LIMIT={} on the whole process: its context and modules take {} and GPUMEM_HEADROOM is "
@@ -15,16 +19,25 @@ status ledger::open(allocator& pool, std::uint64_t limit_bytes, std::uint64_t he
                         format_bytes(limit_bytes), format_bytes(measured_bytes), format_bytes(headroom_bytes),
                         format_bytes(measured_bytes + headroom_bytes))};
   }
-  const mutex_lock lock{mutex_};
-  pool_ = &pool;
-  group_ = group;
+  pool_ = pool;
   limit_ = limit_bytes;
   headroom_ = headroom_bytes;
-  measured_ = measured_bytes;
-  return pool.set_limit(0, limit_bytes - headroom_bytes - measured_bytes).why();
+  active_.store(true, std::memory_order_release);
+  return pool != nullptr ? pool->set_limit(0, limit_bytes - headroom_bytes - measured_bytes).why() : status{};
+}
+
+void ledger::take_over(ledger& from) {
+  const mutex_lock theirs{from.mutex_};
+  const mutex_lock own{mutex_};
+  if (from.group_ != nullptr) from.group_->leave(from.measured_);
+  counted_ += from.counted_;
+  from.measured_ = from.counted_ = 0;
+  from.successor_ = this;
+  static_cast<void>(lower_pool());
 }
 
 bool ledger::lower_pool() {
+  if (pool_ == nullptr) return true;
   const std::uint64_t left = limit_ > beside_locked() ? limit_ - beside_locked() : 0;
   const result<limit_result> set = pool_->set_limit(0, std::max<std::uint64_t>(left, 1));
   return set.ok() && set->reserved_bytes <= left;
@@ -32,6 +45,7 @@ bool ledger::lower_pool() {
 
 bool ledger::reserve_in_group(std::uint64_t bytes) {
   if (group_ == nullptr || group_->reserve(bytes)) return true;
+  if (pool_ == nullptr) return false;
   const result<trim_result> trimmed = pool_->trim(0, bytes);
   return trimmed && trimmed->returned_bytes != 0 && group_->reserve(bytes);
 }
@@ -39,6 +53,7 @@ bool ledger::reserve_in_group(std::uint64_t bytes) {
 bool ledger::charge(std::uint64_t bytes) {
   if (bytes == 0) return true;
   const mutex_lock lock{mutex_};
+  if (successor_ != nullptr) return successor_->charge(bytes);
   if (bytes > limit_ || beside_locked() > limit_ - bytes) return false;
   counted_ += bytes;
   if (lower_pool() && reserve_in_group(bytes)) return true;
@@ -49,7 +64,8 @@ bool ledger::charge(std::uint64_t bytes) {
 
 void ledger::refund(std::uint64_t bytes) {
   const mutex_lock lock{mutex_};
-  if (pool_ == nullptr) return;
+  if (successor_ != nullptr) return successor_->refund(bytes);
+  if (!active()) return;
   const std::uint64_t gone = std::min(bytes, counted_);
   counted_ -= gone;
   if (group_ != nullptr) group_->give_back(gone);
@@ -58,7 +74,9 @@ void ledger::refund(std::uint64_t bytes) {
 
 void ledger::add_measured(std::uint64_t bytes) {
   const mutex_lock lock{mutex_};
+  if (successor_ != nullptr) return successor_->add_measured(bytes);
   measured_ += bytes;
+  if (group_ != nullptr) group_->enter(bytes);
   static_cast<void>(lower_pool());  // what is there is there; the pool has so much less
 }
 
@@ -72,9 +90,26 @@ std::uint64_t ledger::counted_bytes() const {
   return counted_;
 }
 
-void receipts::keep(std::uint64_t handle, int ordinal, std::uint64_t bytes) {
+std::uint64_t ledger::measured_bytes() const {
   const mutex_lock lock{mutex_};
-  of_[handle] = {ordinal, bytes};
+  return measured_;
+}
+
+void receipts::keep(std::uint64_t handle, int ordinal, std::uint64_t bytes, std::uint64_t context) {
+  const mutex_lock lock{mutex_};
+  of_[handle] = {ordinal, bytes, context};
+}
+
+receipts::entry receipts::take_context(std::uint64_t context) {
+  const mutex_lock lock{mutex_};
+  entry out;
+  std::erase_if(of_, [&](const auto& one) {
+    if (context == 0 || one.second.context != context) return false;
+    out.ordinal = one.second.ordinal;
+    out.bytes += one.second.bytes;
+    return true;
+  });
+  return out;
 }
 
 receipts::entry receipts::take(std::uint64_t handle) {

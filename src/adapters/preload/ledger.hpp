@@ -8,6 +8,7 @@
 // Any thread; one lock a device, held while the pool gives idle memory back.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <unordered_map>
@@ -20,12 +21,16 @@ namespace gpumem::preload {
 
 class ledger {
  public:
-  /// Of `pool`, whose limit is the whole from here on. `measured`: what the process has already.
+  /// Sets the limit of `pool`, which may be null, to what the rest leaves of the whole from here on. `measured_bytes`:
+  /// the memory that the process has already; a job counts it even where the account cannot be opened.
   /// `bad_setting` where the limit leaves nothing.
-  /// `group`: of which counted bytes are, too; may be null, and outlives this.
-  status open(allocator& pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes, std::uint64_t measured_bytes,
+  /// `group`: counts counted bytes, too; may be null, and outlives this.
+  status open(allocator* pool, std::uint64_t limit_bytes, std::uint64_t headroom_bytes, std::uint64_t measured_bytes,
               shared_budget* group);
-  [[nodiscard]] bool active() const noexcept { return pool_ != nullptr; }
+  /// Takes the counted bytes of `from`, the account of the same device before there was a pool. Calls of `from` are for
+  /// this account afterwards. Requires that `measured_bytes` of `open` held no counted bytes of `from`.
+  void take_over(ledger& from);
+  [[nodiscard]] bool active() const noexcept { return active_.load(std::memory_order_acquire); }
 
   /// Enters a request; false: over the limit, and nothing is changed.
   bool charge(std::uint64_t bytes);
@@ -35,6 +40,7 @@ class ledger {
 
   [[nodiscard]] std::uint64_t limit_bytes() const noexcept { return limit_; }
   [[nodiscard]] std::uint64_t counted_bytes() const;
+  [[nodiscard]] std::uint64_t measured_bytes() const;
   /// Counted, measured and headroom together.
   [[nodiscard]] std::uint64_t beside_bytes() const;
 
@@ -48,6 +54,8 @@ class ledger {
   bool reserve_in_group(std::uint64_t bytes);
 
   mutable checked_mutex mutex_;
+  std::atomic<bool> active_{false};
+  ledger* successor_ GPUMEM_GUARDED_BY(mutex_) = nullptr;
   // Of `open`, before anybody else knows of this.
   allocator* pool_ = nullptr;
   shared_budget* group_ = nullptr;
@@ -60,13 +68,17 @@ class ledger {
 /// Which handle or address stands for how many bytes on which device, so that they are refunded once.
 class receipts {
  public:
-  void keep(std::uint64_t handle, int ordinal, std::uint64_t bytes);
+  /// `context`: the memory ends with this context at the latest; 0: with none.
+  void keep(std::uint64_t handle, int ordinal, std::uint64_t bytes, std::uint64_t context = 0);
   /// Of the handle, if it is known; it is not afterwards.
   struct entry {
     int ordinal = -1;
     std::uint64_t bytes = 0;
+    std::uint64_t context = 0;
   };
   entry take(std::uint64_t handle);
+  /// The sum of all that ends with the context; its `ordinal` is -1 where there is none.
+  entry take_context(std::uint64_t context);
   /// All of a device's.
   std::uint64_t take_all(int ordinal);
 

@@ -9,6 +9,7 @@
 #include "accounts.hpp"
 #include "entry_points.hpp"
 #include "oom_notes.hpp"
+#include "other_contexts.hpp"
 #include "serving.hpp"
 
 namespace gpumem::preload {
@@ -19,6 +20,18 @@ template <entry E, null_stream N, typename... Arguments>
 CUresult tried_twice(Arguments... arguments) noexcept {
   const CUresult e = driver_call<E, N>(arguments...);
   return e == CUDA_ERROR_OUT_OF_MEMORY && give_back_idle() ? driver_call<E, N>(arguments...) : e;
+}
+
+/// Memory of a pool belongs to its device.
+template <entry E>
+inline constexpr bool ends_with_context = E != entry::mem_alloc_async&& E != entry::mem_alloc_from_pool;
+
+template <entry E>
+inline constexpr bool makes_context =
+    E == entry::primary_ctx_retain || E == entry::ctx_create || E == entry::ctx_create_11 || E == entry::ctx_create_3;
+template <typename... More>
+void note_made(CUcontext* made, More... /*more*/) noexcept {
+  note_context(*made);
 }
 
 template <entry E, null_stream N, accounting How, typename Pointer = typename signature<E>::type>
@@ -44,7 +57,7 @@ struct passed_on<E, N, accounting::counted, CUresult(CUDAAPI*)(Arguments...)> {
     }
     const CUresult e = tried_twice<E, N>(arguments...);
     if (e == CUDA_SUCCESS) {
-      keep_receipt(paid, kind, paid.ordinal >= 0 ? pricing<E>::given(arguments...) : 0);
+      keep_receipt(paid, kind, paid.ordinal >= 0 ? pricing<E>::given(arguments...) : 0, ends_with_context<E>);
     } else {
       refund({paid.ordinal, paid.bytes});
     }
@@ -60,7 +73,10 @@ struct passed_on<E, N, accounting::measured, CUresult(CUDAAPI*)(Arguments...)> {
     const std::unique_lock alone{counting()};
     const used_memory before = measure_before();
     const CUresult e = tried_twice<E, N>(arguments...);
-    if (e == CUDA_SUCCESS) measure_after(before);
+    if (e == CUDA_SUCCESS) {
+      measure_after(before);
+      if constexpr (makes_context<E>) note_made(arguments...);
+    }
     return e;
   }
 };

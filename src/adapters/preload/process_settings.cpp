@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "gpumem/policy.hpp"
+#include "job_budget.hpp"
 #include "log.hpp"
 #include "sees.hpp"
 #include "serving.hpp"
@@ -63,15 +64,14 @@ limit_scope scope_of(const settings& on_device) noexcept {
 bool guards_memory() noexcept {
   static const bool any = of_any_device([](const settings& s) {
     const result<policy_entry> decides = find_policy(s.policy);
-    return s.limit || !s.pools.empty() || !s.group.empty() || s.group_limit || !decides || decides->needs.limit ||
-           decides->needs.pools;
+    return s.limit || !s.pools.empty() || !s.group.empty() || s.group_limit || in_job(s) || !decides ||
+           decides->needs.limit || decides->needs.pools;
   });
   return any;
 }
 
 bool limits_process() noexcept {
-  static const bool any = of_any_device(
-      [](const settings& s) { return (s.limit || !s.group.empty()) && scope_of(s) == limit_scope::process; });
+  static const bool any = of_any_device(counts_beside_pool);
   return any;
 }
 

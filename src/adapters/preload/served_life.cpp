@@ -1,6 +1,7 @@
 // What ends, begins or takes memory with it: streams, captures, contexts, the program's choice of a pool.
 #include "accounts.hpp"
 #include "driver_calls.hpp"
+#include "other_contexts.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {
@@ -33,10 +34,18 @@ CUresult end(CUstream s, CUgraph* graph) {
 }
 
 template <entry E>
+CUresult destroy(CUcontext context) {
+  const CUresult e = driver_call<E>(context);
+  if (e == CUDA_SUCCESS && context != nullptr) context_ended(context);
+  return e;
+}
+
+template <entry E>
 CUresult reset(CUdevice device) {
   served_device* const was = forget_device(device);
   forget_stream(nullptr);
   device_was_reset(device);
+  forget_unserved(device);
   const CUresult e = driver_call<E>(device);
   if (e == CUDA_SUCCESS && was != nullptr) leave_group(*was);
   return e;
@@ -74,6 +83,9 @@ CUresult CUDAAPI begin_capture_to_graph_ptsz(CUstream s, CUgraph graph, const CU
 }
 CUresult CUDAAPI end_capture(CUstream s, CUgraph* graph) { return end<null_stream::legacy>(s, graph); }
 CUresult CUDAAPI end_capture_ptsz(CUstream s, CUgraph* graph) { return end<null_stream::per_thread>(s, graph); }
+
+CUresult CUDAAPI ctx_destroy(CUcontext context) { return destroy<entry::ctx_destroy>(context); }
+CUresult CUDAAPI ctx_destroy_2(CUcontext context) { return destroy<entry::ctx_destroy_2>(context); }
 
 CUresult CUDAAPI primary_ctx_reset(CUdevice device) { return reset<entry::primary_ctx_reset>(device); }
 CUresult CUDAAPI primary_ctx_reset_7(CUdevice device) { return reset<entry::primary_ctx_reset_7>(device); }

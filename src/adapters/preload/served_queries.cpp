@@ -9,6 +9,7 @@
 #include "driver_calls.hpp"
 #include "gpumem/policy.hpp"
 #include "log.hpp"
+#include "other_contexts.hpp"
 #include "served.hpp"
 
 namespace gpumem::preload {
@@ -96,12 +97,28 @@ std::optional<std::uint64_t> limit_before_opening(int ordinal, std::uint64_t tot
   return limit->resolve(total_bytes, total_bytes);
 }
 
+namespace {
+
+/// The driver's figures in a context that gpumem only counts, within the limit on the process.
+CUresult limited_info(std::size_t* free_bytes, std::size_t* total_bytes) {
+  CUresult refusal = CUDA_SUCCESS;
+  const unserved_device* const d = unserved_current(&refusal);
+  if (d == nullptr || !d->whole_process) return CUDA_SUCCESS;
+  const std::uint64_t beside = d->account.beside_bytes();
+  const std::uint64_t left = d->limit_bytes > beside ? d->limit_bytes - beside : 0;
+  *free_bytes = std::min<std::size_t>(*free_bytes, left);
+  if (total_bytes != nullptr) *total_bytes = std::min<std::size_t>(*total_bytes, d->limit_bytes);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 CUresult CUDAAPI mem_get_info(std::size_t* free_bytes, std::size_t* total_bytes) {
   const CUresult e = driver_call<entry::mem_get_info>(free_bytes, total_bytes);
   if (e != CUDA_SUCCESS || free_bytes == nullptr) return e;
   CUresult refusal = CUDA_SUCCESS;
   const served_device* const d = current_device(&refusal);
-  if (d == nullptr) return e;
+  if (d == nullptr) return refusal == CUDA_SUCCESS ? limited_info(free_bytes, total_bytes) : e;
   *free_bytes = free_for_program(*d, *free_bytes).value_or(*free_bytes);
   if (d->whole_process && total_bytes != nullptr) *total_bytes = std::min<std::size_t>(*total_bytes, d->limit_bytes);
   return e;

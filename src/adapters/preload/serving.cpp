@@ -16,8 +16,10 @@
 #include "driver_calls.hpp"
 #include "first_use.hpp"
 #include "gpumem/cuda_device.hpp"
+#include "job_budget.hpp"
 #include "log.hpp"
 #include "logical_devices.hpp"
+#include "other_contexts.hpp"
 #include "process_settings.hpp"
 #include "published_figures.hpp"
 #include "sees.hpp"
@@ -30,9 +32,6 @@ std::atomic<served_device*> open_devices[most_devices];
 std::atomic<int> open_devices_end{0};
 
 namespace {
-
-/// As options.def says.
-constexpr std::uint64_t default_headroom_bytes = std::uint64_t{256} << 20;
 
 checked_mutex opening;
 std::array<std::atomic<CUresult>, most_devices> refusals;  // CUDA_SUCCESS: none
@@ -67,7 +66,9 @@ bool fits_current_device(std::uint64_t bytes) {
   CUcontext here = nullptr;
   if (calls()->ctx_get_current(&here) != CUDA_SUCCESS) return true;
   bool fits = true;
-  for_each_device([&](const served_device& d) { fits = fits && (d.context != here || fits_process_limit(d, bytes)); });
+  for_each_device([&](const served_device& d) {
+    fits = fits && (d.context != here || !d.whole_process || fits_process_limit(d.on->info(), d.limit_bytes, bytes));
+  });
   return fits;
 }
 
@@ -140,25 +141,46 @@ status driver_failed(const char* call, CUresult e) {
 /// counts it as well.
 status limit_everything(served_device& d, const settings& with) {
   const bool process = scope_of(with) == limit_scope::process;
-  d.whole_process = process && with.limit;
+  d.whole_process = process && (with.limit || in_job(with));
   if ((!with.limit && d.group == nullptr) || !(process || d.dedicated)) return {};
   if (d.memory->devices().size() != 1) {
     return {errc::bad_setting, fmt::format("GPUMEM_POOLS with {}: expected one or the other",
                                            process ? "GPUMEM_LIMIT_SCOPE=process" : "GPUMEM_IPC=1")};
   }
-  const std::uint64_t headroom = d.whole_process ? with.headroom_bytes.value_or(default_headroom_bytes) : 0;
-  return d.account.open(*d.memory, d.limit_bytes, headroom, d.whole_process ? process_bytes(d) : 0, d.group.get());
+  const std::uint64_t used = d.whole_process ? process_bytes(d.on->info(), d.group.get()) : 0;
+  const unserved_device* const before = unserved_account(d.ordinal);  // what it counted stays counted
+  const std::uint64_t counted = before != nullptr ? before->account.counted_bytes() : 0;
+  const status opened = d.account.open(d.memory.get(), d.limit_bytes, headroom_of(with, d.whole_process),
+                                       used > counted ? used - counted : 0, d.group.get());
+  now_served(d);
+  return opened ? job_can_hold(with, d.group.get()) : opened;
 }
 
 /// The membership that the allocator has made.
 status join_group(served_device& d, const settings& with) {
-  if (with.group.empty()) return {};
+  if (with.group.empty() || d.group != nullptr) return {};
   const result<std::string> folder = shared_folder(with.shared_folder);
   if (!folder) return folder.why();
   result<std::shared_ptr<group_ledger>> joined =
       group_ledger::join(*folder, with.group, d.on->info().uuid, std::nullopt);
   if (joined) d.group = *std::move(joined);
   return joined.why();
+}
+
+/// Makes the pools of `with` members of the job.
+status join_job(served_device& d, settings& with) {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+  if (const CUresult e = driver_call<entry::mem_get_info>(&free_bytes, &total_bytes); e != CUDA_SUCCESS) {
+    return driver_failed("cuMemGetInfo", e);
+  }
+  result<budget_of_process> joined = open_budget(d.on->info(), with, free_bytes);
+  if (!joined) return joined.why();
+  d.group = std::move(joined->group);
+  with.limit = joined->limit;
+  with.group = with.job;
+  with.group_limit = {};
+  return {};
 }
 
 struct peer_access {
@@ -206,6 +228,9 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
   device* const devices[] = {d->on.get()};
   settings of_pool = *with;
   of_pool.scope.reset();  // kept here, and no business of the allocator's
+  if (in_job(*with)) {
+    if (status ok = join_job(*d, of_pool); !ok) return ok;
+  }
   result<std::unique_ptr<allocator>> memory = allocator::open(devices, of_pool);
   if (!memory) return memory.why();
   d->memory = *std::move(memory);
@@ -356,6 +381,11 @@ void take_every_device(const served_device& used) noexcept {
   });
 }
 
+const cuda_driver* inner_driver() noexcept {
+  const result<const cuda_driver*> driver = resolve_cuda_driver(reinterpret_cast<void*>(&inner_get_proc_address));
+  return driver ? *driver : nullptr;
+}
+
 bool has_context_events() noexcept { return records_on_context; }
 
 bool refused_by_driver() noexcept { return driver_refused; }
@@ -418,6 +448,7 @@ void leave_group(served_device& d) noexcept {
     if (const result<statistics> s = d.memory->stats(l.ordinal)) held += s->reserved_bytes;
   }
   d.group->give_back(held);
+  d.group->leave(d.account.measured_bytes());
 }
 
 bool give_back_idle() noexcept {

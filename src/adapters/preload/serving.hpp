@@ -19,6 +19,10 @@
 #include "gpumem/device.hpp"
 #include "ledger.hpp"
 
+namespace gpumem {
+struct cuda_driver;
+}
+
 namespace gpumem::preload {
 
 struct served_device {
@@ -72,6 +76,9 @@ void leave_group(served_device& d) noexcept;
 
 /// Whether the driver had no memory when the calling thread last made a pool grow.
 bool refused_by_driver() noexcept;
+
+/// The driver as gpumem itself sees it; null if it cannot be used.
+const cuda_driver* inner_driver() noexcept;
 
 /// Wholly idle memory of every device goes back to the driver; false where there was none.
 bool give_back_idle() noexcept;

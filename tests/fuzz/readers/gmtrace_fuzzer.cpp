@@ -42,8 +42,8 @@ std::string corrected(std::string_view input) {
 std::string file_with(std::string_view content) {
   static const int descriptor = ::memfd_create("trace", MFD_CLOEXEC);
   static const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
-  fuzz::require(::ftruncate(descriptor, 0) == 0 && ::pwrite(descriptor, content.data(), content.size(), 0) ==
-                                                       static_cast<ssize_t>(content.size()),
+  fuzz::require(::ftruncate(descriptor, 0) == 0 &&
+                    ::pwrite(descriptor, content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()),
                 "the machine has memory for the file");
   return path;
 }

@@ -1,6 +1,6 @@
 // Plans and the problems of published benchmarks. The checksum at a plan's end is corrected, since no mutation would
-// find it; an input without one gets one. An input that begins with 1 is the numbers of a plan, which is written with its
-// fingerprint. A plan that is accepted is followed.
+// find it; an input without one gets one. An input that begins with 1 is the numbers of a plan, which is written with
+// its fingerprint. A plan that is accepted is followed.
 #include <fmt/format.h>
 
 #include <cstring>

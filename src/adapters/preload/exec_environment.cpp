@@ -1,0 +1,264 @@
+// The programs that a preloaded program starts: one that sets LD_PRELOAD itself, without the shim (a start script that
+// wants another malloc), would leave its limit behind. At each function that starts a program the shim puts itself in
+// front of such a list. A program that removed LD_PRELOAD wants nothing preloaded: a line says what follows from that.
+//
+// The functions may run in the child of vfork, in the parent's memory: they use the stack alone, no lock and no malloc.
+// Only `system` and `popen`, which are not called there, change this process's own variable.
+#include <alloca.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+extern "C" char** environ;
+
+namespace {
+
+constexpr char variable[] = "LD_PRELOAD=";
+constexpr std::size_t variable_length = sizeof variable - 1;
+constexpr char library[] = "libgpumem_preload.so";
+constexpr std::size_t longest_list = std::size_t{64} << 10;
+
+struct real_functions {
+  decltype(&::execve) execve;
+  decltype(&::execvpe) execvpe;
+  decltype(&::fexecve) fexecve;
+  int (*execveat)(int, const char*, char* const*, char* const*, int);
+  decltype(&::posix_spawn) posix_spawn;
+  decltype(&::posix_spawnp) posix_spawnp;
+  int (*system)(const char*);
+  FILE* (*popen)(const char*, const char*);
+};
+real_functions real;
+/// The entry by which this process has the shim; empty if LD_PRELOAD has none.
+char own_entry[4096];
+
+std::size_t entry_length(const char* list) { return std::strcspn(list, ": "); }
+
+/// Whether the entry of a list names the shim's file.
+bool is_shim(const char* entry, std::size_t length) {
+  constexpr std::size_t name_length = sizeof library - 1;
+  if (length < name_length || std::strncmp(entry + length - name_length, library, name_length) != 0) return false;
+  return length == name_length || entry[length - name_length - 1] == '/';
+}
+
+/// The shim's entry in a list; null if it has none.
+const char* find_shim(const char* list) {
+  while (*list != '\0') {
+    const std::size_t length = entry_length(list);
+    if (is_shim(list, length)) return list;
+    list += length;
+    list += std::strspn(list, ": ");
+  }
+  return nullptr;
+}
+
+char* const* find_variable(char* const* environment) {
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    if (std::strncmp(*environment, variable, variable_length) == 0) return environment;
+  }
+  return nullptr;
+}
+
+bool is_limited() {
+  static constexpr const char* names[] = {"GPUMEM_LIMIT", "GPUMEM_JOB", "GPUMEM_GROUP", "GPUMEM_POOLS"};
+  for (char* const* each = environ; each != nullptr && *each != nullptr; ++each) {
+    for (const char* const name : names) {
+      const std::size_t length = std::strlen(name);
+      if (std::strncmp(*each, name, length) == 0 && (*each)[length] == '=' && (*each)[length + 1] != '\0') return true;
+    }
+  }
+  return false;
+}
+
+/// Once a process. A reader of stderr that has gone must not end it.
+void say_removed() {
+  static bool said = false;
+  if (said || !is_limited()) return;
+  said = true;
+  static constexpr char line[] =
+      "gpumem: a program is started without LD_PRELOAD, which this one removed: no limit holds for it\n";
+  sigset_t pipe;
+  sigset_t before;
+  ::sigemptyset(&pipe);
+  ::sigaddset(&pipe, SIGPIPE);
+  const bool blocked = ::sigprocmask(SIG_BLOCK, &pipe, &before) == 0;
+  const int saved = errno;
+  const bool broken = ::write(STDERR_FILENO, line, sizeof line - 1) < 0 && errno == EPIPE;
+  const timespec at_once{0, 0};
+  if (blocked && broken && ::sigismember(&before, SIGPIPE) == 0) ::sigtimedwait(&pipe, nullptr, &at_once);
+  if (blocked) ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  errno = saved;
+}
+
+/// The bytes of a list with the shim in front; 0 if the environment stays as it is.
+std::size_t bytes_of_list(char* const* environment) {
+  if (own_entry[0] == '\0') return 0;
+  char* const* const at = find_variable(environment);
+  const char* const list = at != nullptr ? *at + variable_length : "";
+  if (*list == '\0') {
+    say_removed();
+    return 0;
+  }
+  if (find_shim(list) != nullptr) return 0;
+  const std::size_t bytes = variable_length + std::strlen(own_entry) + 1 + std::strlen(list) + 1;
+  return bytes <= longest_list ? bytes : 0;
+}
+
+std::size_t count(char* const* words) {
+  std::size_t found = 0;
+  while (words != nullptr && words[found] != nullptr) ++found;
+  return found;
+}
+
+/// Fills a copy of the environment, one word longer than its count, and its list.
+char* const* put_in_front(char* const* environment, char** copy, char* list) {
+  char* const* const at = find_variable(environment);
+  char* end = ::stpcpy(list, variable);
+  end = ::stpcpy(end, own_entry);
+  *end++ = ':';
+  std::strcpy(end, *at + variable_length);
+  for (std::size_t i = 0; environment[i] != nullptr; ++i) copy[i] = &environment[i] == at ? list : environment[i];
+  copy[count(environment)] = nullptr;
+  return copy;
+}
+
+/// The environment to start a program with, on the stack of the function that uses it.
+#define GPUMEM_WITH_SHIM(name, environment)                                                                  \
+  const std::size_t name##_bytes = bytes_of_list(environment);                                               \
+  char* const* const name =                                                                                  \
+      name##_bytes == 0                                                                                      \
+          ? (environment)                                                                                    \
+          : put_in_front(environment, static_cast<char**>(alloca((count(environment) + 1) * sizeof(char*))), \
+                         static_cast<char*>(alloca(name##_bytes)))
+
+/// The words of a call such as execl, on the stack of the function that uses them; `rest` then stands behind the null.
+#define GPUMEM_WORDS(words, rest, first)                                                 \
+  std::size_t words##_count = 1;                                                         \
+  va_list rest;                                                                          \
+  va_start(rest, first);                                                                 \
+  while (va_arg(rest, char*) != nullptr) ++words##_count;                                \
+  va_end(rest);                                                                          \
+  auto** const words = static_cast<char**>(alloca((words##_count + 1) * sizeof(char*))); \
+  words[0] = const_cast<char*>(first);                                                   \
+  va_start(rest, first);                                                                 \
+  for (std::size_t i = 1; i <= words##_count; ++i) words[i] = va_arg(rest, char*)
+
+int not_found() {
+  errno = ENOSYS;
+  return -1;
+}
+
+template <typename Function>
+void find(Function& into, const char* name) {
+  into = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
+}
+
+__attribute__((constructor)) void remember() {
+  find(real.execve, "execve");
+  find(real.execvpe, "execvpe");
+  find(real.fexecve, "fexecve");
+  find(real.execveat, "execveat");
+  find(real.posix_spawn, "posix_spawn");
+  find(real.posix_spawnp, "posix_spawnp");
+  find(real.system, "system");
+  find(real.popen, "popen");
+  char* const* const at = find_variable(environ);
+  const char* const found = at != nullptr ? find_shim(*at + variable_length) : nullptr;
+  const std::size_t length = found != nullptr ? entry_length(found) : 0;
+  if (length < sizeof own_entry) std::memcpy(own_entry, found != nullptr ? found : "", length);
+}
+
+/// For a child whose environment is this process's own.
+void put_in_front_here() {
+  const std::size_t bytes = bytes_of_list(environ);
+  if (bytes == 0) return;
+  auto* const list = static_cast<char*>(alloca(bytes));
+  auto** const copy = static_cast<char**>(alloca((count(environ) + 1) * sizeof(char*)));
+  put_in_front(environ, copy, list);
+  ::setenv("LD_PRELOAD", list + variable_length, 1);
+}
+
+}  // namespace
+
+extern "C" {
+
+int execve(const char* path, char* const* words, char* const* environment) noexcept {
+  GPUMEM_WITH_SHIM(with_shim, environment);
+  if (real.execve != nullptr) return real.execve(path, words, with_shim);
+  return static_cast<int>(::syscall(SYS_execve, path, words, with_shim));
+}
+
+int execvpe(const char* file, char* const* words, char* const* environment) noexcept {
+  GPUMEM_WITH_SHIM(with_shim, environment);
+  return real.execvpe != nullptr ? real.execvpe(file, words, with_shim) : not_found();
+}
+
+int execv(const char* path, char* const* words) noexcept { return execve(path, words, environ); }
+int execvp(const char* file, char* const* words) noexcept { return execvpe(file, words, environ); }
+
+int fexecve(int file, char* const* words, char* const* environment) noexcept {
+  GPUMEM_WITH_SHIM(with_shim, environment);
+  return real.fexecve != nullptr ? real.fexecve(file, words, with_shim) : not_found();
+}
+
+int execveat(int folder, const char* path, char* const* words, char* const* environment, int flags) noexcept {
+  GPUMEM_WITH_SHIM(with_shim, environment);
+  if (real.execveat != nullptr) return real.execveat(folder, path, words, with_shim, flags);
+  return static_cast<int>(::syscall(SYS_execveat, folder, path, words, with_shim, flags));
+}
+
+int execl(const char* path, const char* first, ...) noexcept {
+  GPUMEM_WORDS(words, rest, first);
+  va_end(rest);
+  return execve(path, words, environ);
+}
+
+int execlp(const char* file, const char* first, ...) noexcept {
+  GPUMEM_WORDS(words, rest, first);
+  va_end(rest);
+  return execvpe(file, words, environ);
+}
+
+int execle(const char* path, const char* first, ...) noexcept {
+  GPUMEM_WORDS(words, rest, first);
+  char* const* const environment = va_arg(rest, char* const*);
+  va_end(rest);
+  return execve(path, words, environment);
+}
+
+int posix_spawn(pid_t* process, const char* path, const posix_spawn_file_actions_t* actions,
+                const posix_spawnattr_t* attributes, char* const* words, char* const* environment) {
+  GPUMEM_WITH_SHIM(with_shim, environment);
+  return real.posix_spawn != nullptr ? real.posix_spawn(process, path, actions, attributes, words, with_shim) : ENOSYS;
+}
+
+int posix_spawnp(pid_t* process, const char* file, const posix_spawn_file_actions_t* actions,
+                 const posix_spawnattr_t* attributes, char* const* words, char* const* environment) {
+  GPUMEM_WITH_SHIM(with_shim, environment);
+  return real.posix_spawnp != nullptr ? real.posix_spawnp(process, file, actions, attributes, words, with_shim)
+                                      : ENOSYS;
+}
+
+int system(const char* command) {
+  put_in_front_here();
+  return real.system != nullptr ? real.system(command) : not_found();
+}
+
+FILE* popen(const char* command, const char* type) {
+  put_in_front_here();
+  if (real.popen != nullptr) return real.popen(command, type);
+  not_found();
+  return nullptr;
+}
+
+}  // extern "C"
