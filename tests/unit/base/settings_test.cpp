@@ -40,6 +40,8 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"idle_bytes", "2GiB", "2GiB"},
                                 {"group", "lab.a-1", "lab.a-1"},
                                 {"group_limit", "4096M", "4GiB"},
+                                {"job", "run-7-1a", "run-7-1a"},
+                                {"job_limit", "4096M", "4GiB"},
                                 {"shared_folder", "/tmp/meet", "/tmp/meet"},
                                 {"publish", "off", "0"},
                                 {"ipc", "1", "1"},
@@ -75,14 +77,15 @@ problem_list problems_of(const environment& variables) {
 TEST(OptionTable, HasTheOptionsInOrder) {
   std::vector<std::string_view> variables;
   for (const option_row& row : option_table()) variables.push_back(row.variable);
-  EXPECT_THAT(variables,
-              ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
-                          "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_FREE_WAIT",
-                          "GPUMEM_THREAD_CACHE", "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_IDLE_BYTES",
-                          "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC",
-                          "GPUMEM_SLACK", "GPUMEM_BACKING", "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY",
-                          "GPUMEM_CUDA_DRIVER", "GPUMEM_NVML", "GPUMEM_TORCH", "GPUMEM_TRACE", "GPUMEM_STATS",
-                          "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE", "GPUMEM_OOM_ADVICE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+  EXPECT_THAT(
+      variables,
+      ElementsAre("GPUMEM_POLICY", "GPUMEM_LIMIT", "GPUMEM_LIMIT_SCOPE", "GPUMEM_HEADROOM", "GPUMEM_RESERVE",
+                  "GPUMEM_POOLS", "GPUMEM_STREAM_IDS", "GPUMEM_STREAM_REUSE", "GPUMEM_FREE_WAIT", "GPUMEM_THREAD_CACHE",
+                  "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_IDLE_BYTES", "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT",
+                  "GPUMEM_JOB", "GPUMEM_JOB_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC",
+                  "GPUMEM_SLACK", "GPUMEM_BACKING", "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY", "GPUMEM_CUDA_DRIVER",
+                  "GPUMEM_NVML", "GPUMEM_TORCH", "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE",
+                  "GPUMEM_OOM_ADVICE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(Slack, IsAShareOrBytesAndMayBeNone) {
@@ -293,7 +296,10 @@ TEST(Settings, ABadLimitPoolGroupOrDeviceIsAnErrorAndNothingIsChanged) {
                                         {"GPUMEM_DEVICES_0", "1"},
                                         {"GPUMEM_GROUP", "a/b"},
                                         {"GPUMEM_GROUP_LIMIT", "30%free"},
-                                        {"GPUMEM_GROUP_LIMIT_1", "much"}}) {
+                                        {"GPUMEM_GROUP_LIMIT_1", "much"},
+                                        {"GPUMEM_JOB", "a/b"},
+                                        {"GPUMEM_JOB_LIMIT", "0"},
+                                        {"GPUMEM_JOB_LIMIT_1", "much"}}) {
     for (const char* strict : {"0", "1", "maybe"}) {
       settings s;
       problem_list problems;

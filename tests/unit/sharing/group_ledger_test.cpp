@@ -55,6 +55,75 @@ TEST(GroupLedger, AProcessIsOneMemberAndCardsAreApart) {
   EXPECT_THAT(join(t, 99).why().message(), HasSubstr("GPUMEM_GROUP_LIMIT=99 B"));
 }
 
+TEST(JobLedger, EntersWhatIsThereAndGivesOutTheRest) {
+  const temporary_folder t;
+  const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 100);
+  ASSERT_TRUE(joined.ok()) << joined.why().message();
+  group_ledger& job = **joined;
+  job.enter(60);
+  EXPECT_FALSE(job.reserve(41));
+  EXPECT_TRUE(job.reserve(40));
+  job.enter(50);
+  EXPECT_EQ(job.held(), 150U) << "what is there is there";
+  EXPECT_EQ(job.left(), 0U);
+  EXPECT_FALSE(job.reserve(1));
+  job.give_back(40);
+  EXPECT_EQ(job.measured().bytes, 110U);
+  job.leave(60);
+  EXPECT_EQ(job.left(), 50U);
+  EXPECT_EQ(job.measured().bytes, 50U);
+  EXPECT_EQ(job.held_by_others(), 0U);
+}
+
+TEST(JobLedger, AGroupDoesNotEnterWhatIsMeasured) {
+  const temporary_folder t;
+  const auto group = join(t, 100);
+  ASSERT_TRUE(group.ok());
+  (*group)->enter(60);
+  (*group)->leave(60);
+  EXPECT_EQ((*group)->held(), 0U);
+  EXPECT_TRUE((*group)->reserve(100));
+}
+
+TEST(JobLedger, CountsTheMembersThatLiveAndIsRemovedAfterTheLast) {
+  const temporary_folder t;
+  std::array<int, 2> ready{};
+  std::array<int, 2> end{};
+  ASSERT_EQ(::pipe(ready.data()), 0);
+  ASSERT_EQ(::pipe(end.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(end[1]);
+    const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 100);
+    if (joined) (*joined)->enter(70);
+    char each = joined ? '1' : '0';
+    static_cast<void>(!::write(ready[1], &each, 1));
+    static_cast<void>(!::read(end[0], &each, 1));
+    ::_exit(0);
+  }
+  char each = '0';
+  ASSERT_EQ(::read(ready[0], &each, 1), 1);
+  ASSERT_EQ(each, '1');
+  {
+    const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 900);
+    ASSERT_TRUE(joined.ok()) << joined.why().message();
+    EXPECT_EQ((*joined)->limit(), 100U) << "the first member's";
+    (*joined)->enter(40);
+    const auto measured = (*joined)->measured();
+    EXPECT_EQ(measured.bytes, 110U);
+    EXPECT_EQ(measured.members, 2U);
+    EXPECT_EQ((*joined)->held_by_others(), 70U);
+  }
+  group_ledger::remove_ended_jobs(t.path());
+  EXPECT_TRUE(fs::exists(t.path("group-run-1-0-GPU-1"))) << "a member lives";
+  ::close(end[1]);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  const auto group = join(t, 100);
+  group_ledger::remove_ended_jobs(t.path());
+  EXPECT_FALSE(fs::exists(t.path("group-run-1-0-GPU-1")));
+  EXPECT_TRUE(fs::exists(t.path("group-lab-GPU-1")));
+}
+
 TEST(GroupLedger, WhenTheLastHasLeftTheLimitIsTheNextOnesToSay) {
   const temporary_folder t;
   {

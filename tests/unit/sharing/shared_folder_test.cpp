@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -15,7 +17,6 @@ namespace gpumem {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 void write(const std::string& path, const std::string& text, mode_t mode = 0600) {
@@ -32,7 +33,36 @@ TEST(SharedFolder, IsMadeForThisUserAlone) {
   ASSERT_EQ(::stat(made->c_str(), &s), 0);
   EXPECT_EQ(s.st_mode & 07777U, 0700U);
   EXPECT_TRUE(shared_folder(t.path("new")).ok()) << "and found again";
-  EXPECT_THAT(*shared_folder(""), EndsWith("/gpumem-" + std::to_string(::geteuid())));
+}
+
+TEST(SharedFolder, ARelativePathIsMadeAbsolute) {
+  const temporary_folder t;
+  const fs::path before = fs::current_path();
+  fs::current_path(t.path());
+  const auto made = shared_folder("a/../near");
+  fs::current_path(before);
+  ASSERT_TRUE(made.ok()) << made.why().message();
+  EXPECT_EQ(*made, t.path("near"));
+}
+
+TEST(SharedFolder, OfAUserNamespaceIsTheOneOfTheUserOutside) {
+  const auto outside = shared_folder("");
+  ASSERT_TRUE(outside.ok()) << outside.why().message();
+  const std::string map = "12345 " + std::to_string(::geteuid()) + " 1";
+  constexpr int cannot_have_one = 77;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWUSER) != 0) ::_exit(cannot_have_one);
+    std::ofstream file{"/proc/self/uid_map"};
+    file << map << std::flush;
+    if (!file || ::geteuid() != 12345) ::_exit(cannot_have_one);
+    const auto inside = shared_folder("");
+    ::_exit(inside.ok() && *inside == *outside ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == cannot_have_one) GTEST_SKIP() << "no user namespace can be made here";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 TEST(SharedFolder, HasItsModesWhateverTheUmask) {
