@@ -5,6 +5,7 @@
 using namespace gpumem;
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
-  for (const int device : {-1, 0, 1}) fuzz::check(bench::trace_of_snapshot(fuzz::text_of(data, bytes), device));
+  const std::string_view input = fuzz::text_of(data, bytes);
+  for (const int device : {-1, 0, 1}) fuzz::check(bench::trace_of_snapshot(input, device));
   return 0;
 }

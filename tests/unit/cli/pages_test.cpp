@@ -81,7 +81,7 @@ TEST_F(Pages, BashCompletesCommandsAndOptions) {
     return content_of(path("out"));
   };
   EXPECT_EQ(complete("gpumem de", 1), "devices\n");
-  EXPECT_EQ(complete("gpumem run --lim", 2), "--limit\n");
+  EXPECT_EQ(complete("gpumem run --lim", 2), "--limit --limit-each\n");
   EXPECT_EQ(complete("gpumem top --on", 2), "--once\n");
   EXPECT_THAT(complete("gpumem run -- tru", 3), HasSubstr("true"));
 }
