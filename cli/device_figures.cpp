@@ -9,11 +9,12 @@
 #include <cstdlib>
 #include <fstream>
 #include <optional>
-#include <set>
 #include <vector>
 
+#include "claim_table.hpp"
 #include "gpumem/gpu_usage.hpp"
 #include "gpumem/settings.hpp"
+#include "log.hpp"
 #include "text.hpp"
 #include "unmeasured_cards.hpp"
 
@@ -43,16 +44,11 @@ std::string source_line(const json& card) {
   return text.empty() ? "" : fmt::format("GPU {}: {}\n", card["index"].dump(), text);
 }
 
-/// Programs that hold a lease on the card, by the kernel's list of abstract sockets in this network namespace.
-std::size_t leases_on(std::string_view uuid) {
-  const std::string name = fmt::format("@gpumem-lease/{}/", uuid.substr(std::min<std::size_t>(uuid.size(), 4)));
-  std::ifstream sockets{"/proc/net/unix"};
-  std::set<std::string> found;
-  for (std::string line; std::getline(sockets, line);) {
-    const std::size_t at = line.find(name);
-    if (at != std::string::npos) found.insert(line.substr(at));
-  }
-  return found.size();
+/// Programs that hold a lease on the card.
+std::size_t leases_on(std::string_view uuid, const std::vector<card_claim>& claims) {
+  return static_cast<std::size_t>(std::count_if(claims.begin(), claims.end(), [&](const card_claim& each) {
+    return each.place && each.uuid == bare_uuid(uuid);
+  }));
 }
 
 std::string size_or_unknown(const json& bytes) {
@@ -86,6 +82,8 @@ status device_figures(json& into) {
   settings options;
   static_cast<void>(options.apply(process_environment()).ok());  // a bad setting of another kind does not matter here
   measure_cards(*usage, options.shared_folder);
+  const result<std::vector<card_claim>> claims = claim_table::look(options.shared_folder);
+  if (!claims) log_line("leases are not known: " + claims.why().message());
   into = json::array();
   for (const gpu_usage& u : *usage) {
     json processes = json::array();
@@ -116,7 +114,7 @@ status device_figures(json& into) {
                     {"power_limit_mw", or_null(u.power_limit_mw)},
                     {"mig", u.mig},
                     {"instances", std::move(instances)},
-                    {"leases", leases_on(u.uuid)},
+                    {"leases", claims ? json(leases_on(u.uuid, *claims)) : json(nullptr)},
                     {"processes", std::move(processes)}});
   }
   return {};
@@ -181,7 +179,7 @@ std::string device_table(const json& devices) {
     const std::string index = d["index"].dump();
     rows.push_back({index, printable(d["name"].get<std::string>(), 15), with_unit(d["temperature_c"], "C"),
                     power_text(d), with_unit(d["busy_percent"], "%"), memory_text(d["used_bytes"], d["total_bytes"]),
-                    fmt::format("{}", d["processes"].size()), d["leases"].dump()});
+                    fmt::format("{}", d["processes"].size()), d["leases"].is_null() ? "-" : d["leases"].dump()});
     names.push_back({index, printable(d["uuid"].get<std::string>(), 44), size_or_unknown(d["free_bytes"]),
                      printable(d["pci_bus_id"].get<std::string>(), 16)});
     for (const json& i : d["instances"]) {

@@ -1,9 +1,7 @@
-// Finds leases in the kernel's list of abstract sockets of this network namespace, and their holders through the
-// descriptors of the processes that this user may inspect.
+// Finds leases in the table of claims, and their holders among the processes of this PID namespace.
 #include "leases.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,16 +9,14 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <map>
-#include <optional>
-#include <sstream>
 #include <tuple>
 
+#include "card_claims.hpp"
+#include "claim_table.hpp"
 #include "device_figures.hpp"
 #include "gpumem/gpu_usage.hpp"
+#include "gpumem/settings.hpp"
 #include "print_error.hpp"
-#include "room_claims.hpp"
 #include "text.hpp"
 
 namespace gpumem::cli {
@@ -29,58 +25,28 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr std::string_view beginning = "@gpumem-lease/";
-
-struct lease {
-  std::string uuid;
-  std::optional<unsigned> place;            ///< none for a claim on a named card, which has no lease
-  std::optional<std::uint64_t> room_bytes;  ///< the promised room, if known
-  std::vector<int> holders;
-};
-
-/// The holders of a socket, by its inode.
-std::map<std::uint64_t, lease> sockets() {
-  std::map<std::uint64_t, lease> out;
-  std::ifstream list{"/proc/net/unix"};
-  for (std::string line; std::getline(list, line);) {
-    const std::size_t at = line.find(beginning);
-    if (at == std::string::npos) continue;
-    std::istringstream fields{line.substr(0, at)};  // Num RefCount Protocol Flags Type St Inode Path
-    std::string skipped;
-    std::uint64_t inode = 0;
-    for (int i = 0; i < 6; ++i) fields >> skipped;
-    fields >> inode;
-    const std::string name = line.substr(at + beginning.size());
-    const std::size_t slash = name.rfind('/');
-    if (!fields || slash == std::string::npos) continue;
-    lease& one = out[inode];
-    one.uuid = name.substr(0, slash);
-    std::from_chars(name.data() + slash + 1, name.data() + name.size(), one.place.emplace());
+/// The processes of the claim's program. A keeper is left out: it ends with the others.
+std::vector<int> holders_of(const card_claim& claim, const std::vector<int>& processes) {
+  std::vector<int> out;
+  if (claim.pid_space == 0 || claim.pid_space != own_pid_space()) return out;
+  for (const int pid : processes) {
+    if (pid != claim.keeper && descends_from(pid, claim.pid)) out.push_back(pid);
   }
   return out;
 }
 
-void find_holders(std::map<std::uint64_t, lease>& of) {
+/// In ascending order.
+std::vector<int> all_processes() {
+  std::vector<int> out;
   std::error_code ignored;
   for (const auto& process : fs::directory_iterator{"/proc", ignored}) {
     const std::string name = process.path().filename().string();
     int pid = 0;
     const auto [end, code] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (code != std::errc{} || end != name.data() + name.size()) continue;
-    std::error_code none;
-    for (const auto& fd : fs::directory_iterator{process.path() / "fd", none}) {
-      const std::string to = fs::read_symlink(fd.path(), none).string();
-      std::uint64_t inode = 0;
-      if (!to.starts_with("socket:[") ||
-          std::from_chars(to.data() + 8, to.data() + to.size(), inode).ec != std::errc{}) {
-        continue;
-      }
-      const auto at = of.find(inode);
-      if (at == of.end()) continue;
-      std::vector<int>& holders = at->second.holders;
-      if (std::find(holders.begin(), holders.end(), pid) == holders.end()) holders.push_back(pid);
-    }
+    if (code == std::errc{} && end == name.data() + name.size()) out.push_back(pid);
   }
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
 /// NVML's index of the card; `-` without NVML.
@@ -96,22 +62,15 @@ std::string index_of(const std::string& bare_uuid) {
   return "-";
 }
 
-/// Joins a claim to its program's lease on the card, or lists it separately if the card was named.
-void join_claim(std::map<std::uint64_t, lease>& found, const room_claim& claim) {
-  const std::optional<std::uint64_t> bytes = claim.bytes != 0 ? std::optional{claim.bytes} : std::nullopt;
-  for (auto& [inode, one] : found) {
-    const bool same = one.place && one.uuid == claim.uuid &&
-                      std::find(one.holders.begin(), one.holders.end(), claim.pid) != one.holders.end();
-    if (!same) continue;
-    one.room_bytes = bytes;
-    found.erase(claim.inode);
-    return;
-  }
-  found[claim.inode].room_bytes = bytes;
+int complain(const status& why) {
+  print_error("gpumem: {}\n", printable(why.message(), 8192));
+  return why.code() == errc::bad_setting ? 2 : 1;
 }
 
 int end_holder(int pid) {
-  for (const json& each : leases_now()) {
+  const result<std::vector<json>> all = leases_now();
+  if (!all) return complain(all.why());
+  for (const json& each : *all) {
     for (const json& holder : each["holders"]) {
       if (holder["pid"] != pid) continue;
       if (::kill(pid, SIGTERM) == 0) {
@@ -129,27 +88,28 @@ int end_holder(int pid) {
 
 }  // namespace
 
-json leases_now() {
-  std::map<std::uint64_t, lease> found = sockets();
-  const std::vector<room_claim> claims = claims_now();
-  for (const room_claim& claim : claims) found[claim.inode].uuid = claim.uuid;
-  find_holders(found);
-  for (const room_claim& claim : claims) join_claim(found, claim);
-  std::vector<lease> all;
-  for (auto& [inode, one] : found) all.push_back(std::move(one));
-  std::sort(all.begin(), all.end(),
-            [](const lease& a, const lease& b) { return std::tie(a.uuid, a.place) < std::tie(b.uuid, b.place); });
-  json out = json::array();
-  for (lease& one : all) {
-    std::sort(one.holders.begin(), one.holders.end());
+result<std::vector<json>> leases_now() {
+  settings options;
+  static_cast<void>(options.apply(process_environment()));
+  result<std::vector<card_claim>> claims = claim_table::look(options.shared_folder);
+  if (!claims && claims.code() != errc::unsupported) return claims.why();
+  std::vector<card_claim> all = claims ? *std::move(claims) : std::vector<card_claim>{};
+  std::sort(all.begin(), all.end(), [](const card_claim& left, const card_claim& right) {
+    return std::tie(left.uuid, left.waiting, left.place, left.since_ns) <
+           std::tie(right.uuid, right.waiting, right.place, right.since_ns);
+  });
+  const std::vector<int> processes = all.empty() ? std::vector<int>{} : all_processes();
+  std::vector<json> out;
+  for (const card_claim& claim : all) {
     json holders = json::array();
-    for (const int pid : one.holders) {
+    for (const int pid : holders_of(claim, processes)) {
       const auto number = static_cast<unsigned>(pid);
       holders.push_back({{"pid", pid}, {"user", user_of(number)}, {"command", command_of(number)}});
     }
-    out.push_back({{"uuid", one.uuid},
-                   {"place", one.place ? json(*one.place) : json()},
-                   {"room_bytes", one.room_bytes ? json(*one.room_bytes) : json()},
+    out.push_back({{"uuid", claim.uuid},
+                   {"place", claim.place ? json(*claim.place) : json()},
+                   {"room_bytes", claim.bytes != 0 ? json(claim.bytes) : json()},
+                   {"waiting", claim.waiting},
                    {"holders", std::move(holders)}});
   }
   return out;
@@ -157,7 +117,9 @@ json leases_now() {
 
 int show_leases(const lease_options& with) {
   if (with.end != 0) return end_holder(with.end);
-  const json all = leases_now();
+  const result<std::vector<json>> leases = leases_now();
+  if (!leases) return complain(leases.why());
+  const std::vector<json>& all = *leases;
   if (with.json) {
     const json out{{"schema", 1}, {"leases", all}};
     fmt::print("{}\n", out.dump(2, ' ', true, json::error_handler_t::replace));
@@ -172,9 +134,9 @@ int show_leases(const lease_options& with) {
     const std::string uuid = each["uuid"];
     const std::string index = index_of(uuid);
     const std::string name = printable(uuid.substr(0, 13));
-    const std::string place = each["place"].is_null() ? "-" : each["place"].dump();
+    const std::string place = each["waiting"] ? "waits" : each["place"].is_null() ? "-" : each["place"].dump();
     const std::string room = each["room_bytes"].is_null() ? "-" : format_bytes(each["room_bytes"].get<std::uint64_t>());
-    if (each["holders"].empty()) rows.push_back({index, name, place, room, "-", "another user's", ""});
+    if (each["holders"].empty()) rows.push_back({index, name, place, room, "-", "-", "in another container"});
     for (const json& holder : each["holders"]) {
       rows.push_back({index, name, place, room, holder["pid"].dump(), holder["user"].get<std::string>(),
                       holder["command"].get<std::string>()});

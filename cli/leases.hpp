@@ -3,17 +3,19 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
+#include "gpumem/status.hpp"
 #include "options.hpp"
 
 namespace gpumem::cli {
 
 /// One row per lease, by card and place: `uuid` of the card without prefix, `place` (null for a program with a claim on
-/// a named card), `room_bytes` promised to the program (null if unknown), and `holders`, the processes that this user
-/// may see: `pid`, `user`, `command`.
-nlohmann::json leases_now();
+/// a named card), `room_bytes` promised to the program (null if unknown), `waiting` if it still waits for the room, and
+/// `holders`, the program's processes in this PID namespace: `pid`, `user`, `command`.
+result<std::vector<nlohmann::json>> leases_now();
 
-/// Exit status: 0; 1 if the process cannot be ended; 2 if it holds no lease.
+/// Exit status: 0; 1 if the process cannot be ended; 2 if it holds no lease, or the table cannot be trusted.
 int show_leases(const lease_options& with);
 
 }  // namespace gpumem::cli

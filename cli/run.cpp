@@ -1,5 +1,5 @@
-// Checks all settings with the library's parser first, then sets the environment, takes leases and runs the command as
-// a child. The command inherits the leases as open sockets and keeps them to its end.
+// Checks all settings with the library's parser first, then sets the environment, takes leases and runs the command. A
+// process of its own keeps the leases until the last descendant of the command has ended.
 #include "run.hpp"
 
 #include <fcntl.h>
@@ -18,6 +18,7 @@
 #include "group_ledger.hpp"
 #include "job_limit.hpp"
 #include "job_rank.hpp"
+#include "keeper.hpp"
 #include "log.hpp"
 #include "oom_summary.hpp"
 #include "print_error.hpp"
@@ -166,9 +167,7 @@ int run_command(const run_options& with) {
       return complain(chosen.why().message(), chosen.code() == errc::bad_setting ? bad_input : failed);
     }
     close_on_exec_but(inherited);
-    for (card_lease& lease : chosen->leases) {
-      if (const status kept = lease.keep_across_exec(); !kept) return complain(kept.message(), failed);
-    }
+    if (const status kept = chosen->claims.keep_across_exec(); !kept) return complain(kept.message(), failed);
     ::setenv("CUDA_VISIBLE_DEVICES", chosen->list.c_str(), 1);
   }
   for (const auto& [name, value] : with.settings) {
@@ -193,7 +192,8 @@ int run_command(const run_options& with) {
   }
   const oom_summary summary{*effective};
   begin_job();
-  const ended how = run_child(command.path, with.command);
+  const ended how = chosen->claims.empty() ? run_child(command.path, with.command)
+                                           : run_kept(command.path, with.command, chosen->claims);
   if (how.exec_errno != 0) {
     return complain(fmt::format("{}: cannot be run: {}", command.path, std::strerror(how.exec_errno)),
                     how.exec_errno == ENOENT ? not_found : not_executable);

@@ -11,8 +11,6 @@
 #include <cerrno>
 #include <csignal>
 
-#include "kept_status.hpp"
-
 namespace gpumem::cli {
 namespace {
 
@@ -40,8 +38,10 @@ void handle_signals() {
   }
 }
 
-[[noreturn]] void become(const std::string& path, char* const* words, const sigset_t& mask, const kept_status& status,
-                         pid_t parent, int report) {
+}  // namespace
+
+void become(const std::string& path, char* const* words, const sigset_t& mask, const kept_status& status, pid_t parent,
+            int report) {
   status.restore();
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -51,7 +51,12 @@ void handle_signals() {
   ::_exit(127);
 }
 
-}  // namespace
+void pass_signals_to(pid_t command) {
+  child = command;
+  handle_signals();
+}
+
+void stop_passing_signals() { child = 0; }
 
 ended run_child(const std::string& path, const std::vector<std::string>& words) {
   std::vector<std::string> copies = words;
@@ -71,8 +76,7 @@ ended run_child(const std::string& path, const std::vector<std::string>& words) 
   const int fork_errno = errno;
   ::close(ends[1]);
   if (made > 0) {
-    child = made;
-    handle_signals();
+    pass_signals_to(made);
   }
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   ended how{.exec_errno = made > 0 ? 0 : fork_errno};
@@ -81,7 +85,7 @@ ended run_child(const std::string& path, const std::vector<std::string>& words) 
   ::close(ends[0]);
   while (made > 0 && ::waitpid(made, &how.wait_status, 0) < 0 && errno == EINTR) {
   }
-  child = 0;
+  stop_passing_signals();
   return how;
 }
 

@@ -25,8 +25,9 @@ std::string wanted(const settings& with) {
 result<chosen_cards> wait_for_cards(const settings& with, double longest_s) {
   const clock::time_point begun = clock::now();
   bool said = false;
+  waiting_program own_place;
   for (;;) {
-    result<chosen_cards> chosen = choose_cards(with, visible_by::driver, true);
+    result<chosen_cards> chosen = choose_cards(with, visible_by::driver, &own_place);
     if (chosen.ok() || chosen.code() != errc::out_of_memory) return chosen;
     const std::chrono::duration<double> waited = clock::now() - begun;
     if (waited.count() >= longest_s) {

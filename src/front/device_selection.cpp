@@ -1,12 +1,33 @@
 #include "device_selection.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <optional>
+
+#include "card_claims.hpp"
 #include "card_usage.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "log.hpp"
 
 namespace gpumem {
+namespace {
+
+/// The leases of `auto`, as rows.
+std::vector<card_claim> leases_of(const placement& placed, const std::vector<card_state>& states) {
+  std::vector<card_claim> rows;
+  for (std::size_t i = 0; i < placed.cards.size(); ++i) {
+    if (!placed.places[i]) continue;
+    rows.push_back({.uuid = std::string{bare_uuid(states[placed.cards[i]].uuid)},
+                    .place = placed.places[i],
+                    .since_ns = boot_time_ns(),
+                    .pid = ::getpid(),
+                    .pid_space = own_pid_space()});
+  }
+  return rows;
+}
+
+}  // namespace
 
 result<std::vector<device*>> selected_devices(std::span<device* const> visible, const settings& with,
                                               const std::function<result<std::vector<gpu_usage>>()>& usage) {
@@ -29,6 +50,15 @@ result<std::vector<device*>> selected_devices(std::span<device* const> visible, 
     card_state& state = states.emplace_back(state_of(cards, d->info().uuid, with.idle_bytes));
     state.name = d->info().name;
   }
+  std::optional<claim_table> table;
+  held_claims leases;
+  if (with.devices.how == device_choice::kind::automatic || with.soft_placement) {
+    result<claim_table> opened = claim_table::open(with.shared_folder);
+    if (!opened && opened.code() != errc::unsupported) return opened.why();
+    if (!opened) log_line(opened.why().message());
+    if (opened) table = *std::move(opened);
+    if (table) count_claims(states, table->others(leases), cards, boot_time_ns(), boot_time_ns());
+  }
   result<placement> placed = place_on_cards(with.devices, states, with.soft_placement);
   if (!placed) return placed.why();
   for (const std::string& line : placed->warnings) log_line(line);
@@ -39,7 +69,10 @@ result<std::vector<device*>> selected_devices(std::span<device* const> visible, 
     return status{errc::bad_setting,
                   fmt::format("GPUMEM_DEVICES={}: no device is left to allocate from", with.devices.to_string())};
   }
-  for (card_lease& lease : placed->leases) lease.keep_until_exit();
+  if (table) {
+    if (status taken = table->replace(leases, leases_of(*placed, states)); !taken) return taken;
+    leases.keep_until_exit();
+  }
   std::vector<device*> chosen;
   for (const std::size_t i : placed->cards) chosen.push_back(visible[i]);
   return chosen;

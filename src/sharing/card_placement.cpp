@@ -10,30 +10,6 @@
 namespace gpumem {
 namespace {
 
-constexpr unsigned most_on_a_card = 128;  // leases; more are not counted
-
-/// A place on a card, and the number of programs already there.
-struct seat {
-  std::size_t card;
-  unsigned place;
-  unsigned company;
-};
-
-/// Orders candidates best first. A card in use without a lease counts as having another program.
-std::vector<seat> seats(std::span<const card_state> visible) {
-  std::vector<seat> all;
-  for (std::size_t i = 0; i < visible.size(); ++i) {
-    for (unsigned place = 0; place < most_on_a_card; ++place) {
-      all.push_back({i, place, place + (visible[i].idle() ? 0U : 1U)});
-    }
-  }
-  std::stable_sort(all.begin(), all.end(), [&](const seat& a, const seat& b) {
-    return std::tuple{a.company, ~visible[a.card].free_bytes, a.card} <
-           std::tuple{b.company, ~visible[b.card].free_bytes, b.card};
-  });
-  return all;
-}
-
 std::string free_text(const card_state& c) {
   return c.memory_known ? format_bytes(c.free_bytes) + " free" : "free memory not known";
 }
@@ -45,62 +21,40 @@ std::string state_text(const card_state& c) {
 
 class chooser {
  public:
-  explicit chooser(std::span<const card_state> visible) : visible_{visible}, seats_{seats(visible)} {}
+  explicit chooser(std::span<const card_state> visible) : visible_{visible} {}
 
   [[nodiscard]] bool taken(std::size_t card) const {
     return std::find(out.cards.begin(), out.cards.end(), card) != out.cards.end();
   }
-  void take(std::size_t card, std::string note) {
+  void take(std::size_t card, std::string note, std::optional<unsigned> place = std::nullopt) {
     out.cards.push_back(card);
+    out.places.push_back(place);
     out.notes.push_back(
         fmt::format("device {} is {} ({}): {}", out.cards.size() - 1, visible_[card].uuid, visible_[card].name, note));
   }
 
-  /// Takes the best remaining card, with a lease if possible; false if none is left.
+  /// Takes the best remaining card; false if none is left. A card in use without a lease counts as having another
+  /// program.
   bool take_best() {
-    const seat* best = nullptr;
-    card_lease lease;
-    for (const seat& s : seats_) {
-      if (taken(s.card)) continue;
-      if (!try_seat(s, lease)) continue;
-      best = &s;
-      break;
+    const auto rank = [&](std::size_t index) {
+      const card_state& card = visible_[index];
+      return std::tuple{std::uint64_t{card.next_place} + (card.idle() ? 0U : 1U), ~card.free_bytes, index};
+    };
+    std::optional<std::size_t> best;
+    for (std::size_t i = 0; i < visible_.size(); ++i) {
+      if (!taken(i) && (!best || rank(i) < rank(*best))) best = i;
     }
-    if (best == nullptr) return false;
-    // An exclusive place may have become free since the last try.
-    for (const seat& s : seats_) {
-      if (s.company != 0 || best->company == 0) break;
-      card_lease better;
-      if (taken(s.card) || !try_seat(s, better)) continue;
-      lease = std::move(better);
-      best = &s;
-      break;
-    }
-    take(best->card,
-         fmt::format("auto: {}, {} other programs hold a lease", state_text(visible_[best->card]), best->place));
-    if (lease.held()) out.leases.push_back(std::move(lease));
+    if (!best) return false;
+    const card_state& card = visible_[*best];
+    take(*best, fmt::format("auto: {}, {} other programs hold a lease", state_text(card), card.next_place),
+         card.next_place);
     return true;
   }
 
   placement out;
 
  private:
-  /// If leases are impossible, takes places without them, and says so once.
-  bool try_seat(const seat& s, card_lease& into) {
-    result<card_lease> got = card_lease::take(visible_[s.card].uuid, s.place);
-    if (!got) {
-      if (out.warnings.empty() || out.warnings.back() != got.why().message()) {
-        out.warnings.push_back(got.why().message());
-      }
-      return true;
-    }
-    if (!got->held()) return false;
-    into = *std::move(got);
-    return true;
-  }
-
   std::span<const card_state> visible_;
-  std::vector<seat> seats_;
 };
 
 /// The card for one name, or the error.

@@ -1,16 +1,16 @@
 // Applies GPUMEM_DEVICES to the visible cards: which cards, in which order, with which messages.
 //
-// `auto` prefers unused cards, then those with the fewest programs, then those with the most free memory. It holds a
-// lease on each, so that programs which start together do not all take the same card.
+// `auto` prefers unused cards, then those with the fewest programs, then those with the most free memory. Each gets a
+// place for a lease, so that programs which start together do not all take the same card.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "card_lease.hpp"
 #include "gpumem/settings.hpp"
 #include "gpumem/status.hpp"
 
@@ -27,16 +27,20 @@ struct card_state {
   bool known = false;                ///< whether the four fields above are known
   unsigned claims = 0;               ///< of other programs on this card
   std::uint64_t promised_bytes = 0;  ///< free memory claimed by other programs but not used yet
-  bool holds_memory = false;         ///< more is in use than on an unused card
-  bool memory_known = true;          ///< whether the figures of memory are known, if `known`
+  std::uint64_t claimed_bytes = 0;   ///< by other programs, used or not
+  unsigned next_place = 0;           ///< the first place without a lease; 0: no other program holds one
+  /// The memory left to this program beside earlier waiting ones; empty if there are none.
+  std::optional<std::uint64_t> left_beside_waiters = std::nullopt;
+  bool holds_memory = false;  ///< more is in use than on an unused card
+  bool memory_known = true;   ///< whether the figures of memory are known, if `known`
   [[nodiscard]] bool idle() const noexcept { return known && processes == 0 && busy_percent == 0 && !holds_memory; }
 };
 
 struct placement {
-  std::vector<std::size_t> cards;     ///< indexes into the list of visible cards
-  std::vector<card_lease> leases;     ///< of `auto`
-  std::vector<std::string> warnings;  ///< requests that could not be followed exactly
-  std::vector<std::string> notes;     ///< for GPUMEM_VERBOSE
+  std::vector<std::size_t> cards;               ///< indexes into the list of visible cards
+  std::vector<std::optional<unsigned>> places;  ///< for the leases of `auto`; one for each card
+  std::vector<std::string> warnings;            ///< requests that could not be followed exactly
+  std::vector<std::string> notes;               ///< for GPUMEM_VERBOSE
 };
 
 /// Chooses among `visible`, which is ordered by CUDA's ordinal. With `soft`, replaces a missing card by the next best

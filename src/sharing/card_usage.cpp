@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "claim_table.hpp"
+
 namespace gpumem {
 namespace {
 

@@ -153,4 +153,10 @@ bool byte_locked(int fd, long at) noexcept {
   return ::fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
+bool any_byte_locked(int fd) noexcept {
+  struct flock lock = range(F_WRLCK, 0);
+  lock.l_len = 0;  // to the end of every file
+  return ::fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
 }  // namespace gpumem

@@ -31,5 +31,7 @@ bool lock_byte(int fd, long at) noexcept;
 void unlock_byte(int fd, long at) noexcept;
 /// Whether another descriptor holds the lock.
 bool byte_locked(int fd, long at) noexcept;
+/// Whether another descriptor holds a lock on any byte.
+bool any_byte_locked(int fd) noexcept;
 
 }  // namespace gpumem

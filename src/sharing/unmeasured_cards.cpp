@@ -14,8 +14,8 @@
 #include <string_view>
 #include <thread>
 
-#include "card_lease.hpp"
 #include "child_answer.hpp"
+#include "claim_table.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "shared_folder.hpp"
 

@@ -4,17 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
+#include <atomic>
 #include <cstdlib>
 #include <optional>
-#include <thread>
 
+#include "card_claims.hpp"
 #include "card_usage.hpp"
 #include "child_answer.hpp"
 #include "gpumem/cuda_device.hpp"
 #include "gpumem/gpu_usage.hpp"
 #include "log.hpp"
-#include "room_claims.hpp"
 #include "unmeasured_cards.hpp"
 
 namespace gpumem {
@@ -55,10 +54,10 @@ std::optional<std::vector<card_state>> ask_driver() {
 }
 
 bool has_room(const settings& with, const card_state& card) {
-  if (!names_room(with)) return card.idle() && card.claims == 0;
+  if (!names_room(with)) return card.idle() && card.claims == 0 && !card.left_beside_waiters;
   const std::uint64_t wanted = with.limit.resolve(card.total_bytes, card.free_bytes);
-  return card.known && card.memory_known && card.free_bytes >= card.promised_bytes &&
-         card.free_bytes - card.promised_bytes >= wanted;
+  return wanted <= card.left_beside_waiters.value_or(wanted) && card.known && card.memory_known &&
+         card.free_bytes >= card.promised_bytes && card.free_bytes - card.promised_bytes >= wanted;
 }
 
 status no_room(const std::vector<card_state>& cards) {
@@ -66,6 +65,8 @@ status no_room(const std::vector<card_state>& cards) {
   for (const card_state& c : cards) {
     const std::string free = c.known && c.memory_known ? format_bytes(c.free_bytes) : "an unknown amount";
     text += fmt::format("{}{} has {} free and {} processes", text.empty() ? "" : ", ", c.uuid, free, c.processes);
+    if (c.left_beside_waiters)
+      text += fmt::format("; earlier ones wait and leave {}", format_bytes(*c.left_beside_waiters));
     if (c.claims == 0) continue;
     text += fmt::format("; {} other program{} given it", c.claims, c.claims == 1 ? " was" : "s were");
     if (c.promised_bytes != 0) text += fmt::format(", with {} of what is free", format_bytes(c.promised_bytes));
@@ -73,23 +74,41 @@ status no_room(const std::vector<card_state>& cards) {
   return {errc::out_of_memory, text};
 }
 
-/// Locks the reading and creation of claims. Empty if another program keeps the lock, which it holds for milliseconds
-/// unless it is stopped; an error if sockets are unavailable.
-result<card_lease> choose_alone() {
-  constexpr int most_tries = 400;
-  constexpr std::chrono::milliseconds between_tries{5};
-  result<card_lease> lock = card_lease::choosing();
-  for (int i = 0; i < most_tries && lock && !lock->held(); ++i) {
-    std::this_thread::sleep_for(between_tries);
-    lock = card_lease::choosing();
-  }
-  return lock;
-}
-
 /// What the limit allows of the card; all of it where a card that nobody uses was waited for.
 std::uint64_t claimed_bytes(const settings& with, const card_state& card, bool waited_for_an_idle_one) {
   if (waited_for_an_idle_one) return card.total_bytes;
   return with.limit ? with.limit.resolve(card.total_bytes, card.free_bytes) : 0;
+}
+
+card_claim claim_on(const card_state& card, std::uint64_t bytes, std::uint64_t since_ns) {
+  return {.uuid = std::string{bare_uuid(card.uuid)},
+          .bytes = bytes,
+          .since_ns = since_ns,
+          .seen_ns = since_ns,
+          .pid = ::getpid(),
+          .pid_space = own_pid_space()};
+}
+
+/// Takes or renews the program's place in the queue for each card that can ever have the room.
+status queue_up(waiting_program& wait, const claim_table& table, const settings& with,
+                const std::vector<card_state>& cards) {
+  std::vector<card_claim> rows;
+  for (const card_state& card : cards) {
+    const std::uint64_t bytes =
+        names_room(with) ? with.limit.resolve(card.total_bytes, card.free_bytes) : card.total_bytes;
+    if (!card.known || !card.memory_known || bytes > card.total_bytes) continue;
+    rows.push_back(claim_on(card, bytes, wait.since_ns));
+    rows.back().waiting = true;
+    rows.back().seen_ns = boot_time_ns();
+  }
+  return table.replace(wait.claims, rows);
+}
+
+/// Says once that programs of other containers cannot be seen.
+void warn_of_isolation(const settings& with, const std::vector<card_claim>& claims) {
+  static std::atomic<bool> said{false};
+  const std::string line = isolation_warning(with.shared_folder, claims);
+  if (!line.empty() && !said.exchange(true)) log_line(line);
 }
 
 /// The instance's name that CUDA_VISIBLE_DEVICES takes, where CUDA calls it by a card's.
@@ -138,7 +157,8 @@ bool names_room(const settings& with) noexcept {
   return with.limit.unit == byte_limit::kind::bytes || with.limit.unit == byte_limit::kind::of_total;
 }
 
-result<chosen_cards> choose_cards(const settings& with, visible_by whose, bool must_have_room) {
+result<chosen_cards> choose_cards(const settings& with, visible_by whose, waiting_program* wait) {
+  const bool automatic = with.devices.how == device_choice::kind::automatic;
   if (with.devices.how == device_choice::kind::none) return chosen_cards{};
   result<visible_now> visible = cards_visible_now(whose, with);
   if (!visible) {
@@ -148,43 +168,54 @@ result<chosen_cards> choose_cards(const settings& with, visible_by whose, bool m
   }
   std::vector<card_state>& cards = visible->cards;
   // The claims are read after NVML: a program that ends in between leaves the card looking fuller, not emptier.
-  const result<card_lease> alone = choose_alone();
-  if (must_have_room && alone && !alone->held()) {
-    return status{errc::out_of_memory, "another program is choosing a card and does not come to an end"};
+  const result<claim_table> table = claim_table::open(with.shared_folder);
+  if (!table && table.code() != errc::unsupported && (automatic || wait != nullptr)) return table.why();
+  if (!table) log_line(table.why().message());
+  chosen_cards out;
+  held_claims& own = wait != nullptr ? wait->claims : out.claims;
+  const std::uint64_t now_ns = boot_time_ns();
+  if (table) {
+    const std::vector<card_claim> claims = table->others(own);
+    if (automatic || wait != nullptr) warn_of_isolation(with, claims);
+    count_claims(cards, claims, visible->usage, wait != nullptr ? wait->since_ns : now_ns, now_ns);
   }
-  count_claims(cards, claims_now(), visible->usage);
-  if (must_have_room && with.devices.how == device_choice::kind::automatic) {
-    const std::size_t all = cards.size();
+  /// The program waits for these cards.
+  const auto refuse = [&](const std::vector<card_state>& full, const std::vector<card_state>& wanted) {
+    if (status queued = table ? queue_up(*wait, *table, with, wanted) : status{}; !queued) return queued;
+    return no_room(full);
+  };
+  if (wait != nullptr && automatic) {
+    const std::vector<card_state> all = cards;
     const auto full =
         std::stable_partition(cards.begin(), cards.end(), [&](const auto& c) { return has_room(with, c); });
     const std::vector<card_state> without_room{full, cards.end()};
     cards.erase(full, cards.end());
-    if (cards.size() < with.devices.count && all >= with.devices.count) return no_room(without_room);
+    if (cards.size() < with.devices.count && all.size() >= with.devices.count) return refuse(without_room, all);
   }
   result<placement> placed = place_on_cards(with.devices, cards, with.soft_placement);
   if (!placed) return placed.why();
-  for (const std::size_t i : placed->cards) {
-    if (must_have_room && !has_room(with, cards[i])) return no_room({cards[i]});
+  std::vector<card_state> chosen;
+  for (const std::size_t i : placed->cards) chosen.push_back(cards[i]);
+  for (const card_state& card : chosen) {
+    if (wait != nullptr && !has_room(with, card)) return refuse({card}, chosen);
   }
-  for (const std::size_t i : placed->cards) {
-    const std::uint64_t bytes = claimed_bytes(with, cards[i], must_have_room && !names_room(with));
-    if (result<card_lease> claim = card_lease::claim(cards[i].uuid, bytes, ::getpid())) {
-      placed->leases.push_back(*std::move(claim));
-    } else if (placed->warnings.empty()) {
-      placed->warnings.push_back(claim.why().message());
-    }
+  std::vector<card_claim> rows;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const std::uint64_t bytes = claimed_bytes(with, chosen[i], wait != nullptr && !names_room(with));
+    rows.push_back(claim_on(chosen[i], bytes, now_ns));
+    rows.back().place = placed->places[i];
+    out.list += (out.list.empty() ? "" : ",") + chosen[i].uuid;
   }
+  const status claimed = table ? table->replace(own, rows) : status{};
+  if (!claimed && (automatic || wait != nullptr)) return claimed;
+  if (!claimed) placed->warnings.push_back(claimed.message());
   for (const std::string& line : placed->warnings) log_line(line);
   if (with.verbose) {
     for (const std::string& line : placed->notes) log_line(line);
     for (const std::string& line : visible->hidden) log_line("not visible: " + line);
+    log_line(fmt::format("CUDA_VISIBLE_DEVICES={}", out.list));
   }
-  chosen_cards out;
-  for (const std::size_t i : placed->cards) {
-    out.list += (out.list.empty() ? "" : ",") + cards[i].uuid;
-  }
-  out.leases = std::move(placed->leases);
-  if (with.verbose) log_line(fmt::format("CUDA_VISIBLE_DEVICES={}", out.list));
+  if (wait != nullptr) out.claims = std::move(wait->claims);
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "card_placement.hpp"
+#include "claim_table.hpp"
 #include "gpumem/gpu_usage.hpp"
 #include "gpumem/settings.hpp"
 
@@ -28,16 +29,23 @@ result<visible_now> cards_visible_now(visible_by source, const settings& options
 
 /// The CUDA_VISIBLE_DEVICES that gives a program the cards chosen by `with.devices`.
 struct chosen_cards {
-  std::string list;                ///< UUIDs separated by `,`
-  std::vector<card_lease> leases;  ///< leases of `auto` and claims, to be kept while the program runs
+  std::string list;    ///< UUIDs separated by `,`
+  held_claims claims;  ///< leases of `auto` and claims, to be kept while the program runs
+};
+
+/// A program's place in the queue for each card that it waits for.
+struct waiting_program {
+  std::uint64_t since_ns = boot_time_ns();
+  held_claims claims;
 };
 
 /// The room that a program waits for: `with.limit` in bytes or as a share of a card, else an unused card.
 [[nodiscard]] bool names_room(const settings& with) noexcept;
 
 /// Chooses cards by `with.devices`, which must be set, and claims on each what `with.limit` allows. Logs requests that
-/// could not be followed exactly, and with `with.verbose` the choice and its reasons. With `must_have_room`, `auto`
-/// chooses among cards that have the room, and named cards must have it; `out_of_memory` otherwise.
-result<chosen_cards> choose_cards(const settings& with, visible_by whose, bool must_have_room = false);
+/// could not be followed exactly, and with `with.verbose` the choice and its reasons. With `wait`, `auto` chooses among
+/// cards that have the room, and named cards must have it; otherwise `out_of_memory`, and `wait` keeps the program's
+/// place in the queue for the next call.
+result<chosen_cards> choose_cards(const settings& with, visible_by whose, waiting_program* wait = nullptr);
 
 }  // namespace gpumem

@@ -78,7 +78,7 @@ bool obey_settings() {
   if (obeyed && sees_everything && now.with.devices) {
     result<chosen_cards> cards = choose_cards(now.with, visible_by::rule);
     if (cards) {
-      for (card_lease& lease : cards->leases) lease.keep_until_exit();
+      cards->claims.keep_until_exit();
       setenv("CUDA_VISIBLE_DEVICES", cards->list.c_str(), 1);
       unsetenv("GPUMEM_DEVICES");  // it has been obeyed, and a child must not choose among what is left
     }

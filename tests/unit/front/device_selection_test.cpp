@@ -16,6 +16,7 @@
 #include "logical_devices.hpp"
 #include "published_figures.hpp"
 #include "shared_folder.hpp"
+#include "temporary_folder.hpp"
 
 namespace gpumem {
 namespace {
@@ -35,7 +36,7 @@ class DeviceSelection : public ::testing::Test {
   void SetUp() override {
     for (int i = 0; i < 3; ++i) {
       sim_config c;
-      c.ordinal = ::getpid() % 100'000'000 * 10 + i;  // so that leases do not clash with other runs
+      c.ordinal = i;
       owned_.push_back(std::make_unique<sim_device>(c));
       devices_.push_back(owned_.back().get());
       usage_.emplace_back().uuid = devices_.back()->info().uuid;
@@ -44,7 +45,8 @@ class DeviceSelection : public ::testing::Test {
   }
   void TearDown() override { set_log_sink(former_); }
 
-  result<std::vector<device*>> select(const settings& s) {
+  result<std::vector<device*>> select(settings s) {
+    s.shared_folder = leases_.path();
     return selected_devices(devices_, s, [this]() -> result<std::vector<gpu_usage>> {
       ++asked_;
       if (no_nvml_) return status{errc::unsupported, "no libnvidia-ml.so.1"};
@@ -52,6 +54,7 @@ class DeviceSelection : public ::testing::Test {
     });
   }
 
+  temporary_folder leases_;
   std::vector<std::unique_ptr<sim_device>> owned_;
   std::vector<device*> devices_;
   std::vector<gpu_usage> usage_;

@@ -9,10 +9,8 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <thread>
 
 #include "card_usage.hpp"
-#include "room_claims.hpp"
 
 namespace gpumem {
 namespace {
@@ -101,28 +99,36 @@ TEST(Auto, IdleCardsFirstThenByFreeMemory) {
   EXPECT_THAT(place("auto:4", on)->cards, ElementsAre(3, 2, 1, 0));
 }
 
+/// Takes the lease that the program's placement gives it.
+void take_lease(std::vector<card_state>& on, const placement& placed) {
+  on[placed.cards.front()].next_place = *placed.places.front() + 1;
+}
+
 TEST(Auto, ALeaseKeepsOthersAwayAsLongAsItIsHeld) {
-  const auto on = cards(2);
-  auto first = place("auto", on);
+  auto on = cards(2);
+  const auto first = place("auto", on);
   ASSERT_TRUE(first.ok());
-  ASSERT_EQ(first->leases.size(), 1U);
-  auto second = place("auto", on);
+  EXPECT_THAT(first->places, ElementsAre(0U));
+  take_lease(on, *first);
+  const auto second = place("auto", on);
   ASSERT_TRUE(second.ok());
   EXPECT_NE(first->cards, second->cards);
-  const auto freed = first->cards;
-  *first = placement{};
-  EXPECT_EQ(place("auto", on)->cards, freed);
+  on[first->cards.front()].next_place = 0;
+  EXPECT_EQ(place("auto", on)->cards, first->cards);
+}
+
+TEST(Auto, OnlyAutoTakesLeases) {
+  EXPECT_THAT(place("1,0", cards(2))->places, ElementsAre(std::nullopt, std::nullopt));
 }
 
 TEST(Auto, WhereAllAreTakenTheyAreSharedEvenly) {
-  const auto on = cards(4);
-  std::vector<placement> all;
+  auto on = cards(4);
   std::map<std::size_t, int> starters;
   for (int i = 0; i < 12; ++i) {
-    auto one = place("auto", on);
+    const auto one = place("auto", on);
     ASSERT_TRUE(one.ok());
     ++starters[one->cards.front()];
-    all.push_back(*std::move(one));
+    take_lease(on, *one);
   }
   EXPECT_THAT(starters, ElementsAre(std::pair{0, 3}, std::pair{1, 3}, std::pair{2, 3}, std::pair{3, 3}));
 }
@@ -131,12 +137,11 @@ TEST(Auto, ACardInUseByOthersCountsAsOneLease) {
   auto on = cards(2);
   on[0].processes = 2;
   on[0].free_bytes = 10 * gib;
-  std::vector<placement> all;
   std::vector<std::size_t> order;
   for (int i = 0; i < 3; ++i) {
-    auto one = place("auto", on);
+    const auto one = place("auto", on);
     order.push_back(one->cards.front());
-    all.push_back(*std::move(one));
+    take_lease(on, *one);
   }
   EXPECT_THAT(order, ElementsAre(1, 1, 0)) << "beside one lease is more room than beside strangers with most of it";
 }
@@ -149,36 +154,6 @@ TEST(Auto, WithoutNvmlItIsAnErrorOrTheOrderOfTheCards) {
   ASSERT_TRUE(soft.ok());
   EXPECT_EQ(soft->cards.size(), 1U);
   EXPECT_THAT(soft->warnings, ElementsAre(HasSubstr("NVML")));
-}
-
-// A hundred starters whose snapshots all show idle cards, as if they start within one sample of NVML.
-TEST(Auto, AHundredStartersShareNoCardWhileAnotherIsIdle) {
-  const auto on = cards(4);
-  for (int round = 0; round < 5; ++round) {
-    std::atomic<int> ready{0};
-    std::vector<std::thread> threads;
-    std::vector<placement> got(100);
-    for (int i = 0; i < 100; ++i) {
-      threads.emplace_back([&, i] {
-        ++ready;
-        while (ready.load() < 100) std::this_thread::yield();
-        auto one = place("auto", on);
-        ASSERT_TRUE(one.ok());
-        got[static_cast<std::size_t>(i)] = *std::move(one);
-      });
-    }
-    for (std::thread& t : threads) t.join();
-    std::map<std::size_t, int> starters;
-    std::map<std::size_t, int> alone;
-    for (const placement& p : got) {
-      ASSERT_EQ(p.cards.size(), 1U);
-      ++starters[p.cards.front()];
-      if (p.notes.front().find(", 0 other programs") != std::string::npos) ++alone[p.cards.front()];
-    }
-    EXPECT_THAT(alone, ElementsAre(std::pair{0, 1}, std::pair{1, 1}, std::pair{2, 1}, std::pair{3, 1}))
-        << "the first on each card had it for itself";
-    EXPECT_THAT(starters, ElementsAre(std::pair{0, 25}, std::pair{1, 25}, std::pair{2, 25}, std::pair{3, 25}));
-  }
 }
 
 TEST(CardUsage, FindsCardsAndInstancesByUuid) {
@@ -229,16 +204,6 @@ TEST(CardUsage, MoreMemoryInUseThanOnAnUnusedCardIsUseWhateverNvmlLists) {
   EXPECT_FALSE(idle(small));
   small.measured_by = memory_source::host;
   EXPECT_TRUE(idle(small)) << "the host uses it";
-}
-
-TEST(RoomClaims, OfTooManyBytesPromiseAllThereIs) {
-  const std::vector<room_claim> claims{{.uuid = "1", .bytes = UINT64_MAX - 20 * gib, .pid = 999999999},
-                                       {.uuid = "1", .bytes = 21 * gib, .pid = 999999998}};
-  std::vector<card_state> on(1);
-  on[0].uuid = "GPU-1";
-  count_claims(on, claims, {});
-  EXPECT_EQ(on[0].claims, 2U);
-  EXPECT_EQ(on[0].promised_bytes, UINT64_MAX) << "and not 1 GiB, which would be given twice";
 }
 
 }  // namespace
