@@ -68,9 +68,9 @@ int complain(const status& why) {
 }
 
 int end_holder(int pid) {
-  const result<std::vector<json>> all = leases_now();
-  if (!all) return complain(all.why());
-  for (const json& each : *all) {
+  json all;
+  if (const status told = leases_now(all); !told) return complain(told);
+  for (const json& each : all) {
     for (const json& holder : each["holders"]) {
       if (holder["pid"] != pid) continue;
       if (::kill(pid, SIGTERM) == 0) {
@@ -88,7 +88,7 @@ int end_holder(int pid) {
 
 }  // namespace
 
-result<std::vector<json>> leases_now() {
+status leases_now(json& into) {
   settings options;
   static_cast<void>(options.apply(process_environment()));
   result<std::vector<card_claim>> claims = claim_table::look(options.shared_folder);
@@ -99,27 +99,26 @@ result<std::vector<json>> leases_now() {
            std::tie(right.uuid, right.waiting, right.place, right.since_ns);
   });
   const std::vector<int> processes = all.empty() ? std::vector<int>{} : all_processes();
-  std::vector<json> out;
+  into = json::array();
   for (const card_claim& claim : all) {
     json holders = json::array();
     for (const int pid : holders_of(claim, processes)) {
       const auto number = static_cast<unsigned>(pid);
       holders.push_back({{"pid", pid}, {"user", user_of(number)}, {"command", command_of(number)}});
     }
-    out.push_back({{"uuid", claim.uuid},
-                   {"place", claim.place ? json(*claim.place) : json()},
-                   {"room_bytes", claim.bytes != 0 ? json(claim.bytes) : json()},
-                   {"waiting", claim.waiting},
-                   {"holders", std::move(holders)}});
+    into.push_back({{"uuid", claim.uuid},
+                    {"place", claim.place ? json(*claim.place) : json()},
+                    {"room_bytes", claim.bytes != 0 ? json(claim.bytes) : json()},
+                    {"waiting", claim.waiting},
+                    {"holders", std::move(holders)}});
   }
-  return out;
+  return {};
 }
 
 int show_leases(const lease_options& with) {
   if (with.end != 0) return end_holder(with.end);
-  const result<std::vector<json>> leases = leases_now();
-  if (!leases) return complain(leases.why());
-  const std::vector<json>& all = *leases;
+  json all;
+  if (const status told = leases_now(all); !told) return complain(told);
   if (with.json) {
     const json out{{"schema", 1}, {"leases", all}};
     fmt::print("{}\n", out.dump(2, ' ', true, json::error_handler_t::replace));

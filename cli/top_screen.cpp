@@ -5,13 +5,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 
 #include "gpumem/settings.hpp"
 #include "served_figures.hpp"
 
 #ifdef GPUMEM_CURSES
 #include <ncurses.h>
+#include <term.h>
+#undef lines  // macros of term.h
+#undef columns
 #endif
 
 namespace gpumem::cli {
@@ -114,9 +116,19 @@ void trim_selected(look& now, view_state& state, const std::function<look()>& lo
 
 }  // namespace
 
+namespace {
+/// The value of tigetstr for a name that is no string capability.
+const char* const absent_capability = reinterpret_cast<const char*>(-1);
+}  // namespace
+
 bool screen_is_possible() {
-  const char* const terminal = std::getenv("TERM");
-  return ::isatty(STDOUT_FILENO) != 0 && ::isatty(STDIN_FILENO) != 0 && terminal != nullptr && *terminal != '\0';
+  if (::isatty(STDOUT_FILENO) == 0 || ::isatty(STDIN_FILENO) == 0) return false;
+  int error = 0;
+  if (::setupterm(nullptr, STDOUT_FILENO, &error) != OK) return false;  // terminfo does not know TERM
+  const char* const move = ::tigetstr("cup");
+  const bool can_move = move != nullptr && move != absent_capability;
+  ::del_curterm(::cur_term);
+  return can_move;
 }
 
 int run_screen(const std::function<look()>& look_now, double interval_s) {

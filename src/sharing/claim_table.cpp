@@ -189,7 +189,12 @@ status claim_table::read_file(const std::string& name) {
   if (!is_common() && s.st_uid != ::geteuid()) {
     return refused(path, fmt::format("belongs to user {}", s.st_uid), expected);
   }
-  if (!any_byte_locked(file.get())) return {};  // nothing in it counts
+  const bool own = name == own_name();
+  if (!any_byte_locked(file.get())) {                                        // nothing in it counts
+    const bool left_behind = is_locked_ && !own && s.st_uid == ::geteuid();  // by a user namespace that has ended
+    if (left_behind) ::unlinkat(folder_fd_.get(), name.c_str(), 0);
+    return {};
+  }
   stored_file all;
   const ssize_t got = ::pread(file.get(), &all, file_size, 0);
   if (static_cast<std::size_t>(s.st_size) != file_size || got != static_cast<ssize_t>(file_size)) {
@@ -198,7 +203,6 @@ status claim_table::read_file(const std::string& name) {
   if (all.magic != magic_word || all.size != file_size) {
     return refused(path, fmt::format("has another header and belongs to user {}", s.st_uid), expected);
   }
-  const bool own = name == own_name();
   for (std::size_t i = 0; i < most_rows; ++i) {
     if (!byte_locked(file.get(), lock_of(i))) continue;
     std::optional<card_claim> claim = claim_of(all.rows[i]);

@@ -141,6 +141,23 @@ TEST_F(Top, OnATerminalItObeysKeys) {
   EXPECT_THAT(drawn, HasSubstr("no process passes the filter"));
   EXPECT_EQ(served_->stats(0)->reserved_bytes, 0U);
 }
+
+TEST_F(Top, OnATerminalThatTerminfoDoesNotKnowItPrintsRows) {
+  if (std::system("command -v script >/dev/null") != 0) GTEST_SKIP() << "needs script(1) for a terminal";
+  write("watch",
+        "mkfifo \"$2.keys\"\n"
+        "exec 9<>\"$2.keys\"\n"
+        "script -qfec \"exec '$1' top --interval 0.1\" \"$2\" <&9 >/dev/null 2>&1 &\n"
+        "while kill -0 $! 2>/dev/null; do\n"
+        "  grep -q 'Fake 3' \"$2\" && { kill $!; echo rows; exit; }\n"
+        "  sleep 0.05\n"
+        "done\n");
+  const std::string command = "env -i PATH=\"$PATH\" TERM=no-such-terminal GPUMEM_SHARED_FOLDER='" + path("shared") +
+                              "' " + four_cards + " sh '" + path("watch") + "' '" + path("bin/gpumem") + "' '" +
+                              path("typescript") + "' >'" + path("out") + "'";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(content_of(path("out")), "rows\n") << content_of(path("typescript"));
+}
 #endif
 
 }  // namespace

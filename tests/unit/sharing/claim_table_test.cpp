@@ -15,7 +15,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <thread>
 
 #include "card_claims.hpp"
@@ -222,6 +221,13 @@ TEST_F(ClaimTable, ARemovedFileIsReplaced) {
   add(held, {claim_on("b")});
   ASSERT_THAT(seen(), SizeIs(1));
   EXPECT_EQ(seen()[0].uuid, "b");
+}
+
+TEST_F(ClaimTable, AFileThatAnEndedUserNamespaceLeftIsRemoved) {
+  const std::string left = folder_.path("claims-0-1");
+  ASSERT_GE(owned_fd{::open(left.c_str(), O_WRONLY | O_CREAT, 0600)}.get(), 0);
+  EXPECT_THAT(seen(), IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(left));
 }
 
 TEST_F(ClaimTable, AUuidThatIsTooLongIsRefused) {
