@@ -71,16 +71,13 @@ std::uint64_t left_beside(const card_claim& waiter, const card_state& card, std:
 /// Requires that `claims` are of the card and of other programs.
 void count_on_card(card_state& card, std::span<const card_claim* const> claims, std::span<const gpu_usage> usage,
                    std::uint64_t since_ns, std::uint64_t now_ns) {
-  std::set<unsigned> places;
   for (const card_claim* claim : claims) {
     if (claim->waiting) continue;
     ++card.claims;
     card.claimed_bytes = saturating_sum(card.claimed_bytes, claim->bytes);
     card.promised_bytes =
         saturating_sum(card.promised_bytes, claim->bytes - std::min(claim->bytes, used_by(*claim, usage)));
-    if (claim->place) places.insert(*claim->place);
   }
-  while (places.contains(card.next_place)) ++card.next_place;
   for (const card_claim* claim : claims) {
     if (!claim->waiting || claim->since_ns >= since_ns || !has_looked_lately(*claim, now_ns)) continue;
     const std::uint64_t left = left_beside(*claim, card, claims);
@@ -105,6 +102,11 @@ void count_claims(std::span<card_state> cards, std::span<const card_claim> claim
     if (!is_in_this_pid_space(claim) || !descends_from(::getpid(), claim.pid)) others.push_back(&claim);
   }
   for (card_state& card : cards) {
+    std::set<unsigned> places;
+    for (const card_claim& claim : claims) {
+      if (claim.place && claim.uuid == bare_uuid(card.uuid)) places.insert(*claim.place);
+    }
+    while (places.contains(card.next_place)) ++card.next_place;
     std::vector<const card_claim*> here;
     for (const card_claim* claim : others) {
       if (claim->uuid == bare_uuid(card.uuid)) here.push_back(claim);
