@@ -51,13 +51,13 @@ void close_all_but(std::vector<int> kept) {
     if (nothing >= 0 && std::find(kept.begin(), kept.end(), fd) == kept.end()) ::dup2(nothing, fd);
   }
   std::sort(kept.begin(), kept.end());
-  unsigned from = STDERR_FILENO + 1;
+  unsigned first_open = STDERR_FILENO + 1;
   for (const int fd : kept) {
     const auto number = static_cast<unsigned>(fd);
-    if (number > from) ::close_range(from, number - 1, 0);
-    from = std::max(from, number + 1);
+    if (number > first_open) ::close_range(first_open, number - 1, 0);
+    first_open = std::max(first_open, number + 1);
   }
-  ::close_range(from, ~0U, 0);
+  ::close_range(first_open, ~0U, 0);
 }
 
 int wait_status_of(const siginfo_t& info) noexcept {

@@ -18,9 +18,9 @@ constexpr std::uint64_t longest_silence_ns = 30'000'000'000;
 
 /// The parent's pid; 0 if there is none or it is unknown.
 int parent_of(int pid) {
-  std::ifstream in{fmt::format("/proc/{}/stat", pid)};
+  std::ifstream stat{fmt::format("/proc/{}/stat", pid)};
   std::string line;
-  std::getline(in, line);
+  std::getline(stat, line);
   const std::size_t name_end = line.rfind(')');  // pid (name) state ppid; the name may contain any character
   if (name_end == std::string::npos) return 0;
   std::istringstream rest{line.substr(name_end + 1)};
@@ -57,8 +57,8 @@ bool has_looked_lately(const card_claim& claim, std::uint64_t now_ns) noexcept {
   return claim.seen_ns >= now_ns || now_ns - claim.seen_ns < longest_silence_ns;
 }
 
-/// What is left beside the waiting program's memory, what was given since it began to wait, and what programs without a
-/// claim use.
+/// The card's memory less the waiting program's, less the claims given since it began to wait, less the use of programs
+/// without a claim.
 std::uint64_t left_beside(const card_claim& waiter, const card_state& card, std::span<const card_claim* const> claims) {
   const std::uint64_t used = card.total_bytes - std::min(card.total_bytes, card.free_bytes);
   std::uint64_t taken = saturating_sum(waiter.bytes, used - std::min(used, card.claimed_bytes));
@@ -97,9 +97,9 @@ bool descends_from(int pid, int ancestor) {
 
 void count_claims(std::span<card_state> cards, std::span<const card_claim> claims, std::span<const gpu_usage> usage,
                   std::uint64_t since_ns, std::uint64_t now_ns) {
-  std::vector<const card_claim*> others;
+  std::vector<const card_claim*> foreign_claims;
   for (const card_claim& claim : claims) {
-    if (!is_in_this_pid_space(claim) || !descends_from(::getpid(), claim.pid)) others.push_back(&claim);
+    if (!is_in_this_pid_space(claim) || !descends_from(::getpid(), claim.pid)) foreign_claims.push_back(&claim);
   }
   for (card_state& card : cards) {
     std::set<unsigned> places;
@@ -107,11 +107,11 @@ void count_claims(std::span<card_state> cards, std::span<const card_claim> claim
       if (claim.place && claim.uuid == bare_uuid(card.uuid)) places.insert(*claim.place);
     }
     while (places.contains(card.next_place)) ++card.next_place;
-    std::vector<const card_claim*> here;
-    for (const card_claim* claim : others) {
-      if (claim->uuid == bare_uuid(card.uuid)) here.push_back(claim);
+    std::vector<const card_claim*> claims_on_card;
+    for (const card_claim* claim : foreign_claims) {
+      if (claim->uuid == bare_uuid(card.uuid)) claims_on_card.push_back(claim);
     }
-    count_on_card(card, here, usage, since_ns, now_ns);
+    count_on_card(card, claims_on_card, usage, since_ns, now_ns);
   }
 }
 

@@ -1,4 +1,4 @@
-// What the claims of other programs leave of each card: room, places for leases, and whose turn it is.
+// Computes the room, the place for a lease and the turn that the claims of other programs leave on each card.
 #pragma once
 
 #include <cstdint>

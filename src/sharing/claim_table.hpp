@@ -1,5 +1,5 @@
-// What programs hold of cards and wait for, in files of a folder that they share: a lease on a card, a claim of its
-// memory, a place in the queue for it.
+// Leases on cards, claims of their memory and places in the queue for it, as rows in files of a folder that programs
+// share.
 //
 // Each user has a file with one row per program and card. A row counts while the kernel keeps its owner's lock on it,
 // which works across PID namespaces and ends with the last process that has the descriptor. One program at a time reads
@@ -64,8 +64,8 @@ class claim_table {
   static result<std::vector<card_claim>> look(const std::string& named);
 
   claim_table() noexcept = default;  ///< empty and not locked
-  claim_table(claim_table&& other) noexcept = default;
-  claim_table& operator=(claim_table&& other) noexcept = default;
+  claim_table(claim_table&& source) noexcept = default;
+  claim_table& operator=(claim_table&& source) noexcept = default;
   ~claim_table();
 
   /// The rows of other programs.
