@@ -158,6 +158,21 @@ torch.__version__ = type(torch.__version__)("9.9.0")
 tried()
 """
 
+# As without gpumem: `import torch` succeeds, and the first use of a GPU fails.
+REFUSED_BY_TORCH = """
+assert gpumem.torch.how() is None
+try:
+    torch.empty(1, device="cuda")
+except ValueError as wrong:
+    print(wrong, flush=True)
+os._exit(0)
+"""
+EXPANDABLE_SEGMENTS = """
+assert gpumem.torch.how() == "allocator"
+torch.empty(1, device="cuda")
+assert torch.cuda.memory._snapshot()["segments"][0]["is_expandable"]
+"""
+
 
 def refusals(folder):
     """By name: a program, its variables, what it says (as often as it stands here), its allocator in the end."""
@@ -183,6 +198,12 @@ def refusals(folder):
                                           ["GPUMEM_POLICY=none_such", "GPUMEM_LIMIT=abc"], "native"),
         "a setting that PyTorch does not have": ("tried()\nos._exit(0)", {"PYTORCH_CUDA_ALLOC_CONF": "no_such:1"},
                                                  ["Unrecognized key 'no_such'"], None),
+        "the same, with GPUMEM_TORCH=1": (REFUSED_BY_TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "no_such:1", "GPUMEM_TORCH": "1"},
+                                          ["gpumem.torch: not enabled"] + 2 * ["Unrecognized key 'no_such'"], None),
+        "expandable segments": (EXPANDABLE_SEGMENTS, {"PYTORCH_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:64",
+                                                      "GPUMEM_TORCH": "1"},
+                                ["PYTORCH_ALLOC_CONF: expandable_segments:True selects the policy expandable",
+                                 "no effect with gpumem: max_split_size_mb"], "gpumem"),
         "a compiler that makes nothing": (NOTHING_COMPILED, {"CXX": shutil.which("true"), "XDG_CACHE_HOME":
                                                              os.path.join(folder, "nothing")}, ["does not load"], "native"),
         "GPUMEM_TORCH=yes": ("", {"GPUMEM_TORCH": "yes"}, ["GPUMEM_TORCH=yes: expected 0 or 1"], None),

@@ -12,7 +12,7 @@ import os
 import warnings
 
 from .. import _native, library
-from . import _build
+from . import _build, _settings
 
 __all__ = ["enable", "how", "TESTED"]
 
@@ -25,6 +25,11 @@ LOST = ("memory statistics, snapshots, memory pools, checkpoints of graph trees,
 IN_USE = ("a GPU is in use already, and PyTorch's own allocator has the memory of what was made there (tensors, CUDA "
           "graphs, pinned memory): in a new process call gpumem.torch.enable() before the first use of a GPU, or set "
           "GPUMEM_TORCH=1 in the environment")
+
+
+class _RefusedByTorch(RuntimeError):
+    """PyTorch does not take its own settings. Without gpumem it says so at the first use of a GPU."""
+
 
 _how = None
 _kept = []  # libraries and functions that PyTorch calls from here on
@@ -40,7 +45,8 @@ def enable(*, fallback=True, **settings):
 
     `settings` are gpumem's options in small letters: policy, limit, pools, trace and so on; where GPUMEM_* of the
     environment names one, the environment wins. What only a GPU can tell, such as a limit above its memory, is told at
-    its first use. Where the package brings no allocator for the installed torch, it is
+    its first use. `expandable_segments:True` in PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF selects the policy
+    expandable where no policy is named; a warning says so, and which keys have no effect. Where the package brings no allocator for the installed torch, it is
     compiled at its first use (a few seconds, then cached). Where that is not possible, PyTorch's pluggable allocator
     serves instead, with a warning that says what is lost; with `fallback=False` it is an error. RuntimeError says what
     is wrong and what to do; PyTorch keeps its own allocator then. Returns what `how()` does.
@@ -60,8 +66,11 @@ def enable(*, fallback=True, **settings):
                            "new process call gpumem.torch.enable() in place of change_current_allocator()")
     if torch.cuda.is_initialized():
         raise RuntimeError(IN_USE)
-    with _native.settings(settings):
+    chosen, line = _settings.translate(os.environ, settings)
+    with _native.settings({**settings, **chosen}):
         _how = _enable(torch, fallback)
+    if line:
+        warnings.warn(line, stacklevel=2)
     return _how
 
 
@@ -101,7 +110,8 @@ def _enable(torch, fallback):
     loaded.gpumem_torch_install.restype = ctypes.c_char_p
     wrong = loaded.gpumem_torch_install()
     if wrong is not None:
-        raise RuntimeError(wrong.decode())
+        _native.check(_native.load().gpumem_check_environment())
+        raise _RefusedByTorch(wrong.decode())
     _kept.append(loaded)
     _limit_memory_info(torch, loaded)
     return "allocator"
@@ -152,4 +162,8 @@ def _autoload():
     if asked not in ("", "0", "1"):
         raise RuntimeError(f"GPUMEM_TORCH={asked}: expected 0 or 1")
     if asked == "1":
-        enable()
+        try:
+            enable()
+        except _RefusedByTorch as wrong:  # `import torch` succeeds, as without gpumem
+            warnings.warn(f"gpumem.torch: not enabled: {wrong} PyTorch refuses this setting at the first use of a GPU",
+                          stacklevel=2)

@@ -1,0 +1,41 @@
+"""PYTORCH_CUDA_ALLOC_CONF with gpumem: which keys choose something, and which have no effect. Needs no torch."""
+import re
+
+#: PyTorch reads the first one that is set.
+VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+# `key:value` or `key:[value,value]`; a value of a list may have a colon of its own.
+_PAIR = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^,\[\]]*)")
+
+
+def _pairs(text):
+    """Keys and their values. PyTorch checks them itself, at the first use of a GPU."""
+    return dict(_PAIR.findall("".join(text.split())))
+
+
+def _is_in_force(key):
+    """Pinned memory is PyTorch's own with gpumem, too; the fraction is a limit."""
+    return key.startswith("pinned_") or key == "per_process_memory_fraction"
+
+
+def translate(environment, given):
+    """Returns settings for gpumem, and a line that says what they follow from ("" where there is nothing to say).
+
+    `given` are the settings of `enable()`. A policy that these or the environment name stays.
+    """
+    variable = next((name for name in VARIABLES if name in environment), None)
+    if variable is None:
+        return {}, ""
+    pairs = _pairs(environment[variable])
+    is_expandable = pairs.pop("expandable_segments", "False") == "True"
+    without_effect = [key for key in pairs if not _is_in_force(key)]
+    chosen, said = {}, []
+    policy = environment.get("GPUMEM_POLICY", given.get("policy"))
+    if is_expandable and policy is None:
+        chosen = {"policy": "expandable"}
+        said.append("expandable_segments:True selects the policy expandable (GPUMEM_POLICY names another)")
+    elif is_expandable and str(policy).partition(":")[0] != "expandable":
+        without_effect.insert(0, f"expandable_segments (the policy {policy} is named)")
+    if without_effect:
+        said.append("no effect with gpumem: " + ", ".join(without_effect))
+    return chosen, f"gpumem.torch: {variable}: {'; '.join(said)}" if said else ""

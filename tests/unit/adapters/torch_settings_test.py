@@ -1,0 +1,57 @@
+"""gpumem.torch's reading of PYTORCH_CUDA_ALLOC_CONF. Needs no torch.
+
+    PYTHONPATH=python python3 torch_settings_test.py
+"""
+import unittest
+
+from gpumem.torch import _settings
+
+
+def translate(text, given=None, variable="PYTORCH_CUDA_ALLOC_CONF", **environment):
+    return _settings.translate({variable: text, **environment}, given or {})
+
+
+class Translate(unittest.TestCase):
+    def test_says_nothing_without_settings(self):
+        self.assertEqual(_settings.translate({}, {}), ({}, ""))
+        self.assertEqual(translate(""), ({}, ""))
+        self.assertEqual(translate("expandable_segments:False"), ({}, ""))
+
+    def test_selects_expandable(self):
+        for variable in _settings.VARIABLES:
+            chosen, line = translate("expandable_segments:True", variable=variable)
+            self.assertEqual(chosen, {"policy": "expandable"})
+            self.assertIn(f"{variable}: expandable_segments:True selects the policy expandable", line)
+
+    def test_reads_the_variable_that_pytorch_reads(self):
+        chosen, _ = translate("expandable_segments:False", PYTORCH_ALLOC_CONF="expandable_segments:True")
+        self.assertEqual(chosen, {})
+
+    def test_takes_the_last_of_equal_keys(self):
+        self.assertEqual(translate("expandable_segments:True,expandable_segments:False")[0], {})
+        self.assertEqual(translate(" expandable_segments : False, expandable_segments : True ")[0], {"policy": "expandable"})
+
+    def test_leaves_a_named_policy(self):
+        for given, environment in (({"policy": "growth"}, {}), ({}, {"GPUMEM_POLICY": "growth"})):
+            chosen, line = translate("expandable_segments:True", given, **environment)
+            self.assertEqual(chosen, {})
+            self.assertIn("no effect with gpumem: expandable_segments (the policy growth is named)", line)
+        self.assertEqual(translate("expandable_segments:True", {"policy": "expandable:slack=5%"}), ({}, ""))
+
+    def test_names_each_key_without_effect_once(self):
+        chosen, line = translate("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4],"
+                                 "max_split_size_mb:64,backend:native,pinned_num_register_threads:8,"
+                                 "per_process_memory_fraction:0.5")
+        self.assertEqual(chosen, {})
+        self.assertTrue(line.endswith("no effect with gpumem: max_split_size_mb, roundup_power2_divisions, backend"), line)
+
+    def test_says_nothing_of_keys_in_force(self):
+        self.assertEqual(translate("pinned_use_cuda_host_register:True,per_process_memory_fraction:0.5"), ({}, ""))
+
+    def test_leaves_text_without_keys_to_pytorch(self):
+        for text in (",", ":", "[", "expandable_segments", "[a:b", "::::"):
+            self.assertEqual(translate(text)[0], {}, text)
+
+
+if __name__ == "__main__":
+    unittest.main()
