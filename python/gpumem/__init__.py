@@ -19,7 +19,11 @@ def include_folder() -> pathlib.Path:
 
 
 def _run(tool):
-    os.execv(_HERE / "bin" / tool, [tool, *sys.argv[1:]])
+    program = _HERE / "bin" / tool
+    if not program.is_file():
+        sys.exit(f"{tool}: {program} does not exist: this package has the library alone; install the wheel file that "
+                 "scripts/wheel of gpumem's sources makes, or build the sources with CMake")
+    os.execv(program, [tool, *sys.argv[1:]])
 
 
 def _run_gpumem():

@@ -33,7 +33,7 @@ def load():
     """The library, its functions declared."""
     path = library()
     if not path.is_file():
-        raise RuntimeError(f"{path} does not exist: gpumem is not installed as a whole; pip install it anew")
+        raise RuntimeError(f"{path} does not exist: gpumem is not installed as a whole; install its source folder or wheel file anew")
     loaded = ctypes.CDLL(str(path))
     address, number = ctypes.c_void_p, ctypes.c_int
     for name, arguments in (
