@@ -46,8 +46,8 @@ def enable(*, fallback=True, **settings):
     `settings` are gpumem's options in small letters: policy, limit, pools, trace and so on; where GPUMEM_* of the
     environment names one, the environment wins. What only a GPU can tell, such as a limit above its memory, is told at
     its first use. `expandable_segments:True` in PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF selects the policy
-    expandable where no policy is named; a warning says so, and which keys have no effect. Where the package brings no allocator for the installed torch, it is
-    compiled at its first use (a few seconds, then cached). Where that is not possible, PyTorch's pluggable allocator
+    expandable where no policy is named; a warning says so, and which keys have no effect. Where the package brings no
+    allocator for the installed torch, it is compiled at its first use (a few seconds, then cached). Where that is not possible, PyTorch's pluggable allocator
     serves instead, with a warning that says what is lost; with `fallback=False` it is an error. RuntimeError says what
     is wrong and what to do; PyTorch keeps its own allocator then. Returns what `how()` does.
     """
