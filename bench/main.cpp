@@ -8,6 +8,8 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <fstream>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
@@ -158,6 +160,14 @@ result<std::vector<fit_result>> fit(const inputs& all, const options& with) {
   return results;
 }
 
+result<std::string> text_of_file(const std::string& path) {
+  std::ifstream in{path, std::ios::binary};
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return status{errc::invalid_argument, fmt::format("--note {}: expected a text file", printable(path, 4096))};
+  return std::move(text).str();
+}
+
 struct report {
   std::string table;
   std::string json;
@@ -187,11 +197,17 @@ result<report> make_report(const inputs& all, const options& with) {
     if (!results) return results.why();
     return report{fit_table(*results, with.setup), fit_json(*results, with.setup), fit_csv(*results), ""};
   }
+  std::string note;
+  if (!with.note_path.empty()) {
+    auto read = text_of_file(with.note_path);
+    if (!read) return read.why();
+    note = *std::move(read);
+  }
   const auto results = compare(all, with);
   if (!results) return results.why();
   report out{
       compare_table(*results, with.setup), compare_json(*results, with.setup), compare_csv(*results, with.setup), {}};
-  if (!with.html_path.empty()) out.html = make_page(compare_page_data(*results, with.setup));
+  if (!with.html_path.empty()) out.html = make_page(compare_page_data(*results, with.setup, note));
   for (const compare_result& each : *results) out.hazards += each.figures.hazards.value_or(0);
   return out;
 }

@@ -123,6 +123,9 @@ status read_values(const option_texts& texts, options& into) {
   if (!into.html_path.empty() && into.what != command::compare && into.what != command::claims) {
     return {errc::bad_setting, "--html is supported by compare and claims only"};
   }
+  if (!into.note_path.empty() && (into.html_path.empty() || into.what != command::compare)) {
+    return {errc::bad_setting, "--note is supported by compare with --html only"};
+  }
   const bool inputs =
       !into.traces.empty() || !into.workloads.empty() || !into.policies.empty() || !into.baselines.empty();
   const bool sized = texts.device != "sim" && !into.setup.cuda;
@@ -178,6 +181,8 @@ void add_options(CLI::App& app, option_texts& texts, options& into) {
   app.add_option("--json", into.json_path, "write the figures here as JSON; - is standard output")->type_name("FILE");
   app.add_option("--csv", into.csv_path, "write the figures as CSV")->type_name("FILE");
   app.add_option("--html", into.html_path, "write one page that needs no network: charts, maps, tables")
+      ->type_name("FILE");
+  app.add_option("--note", into.note_path, "compare: a text file that the page of --html shows above its figures")
       ->type_name("FILE");
   app.add_flag("--over-time", into.over_time, "compare: add memory and fragmentation over time to the JSON");
   app.add_option("--seed", texts.seed, "chooses the blocks of --shared-use; the same seed gives the same figures")

@@ -28,6 +28,7 @@ struct options {
   std::string json_path;                ///< `-`: standard output, which then gets nothing else
   std::string csv_path;
   std::string html_path;
+  std::string note_path;   ///< a text that the page of compare shows; empty: none
   bool over_time = false;  ///< adds memory over time to the JSON
   bool quiet = false;      ///< no progress bar
   unsigned jobs = 1;

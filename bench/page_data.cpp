@@ -63,7 +63,8 @@ std::string subtitle(const replay_setup& setup) {
 
 }  // namespace
 
-std::string compare_page_data(const std::vector<compare_result>& results, const replay_setup& setup) {
+std::string compare_page_data(const std::vector<compare_result>& results, const replay_setup& setup,
+                              const std::string& note) {
   json rows = json::parse(compare_json(results, setup))["results"];
   for (std::size_t i = 0; i < results.size(); ++i) {
     json& row = rows[i];
@@ -85,8 +86,9 @@ std::string compare_page_data(const std::vector<compare_result>& results, const 
     row["capacity_bytes"] = each.over_time->capacity_bytes;
     row["history"] = history_data(*each.over_time);
   }
-  const json out{{"title", "gpumem: every policy, measured"},
+  const json out{{"title", note.empty() ? "gpumem: every policy, measured" : "gpumem: why memory ran out"},
                  {"subtitle", subtitle(setup)},
+                 {"note", note},
                  {"made_by", "gpumem_bench compare " GPUMEM_VERSION_TEXT},
                  {"rows", std::move(rows)}};
   return out.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -35,7 +35,8 @@ std::string compare_json(const std::vector<compare_result>& results, const repla
 std::string fit_json(const std::vector<fit_result>& results, const replay_setup& setup);
 
 /// The input of the page (page/page.hpp).
-std::string compare_page_data(const std::vector<compare_result>& results, const replay_setup& setup);
+std::string compare_page_data(const std::vector<compare_result>& results, const replay_setup& setup,
+                              const std::string& note);
 
 std::string compare_csv(const std::vector<compare_result>& results, const replay_setup& setup);
 std::string fit_csv(const std::vector<fit_result>& results);

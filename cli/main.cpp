@@ -19,6 +19,7 @@
 #include "simulate.hpp"
 #include "text.hpp"
 #include "top.hpp"
+#include "why.hpp"
 
 namespace {
 
@@ -62,6 +63,8 @@ int run(int argc, char** argv) {
         return cli::predict(with.predict);
       case cli::command::convert:
         return cli::convert(with.convert);
+      case cli::command::why:
+        return cli::why(with.why);
     }
   } catch (const std::exception& e) {
     print_error("gpumem: {}{}\n", rank_prefix(), printable(e.what(), 8192));

@@ -84,6 +84,7 @@ struct command_line {
   CLI::App* simulate = nullptr;
   CLI::App* predict = nullptr;
   CLI::App* convert = nullptr;
+  CLI::App* why = nullptr;
   CLI::Option* wait_option = nullptr;
 
   explicit command_line(options& into) {
@@ -99,6 +100,7 @@ struct command_line {
     simulate = add_simulate_command(app, into.simulate);
     predict = add_predict_command(app, into.predict);
     convert = add_convert_command(app, into.convert);
+    why = add_why_command(app, into.why);
     app.require_subcommand(0, 1);
   }
 
@@ -146,7 +148,7 @@ struct command_line {
   }
 };
 
-constexpr std::string_view commands = "run, devices, top, lease, plan, advise, convert, simulate or predict";
+constexpr std::string_view commands = "run, devices, top, lease, plan, advise, why, convert, simulate or predict";
 
 result<std::optional<std::string>> parse_run(const command_line& line, std::span<const char* const> words,
                                              options& into) {
@@ -217,6 +219,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   if (line.plan->parsed()) into.what = command::plan;
   if (line.advise->parsed()) into.what = command::advise;
   if (line.convert->parsed()) into.what = command::convert;
+  if (line.why->parsed()) into.what = command::why;
   if (line.lease->parsed()) into.what = command::lease;
   if (line.devices->parsed()) into.what = command::devices;
   if (line.top->parsed()) into.what = command::top;

@@ -13,6 +13,7 @@
 #include "plan.hpp"
 #include "predict.hpp"
 #include "simulate.hpp"
+#include "why.hpp"
 
 namespace gpumem::cli {
 
@@ -42,7 +43,7 @@ struct lease_options {
   int end = 0;  ///< a pid; 0: none
 };
 
-enum class command : std::uint8_t { run, devices, top, lease, plan, advise, simulate, predict, convert };
+enum class command : std::uint8_t { run, devices, top, lease, plan, advise, simulate, predict, convert, why };
 
 struct options {
   command what = command::devices;
@@ -55,6 +56,7 @@ struct options {
   simulate_options simulate;
   predict_options predict;
   convert_options convert;
+  why_options why;
 };
 
 /// Returns a text for help or version; `bad_setting` is one line for status 2.

@@ -1,13 +1,11 @@
 // A policy's library records the allocations that it serves; without one, PyTorch records those of its own allocator.
 // gpumem_bench replays the trace and writes the page.
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "kept_status.hpp"
+#include "bench_page.hpp"
 #include "process_traces.hpp"
 #include "simulated_text.hpp"
 
@@ -16,33 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// gpumem_bench in the folder of this program, as built or installed; empty if it does not exist.
-std::string find_bench() {
-  std::error_code error;
-  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& at : {here / "gpumem_bench", here / ".." / "bench" / "gpumem_bench"}) {
-    if (fs::exists(at, error)) return at.lexically_normal().string();
-  }
-  return {};
-}
-
 status make_page_of(const std::string& trace, const std::string& policy, const std::string& page) {
-  const std::string bench = find_bench();
-  if (bench.empty())
-    return {errc::unsupported, "--report: expected gpumem_bench in the folder of gpumem; it makes the page"};
-  const kept_status ends;
-  const pid_t child = ::fork();
-  if (child < 0) return {errc::unsupported, "--report: cannot start a process"};
-  if (child == 0) {
-    static_cast<void>(std::freopen("/dev/null", "w", stdout));
-    ::execl(bench.c_str(), bench.c_str(), "compare", "--quiet", "--trace", trace.c_str(), "--policy", policy.c_str(),
-            "--html", page.c_str(), static_cast<char*>(nullptr));
-    ::_exit(127);
-  }
-  int waited = 0;
-  ::waitpid(child, &waited, 0);
-  return waited == 0 ? status{}
-                     : status{errc::unsupported, fmt::format("--report {}: gpumem_bench could not make it", page)};
+  const status made = make_bench_page(trace, {policy}, "", page);
+  return made ? status{} : status{made.code(), fmt::format("--report {}: {}", page, made.message())};
 }
 
 }  // namespace

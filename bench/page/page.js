@@ -361,6 +361,10 @@
   document.title = data.title;
   by_id("subtitle").textContent = data.subtitle;
   by_id("made-by").textContent = data.made_by;
+  if (data.note) {
+    by_id("note-text").textContent = data.note;
+    by_id("note").hidden = false;
+  }
   by_id("theme").addEventListener("click", () => set_theme(root.dataset.theme !== "dark"));
   preferred.addEventListener("change", (event) => set_theme(event.matches));
   if (data.rows) {

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr const char* subcommands[] = {"run",    "devices",  "top",     "lease",  "plan",
-                                       "advise", "simulate", "predict", "convert"};
+                                       "advise", "simulate", "predict", "convert", "why"};
 
 class Pages : public Program {
  protected:

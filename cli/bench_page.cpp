@@ -1,0 +1,52 @@
+#include "bench_page.hpp"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "kept_status.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// gpumem_bench in the folder of this program, as built or installed; empty if it does not exist.
+std::string find_bench() {
+  std::error_code error;
+  const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const fs::path& at : {here / "gpumem_bench", here / ".." / "bench" / "gpumem_bench"}) {
+    if (fs::exists(at, error)) return at.lexically_normal().string();
+  }
+  return {};
+}
+
+}  // namespace
+
+status make_bench_page(const std::string& trace, const std::vector<std::string>& policies, const std::string& note,
+                       const std::string& page) {
+  const std::string bench = find_bench();
+  if (bench.empty()) return {errc::unsupported, "expected gpumem_bench in the folder of gpumem; it makes the page"};
+  std::vector<std::string> words{bench, "compare", "--quiet", "--trace", trace, "--html", page};
+  for (const std::string& policy : policies) words.insert(words.end(), {"--policy", policy});
+  if (!note.empty()) words.insert(words.end(), {"--note", note});
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const kept_status ends;
+  const pid_t child = ::fork();
+  if (child < 0) return {errc::unsupported, "cannot start a process"};
+  if (child == 0) {
+    static_cast<void>(std::freopen("/dev/null", "w", stdout));
+    ::execv(bench.c_str(), arguments.data());
+    ::_exit(127);
+  }
+  int waited = 0;
+  ::waitpid(child, &waited, 0);
+  return waited == 0 ? status{} : status{errc::unsupported, "gpumem_bench could not make it"};
+}
+
+}  // namespace gpumem::cli

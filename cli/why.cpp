@@ -1,0 +1,360 @@
+// The recording up to the refusal, with the refused request as its last operation, goes through the replay of `advise`.
+#include "why.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "advise.hpp"
+#include "bench_page.hpp"
+#include "binary_trace.hpp"
+#include "bits.hpp"
+#include "device_figures.hpp"
+#include "gpumem/settings.hpp"
+#include "job_rank.hpp"
+#include "live_memory.hpp"
+#include "output_file.hpp"
+#include "own_plans.hpp"
+#include "print_error.hpp"
+#include "process_recording.hpp"
+#include "temporary_folder.hpp"
+#include "text.hpp"
+#include "units.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+constexpr std::chrono::milliseconds plan_time{1000};
+constexpr int nothing_serves = 3;
+constexpr std::size_t shown_groups = 6;
+constexpr std::size_t shown_settings = 3;
+constexpr std::size_t longest_path = 4096;
+
+int fail(int code, const std::string& why) {
+  print_error("gpumem: {}{}\n", rank_prefix(), printable(why, 8192));
+  return code;
+}
+
+/// What is known of one refused request.
+struct diagnosis {
+  bench::trace asked;  ///< until_refusal
+  bench::refused_request request;
+  live_memory held;
+  std::uint64_t capacity_bytes = 0;  ///< what the program could have had; 0: unknown
+  std::string cause;                 ///< fragmentation, full, pending_work or unknown
+  json within = json::array();       ///< rows of `advise` within the capacity
+  json beyond = json::array();       ///< rows without a limit, where nothing serves it within the capacity
+
+  [[nodiscard]] std::uint64_t needed_bytes() const { return held.bytes + round_up(request.bytes, std::uint64_t{512}); }
+};
+
+/// The last refused request that the next allocation does not repeat, else the last one.
+const bench::refused_request* most_telling(const bench::trace& of) {
+  for (auto each = of.refused.rbegin(); each != of.refused.rend(); ++each) {
+    std::uint64_t next = each->before_op;
+    while (next < of.ops.size() && of.ops[next].kind == bench::op_kind::free) ++next;
+    if (next == of.ops.size() || of.ops[next].bytes != each->bytes) return &*each;
+  }
+  return of.refused.empty() ? nullptr : &of.refused.back();
+}
+
+std::string cause_of(const diagnosis& of) {
+  if (of.capacity_bytes == 0) return "unknown";
+  if (of.needed_bytes() > of.capacity_bytes) return "full";
+  for (const json& row : of.within) {
+    if (row["policy"] != of.asked.refusing_policy) continue;
+    // The replay frees everything in time, so what it serves was delayed by work in the program.
+    return row["oom"].get<bool>() ? "fragmentation" : "pending_work";
+  }
+  return "fragmentation";
+}
+
+std::string explanation(const diagnosis& of) {
+  const std::string sum = fmt::format("{} live and {} asked", format_bytes(of.held.bytes),
+                                      format_bytes(round_up(of.request.bytes, std::uint64_t{512})));
+  const std::string capacity = format_bytes(of.capacity_bytes);
+  if (of.cause == "full") {
+    return fmt::format(
+        "full: {} are more than the {} that the program could have (its limit, or what others left of the "
+        "card)",
+        sum, capacity);
+  }
+  if (of.cause == "fragmentation") {
+    return fmt::format("fragmentation: {} fit into {}, but not in one piece", sum, capacity);
+  }
+  if (of.cause == "pending_work") {
+    return fmt::format(
+        "pending work: {} fit into {}, and the replay serves the request; in the program, freed memory "
+        "waited for work of its streams",
+        sum, capacity);
+  }
+  return fmt::format("unknown: {}; the recording does not say how much memory there was, --capacity does", sum);
+}
+
+status diagnose(const bench::trace& recorded, const bench::refused_request& request, std::uint64_t capacity,
+                diagnosis& into) {
+  into.request = request;
+  into.asked = until_refusal(recorded, request);
+  into.held = live_after(recorded, request.before_op);
+  into.capacity_bytes = capacity != 0 ? capacity : recorded.refused_within_bytes;
+  const auto plan = bench::own_plan::make(into.asked, plan_time);
+  if (!plan) return plan.why();
+  if (into.capacity_bytes != 0) {
+    if (status done = advice_for(into.asked, into.capacity_bytes, *plan, into.within); !done) return done;
+  }
+  into.cause = cause_of(into);
+  const bool served =
+      std::any_of(into.within.begin(), into.within.end(), [](const json& row) { return row["fits"].get<bool>(); });
+  return served ? status{} : advice_for(into.asked, 0, *plan, into.beyond);
+}
+
+/// The best rows that serve the request and differ in their figures. `set` gets the limit that the row needs.
+json settings_that_serve(const diagnosis& of) {
+  json out = json::array();
+  const bool capped = of.beyond.empty();
+  for (const json& row : capped ? of.within : of.beyond) {
+    if (out.size() == shown_settings) break;
+    if (!row["fits"].get<bool>() || !row["same_as"].is_null()) continue;
+    const auto reserved = row["peak_reserved_bytes"].get<std::uint64_t>();
+    std::string set = row["set"];
+    if (const std::size_t limit = set.find(" GPUMEM_LIMIT="); !capped) {
+      // A tenth more than in the replay: other runs differ in their order.
+      const std::uint64_t needed = round_up(reserved + reserved / 10, mib);
+      set = fmt::format("{} GPUMEM_LIMIT={}", set.substr(0, limit), exact_bytes(needed));
+    }
+    if (capped && !of.asked.refusing_policy.empty()) set += " GPUMEM_LIMIT_SCOPE=pool";
+    out.push_back({{"policy", row["policy"]},
+                   {"set", set},
+                   {"peak_reserved_bytes", reserved},
+                   {"more_memory", !capped},
+                   {"own_plan", row["own_plan"]}});
+  }
+  // A plan holds for one recording; a setting alone is easier to try.
+  std::stable_sort(out.begin(), out.end(), [](const json& one, const json& other) {
+    return !one["own_plan"].get<bool>() && other["own_plan"].get<bool>();
+  });
+  return out;
+}
+
+json groups_of(const std::vector<live_group>& groups, const char* key) {
+  json out = json::array();
+  for (const live_group& each : groups)
+    out.push_back({{key, each.key}, {"live_bytes", each.bytes}, {"blocks", each.blocks}});
+  return out;
+}
+
+json moment_of(const live_memory& held) {
+  return {{"ops", held.ops},
+          {"live_bytes", held.bytes},
+          {"blocks", held.blocks},
+          {"by_size", groups_of(held.by_size, "size_bytes")},
+          {"by_stream", groups_of(held.by_stream, "stream")}};
+}
+
+std::string moment_text(const std::string& heading, const live_memory& held) {
+  const auto share = [&](std::uint64_t bytes) {
+    return fmt::format("{:.0f} %",
+                       held.bytes == 0 ? 0.0 : 100.0 * static_cast<double>(bytes) / static_cast<double>(held.bytes));
+  };
+  std::string out = fmt::format("\n{}, after {} operations: {} live, blocks: {}\n", heading, held.ops,
+                                format_bytes(held.bytes), held.blocks);
+  if (held.blocks == 0) return out;
+  std::vector<std::vector<std::string>> rows{{"<blocks of", "live", "share", "blocks"}};
+  const auto add = [&](const std::vector<live_group>& groups, const auto& name) {
+    for (std::size_t i = 0; i < groups.size() && i < shown_groups; ++i) {
+      rows.push_back({name(groups[i].key), format_bytes(groups[i].bytes), share(groups[i].bytes),
+                      fmt::format("{}", groups[i].blocks)});
+    }
+    if (groups.size() > shown_groups)
+      rows.push_back({fmt::format("{} more", groups.size() - shown_groups), "", "", ""});
+  };
+  add(held.by_size, [](std::uint64_t bytes) { return format_bytes(bytes); });
+  add(held.by_stream, [](std::uint64_t stream) { return fmt::format("stream {:#x}", stream); });
+  return out + table(rows);
+}
+
+std::string settings_text(const json& serve, const std::string& path, const std::string& name) {
+  if (serve.empty()) return "\nNo policy and no setting serves it; free memory or ask for less.\n";
+  std::string out = serve.front()["more_memory"].get<bool>()
+                        ? "\nNothing serves it within this memory. With more (replayed up to this request):\n"
+                        : "\nServed by (replayed up to this request):\n";
+  bool plan = false;
+  for (const json& each : serve) {
+    plan |= each["own_plan"].get<bool>();
+    out += fmt::format("  {}   ({} reserved at the peak)\n", each["set"].get<std::string>(),
+                       format_bytes(each["peak_reserved_bytes"].get<std::uint64_t>()));
+  }
+  if (plan) out += fmt::format("  planned follows a plan: gpumem plan {} -o {}.plan\n", path, name);
+  return out;
+}
+
+json as_json(const bench::trace& recorded, const live_memory& peak, const std::optional<diagnosis>& of,
+             const json& serve) {
+  json all{{"schema", 1},
+           {"simulated", true},
+           {"trace", recorded.name},
+           {"ops", recorded.ops.size()},
+           {"cut", recorded.cut.empty() ? json(nullptr) : json(recorded.cut)},
+           {"refused", recorded.refused.size()},
+           {"at_peak", moment_of(peak)},
+           {"request", nullptr},
+           {"at_refusal", nullptr},
+           {"capacity_bytes", nullptr},
+           {"cause", nullptr},
+           {"explanation", nullptr},
+           {"served_by", serve}};
+  if (!of) return all;
+  all["request"] = {{"bytes", of->request.bytes},
+                    {"stream", recorded.streams[of->request.stream]},
+                    {"policy", recorded.refusing_policy.empty() ? json(nullptr) : json(recorded.refusing_policy)}};
+  all["at_refusal"] = moment_of(of->held);
+  if (of->capacity_bytes != 0) all["capacity_bytes"] = of->capacity_bytes;
+  all["cause"] = of->cause;
+  all["explanation"] = explanation(*of);
+  return all;
+}
+
+std::string as_text(const bench::trace& recorded, const std::string& shown, const live_memory& peak,
+                    const std::optional<diagnosis>& of, const json& serve) {
+  std::string out = fmt::format("{}: operations: {}, refused requests: {}. Simulated.\n", shown, recorded.ops.size(),
+                                recorded.refused.size());
+  if (!of) return out + "No request was refused in this recording.\n" + moment_text("At the peak", peak);
+  const std::string by = recorded.refusing_policy.empty() ? "" : fmt::format(" by {}", recorded.refusing_policy);
+  out += fmt::format("Refused{}: {} on stream {:#x}, after {} operations.\nCause: {}.\n", by,
+                     format_bytes(of->request.bytes), recorded.streams[of->request.stream], of->request.before_op,
+                     explanation(*of));
+  if (peak.ops != of->held.ops) out += moment_text("At the peak", peak);
+  return out + moment_text("At the refusal", of->held) + settings_text(serve, shown, recorded.name);
+}
+
+/// The text above the charts and maps of the policy that refused and of those that serve.
+status make_page(const std::string& path, const std::string& text, const bench::trace& shown, const diagnosis* of,
+                 const json& serve) {
+  const temporary_folder folder{"gpumem-why-"};
+  if (folder.path().empty()) return {errc::unsupported, "--html: cannot create a folder in TMPDIR"};
+  const std::string trace = fmt::format("{}/{}.gmtrace", folder.path(), shown.name.empty() ? "recording" : shown.name);
+  const std::string note = folder.path() + "/note.txt";
+  if (status written = bench::write_trace(trace, shown); !written) return written;
+  if (std::ofstream file{note, std::ios::binary}; !(file << text).flush()) {
+    return {errc::unsupported, fmt::format("--html: {} cannot be written", note)};
+  }
+  const std::string limit =
+      of != nullptr && of->capacity_bytes != 0 ? fmt::format(",limit={}", exact_bytes(of->capacity_bytes)) : "";
+  const std::string refused = shown.refusing_policy.empty() ? settings{}.policy : shown.refusing_policy;
+  std::vector<std::string> policies{refused + limit};
+  for (const json& each : serve) {
+    const std::string row = each["policy"].get<std::string>() + (each["more_memory"].get<bool>() ? "" : limit);
+    if (row != policies.front()) policies.push_back(row);
+  }
+  const status made = make_bench_page(trace, policies, note, path);
+  return made ? status{} : status{made.code(), fmt::format("--html {}: {}", path, made.message())};
+}
+
+status write_json(const std::string& path, const json& all) {
+  const std::string text = all.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  if (path == "-") {
+    fmt::print("{}", visible(text));
+    return {};
+  }
+  std::ofstream file{path, std::ios::binary};
+  return (file << text).flush() ? status{}
+                                : status{errc::bad_setting, fmt::format("--json {}: cannot be written", path)};
+}
+
+/// The recording, and the name to show. A number that is no file is a process.
+struct loaded {
+  bench::trace recorded;
+  std::string shown;
+};
+result<loaded> load(const std::string& recording) {
+  std::error_code ignored;
+  const auto pid = whole_number<unsigned>(recording);
+  if (!pid || fs::exists(recording, ignored)) {
+    auto read = bench::load_trace(recording);
+    if (!read) return read.why();
+    return loaded{*std::move(read), recording};
+  }
+  const auto file = recording_of_process(*pid);
+  if (!file) return file.why();
+  auto read = bench::load_trace(file->path);
+  if (!read) return status{read.code(), fmt::format("process {} ({}): {}", *pid, file->name, read.why().message())};
+  read->name = fs::path{file->name}.stem().string();
+  return loaded{*std::move(read), file->name};
+}
+
+result<std::uint64_t> capacity_of(const std::string& text) {
+  if (text.empty()) return std::uint64_t{0};
+  const result<std::uint64_t> bytes = parse_bytes(text, "--capacity");
+  if (bytes && (*bytes == 0 || *bytes > 32 * tib)) {
+    return status{errc::bad_setting, "--capacity: expected from 1 byte to 32TiB"};
+  }
+  return bytes;
+}
+
+}  // namespace
+
+CLI::App* add_why_command(CLI::App& to, why_options& into) {
+  CLI::App* const why =
+      to.add_subcommand("why", "why a recorded program ran out of memory, and what would have served it");
+  why->footer(
+      "A recording is made with GPUMEM_TRACE=F; PyTorch's snapshots and RMM's logs are read too. 3 is returned where\n"
+      "no setting serves the refused request.\n"
+      "Example: gpumem why run.csv.gz --html why.html");
+  why->add_option("recording", into.recording, "a recording, or the PID of a program that records")
+      ->type_name("FILE|PID");
+  why->add_option("--capacity", into.capacity,
+                  "memory that the program could take (24GiB), if the recording does not say")
+      ->type_name("C");
+  why->add_option("--html", into.html, "write the same as one page, with memory over time and the map of addresses")
+      ->type_name("F");
+  why->add_option("--json", into.json, "write the figures here as JSON; - is standard output")->type_name("F");
+  return why;
+}
+
+int why(const why_options& with) {
+  if (with.recording.empty())
+    return fail(2, "why: expected a recording (GPUMEM_TRACE) or the PID of a program that records");
+  const auto capacity = capacity_of(with.capacity);
+  if (!capacity) return fail(2, capacity.why().message());
+  for (const auto& [option, path] : {std::pair{"--json", with.json}, std::pair{"--html", with.html}}) {
+    if (path.empty() || (path == "-" && path == with.json)) continue;
+    if (status writable = check_output_file(path, option); !writable) return fail(2, writable.message());
+  }
+  const auto read = load(with.recording);
+  if (!read) return fail(1, read.why().message());
+  const bench::trace& recorded = read->recorded;
+  const live_memory peak = live_after(recorded, ops_until_peak(recorded));
+  std::optional<diagnosis> found;
+  json serve = json::array();
+  if (const bench::refused_request* const request = most_telling(recorded); request != nullptr) {
+    if (status done = diagnose(recorded, *request, *capacity, found.emplace()); !done) return fail(1, done.message());
+    serve = settings_that_serve(*found);
+  }
+  const std::string text = as_text(recorded, printable(read->shown, longest_path), peak, found, serve);
+  if (with.json != "-") fmt::print("{}", visible(text));
+  if (!with.json.empty()) {
+    if (status written = write_json(with.json, as_json(recorded, peak, found, serve)); !written) {
+      return fail(1, written.message());
+    }
+  }
+  if (!with.html.empty()) {
+    const bench::trace& shown = found ? found->asked : recorded;
+    if (status made = make_page(with.html, text, shown, found ? &*found : nullptr, serve); !made) {
+      return fail(1, made.message());
+    }
+  }
+  const bool served = !found || (!serve.empty() && !serve.front()["more_memory"].get<bool>());
+  return served || found->capacity_bytes == 0 ? 0 : nothing_serves;
+}
+
+}  // namespace gpumem::cli

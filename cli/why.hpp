@@ -1,0 +1,26 @@
+// `gpumem why`: why a recorded program ran out of memory, who held what, and which settings would have served it.
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace gpumem::cli {
+
+struct why_options {
+  std::string recording;  ///< a file, or the process ID of a program that records
+  std::string capacity;   ///< bytes that the program could take, where the recording does not say; empty: as recorded
+  std::string json;       ///< a path, `-` for standard output; empty: none
+  std::string html;       ///< a path; empty: none
+};
+
+/// Adds the subcommand; its arguments go into `into`.
+CLI::App* add_why_command(CLI::App& to, why_options& into);
+
+/// Exit status: 0; 3 if no setting serves the refused request; 1 if there is no recording or a file cannot be written;
+/// 2 for a usage error.
+int why(const why_options& with);
+
+}  // namespace gpumem::cli
