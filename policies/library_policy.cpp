@@ -107,37 +107,38 @@ std::unique_ptr<policy> open_policy(const gpumem_policy_functions& table, const 
   return std::make_unique<library_policy>(table, self);
 }
 
-status refused(std::string why) { return {errc::bad_setting, std::move(why)}; }
+status bad_library(std::string why) { return {errc::bad_setting, std::move(why)}; }
 
 }  // namespace
 
 result<std::vector<registered_policy>> policies_of_table(const gpumem_policy_library* table) {
-  if (table == nullptr) return refused("gpumem_policies returned null; expected a table");
+  if (table == nullptr) return bad_library("gpumem_policies returned null; expected a table");
   if (table->version != GPUMEM_POLICY_LIBRARY_VERSION) {
-    return refused(fmt::format("it is of version {}; expected {}", table->version, GPUMEM_POLICY_LIBRARY_VERSION));
+    return bad_library(fmt::format("it is of version {}; expected {}", table->version, GPUMEM_POLICY_LIBRARY_VERSION));
   }
   if (table->function_bytes != sizeof(gpumem_policy_functions)) {
-    return refused(fmt::format("a policy's table has {} bytes; expected {}", table->function_bytes,
-                               sizeof(gpumem_policy_functions)));
+    return bad_library(fmt::format("a policy's table has {} bytes; expected {}", table->function_bytes,
+                                   sizeof(gpumem_policy_functions)));
   }
   if (table->count == 0 || table->count > most_policies || table->policies == nullptr) {
-    return refused(fmt::format("it has {} policies{}; expected 1 to {}", table->count,
-                               table->policies == nullptr ? " and no table of them" : "", most_policies));
+    return bad_library(fmt::format("it has {} policies{}; expected 1 to {}", table->count,
+                                   table->policies == nullptr ? " and no table of them" : "", most_policies));
   }
   std::vector<registered_policy> rows;
   for (std::size_t i = 0; i < table->count; ++i) {
     const gpumem_policy_functions& each = table->policies[i];
-    if (each.name == nullptr) return refused(fmt::format("policy {} has no name; expected one", i));
+    if (each.name == nullptr) return bad_library(fmt::format("policy {} has no name; expected one", i));
     const char* const missing = each.open == nullptr    ? "open"
                                 : each.close == nullptr ? "close"
                                 : each.grow == nullptr  ? "grow"
                                                         : nullptr;
     if (missing != nullptr) {
-      return refused(fmt::format("policy '{}' has a null `{}`; expected a function", printable(each.name), missing));
+      return bad_library(
+          fmt::format("policy '{}' has a null `{}`; expected a function", printable(each.name), missing));
     }
     if (each.segment_classes > most_classes) {
-      return refused(fmt::format("policy '{}' has {} segment classes; expected at most {}", printable(each.name),
-                                 each.segment_classes, most_classes));
+      return bad_library(fmt::format("policy '{}' has {} segment classes; expected at most {}", printable(each.name),
+                                     each.segment_classes, most_classes));
     }
     rows.push_back({{.name = each.name,
                      .summary = each.summary == nullptr ? "" : printable(each.summary, 200),

@@ -4,13 +4,13 @@
 /// figures that NVML would report of the simulated cards. The rule by hand picks among the cards that show no memory in
 /// use when the user looks; the job takes its memory later.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "bits.hpp"
+#include "card_claims.hpp"
 #include "card_placement.hpp"
 #include "claim.hpp"
 #include "random_numbers.hpp"
@@ -39,7 +39,7 @@ struct job {
   double start_s = 0;  ///< time from which its memory shows as in use
   double end_s = 0;
   std::size_t card = 0;
-  std::vector<card_lease> leases{};  ///< held by `auto` until the job ends
+  std::vector<card_claim> leases{};  ///< held by `auto` until the job ends
 };
 
 struct tally {
@@ -68,23 +68,24 @@ std::size_t pick_by_hand(rule by, const std::vector<job>& all, double now, rando
 status place_by_auto(const std::vector<job>& all, double now, job& into) {
   std::vector<card_state> visible(cards);
   for (std::size_t i = 0; i < cards; ++i) {
-    // Lease names are shared by the machine, so these must not clash with real ones.
-    visible[i].uuid = fmt::format("GPU-simulated-day-{}-{}", ::getpid(), i);
+    visible[i].uuid = fmt::format("GPU-simulated-day-{}", i);
     visible[i].free_bytes = 80 * gib;
     visible[i].known = true;
   }
+  std::vector<card_claim> leases;
   for (const job& each : all) {
+    leases.insert(leases.end(), each.leases.begin(), each.leases.end());
     if (each.start_s > now || now >= each.end_s) continue;
     ++visible[each.card].processes;
     visible[each.card].free_bytes -= job_bytes;
   }
+  count_claims(visible, leases, {}, 0, 0);
   device_choice asked;
   asked.how = device_choice::kind::automatic;
   result<placement> placed = place_on_cards(asked, visible, false);
   if (!placed) return placed.why();
-  if (placed->leases.empty()) return {errc::unsupported, placed->warnings.empty() ? "no lease" : placed->warnings[0]};
   into.card = placed->cards[0];
-  into.leases = std::move(placed->leases);
+  into.leases.push_back({.uuid = std::string{bare_uuid(visible[into.card].uuid)}, .place = placed->places[0]});
   return {};
 }
 

@@ -89,7 +89,7 @@ struct oom_report {
   std::string group{};  ///< GPUMEM_GROUP; the next two are its limit and what its members hold
   std::uint64_t group_limit_bytes = 0;
   std::uint64_t group_held_bytes = 0;
-  bool group_is_job = false;  ///< the group is the processes of one `gpumem run --limit`
+  bool group_is_job = false;        ///< the group is the processes of one `gpumem run --limit`
   std::string pending_on{};         ///< for `pending_work`: what the memory waits for, such as a stream
   std::uint64_t pending_bytes = 0;  ///< that wait
   /// For `device_full` the other processes on the card, as far as NVML lists them; for `limit` the members of the group

@@ -9,7 +9,7 @@
 namespace gpumem {
 namespace {
 
-constexpr std::string_view expected =
+constexpr std::string_view expected_cards =
     "ordinals or UUIDs with ',' between them (0,2 or GPU-8932f937), auto, auto:N, all, or nothing for none";
 constexpr unsigned most_cards = 1024;
 
@@ -42,7 +42,7 @@ result<device_choice> parse_devices(std::string_view text, std::string_view what
   for (std::size_t at = 0; at <= whole.size();) {
     const std::size_t end = std::min(whole.find(',', at), whole.size());
     const std::string_view name = trimmed(whole.substr(at, end - at));
-    if (!names_a_card(name)) return refused(expected);
+    if (!names_a_card(name)) return refused(expected_cards);
     if (std::find(out.names.begin(), out.names.end(), name) != out.names.end()) {
       return refused(fmt::format("each GPU once, not {} twice", name));
     }

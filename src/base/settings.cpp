@@ -25,13 +25,13 @@ constexpr std::string_view prefix = "GPUMEM_";
 
 // --- forms: parse_<form>(text, name for messages) returns the field's value --------------------------------------
 
-status refused(std::string_view what, std::string_view text, std::string_view expected) {
+status bad_value(std::string_view what, std::string_view text, std::string_view expected) {
   return {errc::bad_setting, fmt::format("{}={}: expected {}", what, printable(text), expected)};
 }
 
 result<std::string> parse_name(std::string_view text, std::string_view what) {
   const std::string_view name = trimmed(text);
-  if (name.empty()) return refused(what, text, "a name");
+  if (name.empty()) return bad_value(what, text, "a name");
   return std::string{name};
 }
 
@@ -45,7 +45,7 @@ result<std::string> parse_path(std::string_view text, std::string_view /*what*/)
 result<std::string> parse_group(std::string_view text, std::string_view what) {
   std::string name = with_rank(trimmed(text));
   if (name.size() > 64 || !is_alphanumeric(name, "._-") || name.starts_with('.')) {
-    return refused(what, text, "a name of at most 64 letters, digits, '.', '_' and '-', not '.' first");
+    return bad_value(what, text, "a name of at most 64 letters, digits, '.', '_' and '-', not '.' first");
   }
   return name;
 }
@@ -54,13 +54,13 @@ result<std::string> parse_group(std::string_view text, std::string_view what) {
 result<byte_limit> parse_group_limit(std::string_view text, std::string_view what) {
   result<byte_limit> parsed = parse_limit(text, what);
   if (!parsed || parsed->unit != byte_limit::kind::of_free) return parsed;
-  return refused(what, text, "bytes (4GiB) or a share of the device (30%)");
+  return bad_value(what, text, "bytes (4GiB) or a share of the device (30%)");
 }
 
 result<std::uint64_t> parse_milliseconds(std::string_view text, std::string_view what) {
   if (lowered(trimmed(text)) == "inf") return settings::wait_forever_ms;
   const std::optional<std::uint64_t> ms = whole_number<std::uint64_t>(trimmed(text));
-  if (!ms || *ms > std::uint64_t{1} << 40) return refused(what, text, "milliseconds, a whole number, or inf");
+  if (!ms || *ms > std::uint64_t{1} << 40) return bad_value(what, text, "milliseconds, a whole number, or inf");
   return *ms;
 }
 
@@ -68,7 +68,7 @@ result<bool> parse_flag(std::string_view text, std::string_view what) {
   const std::string word = lowered(trimmed(text));
   if (word == "1" || word == "true" || word == "on") return true;
   if (word == "0" || word == "false" || word == "off") return false;
-  return refused(what, text, "0 or 1");
+  return bad_value(what, text, "0 or 1");
 }
 
 /// The parser of an option that is one of a few words.
@@ -80,7 +80,7 @@ struct choice {
   result<Value> operator()(std::string_view text, std::string_view what) const {
     const auto* const found = std::ranges::find(words, trimmed(text), &std::pair<std::string_view, Value>::first);
     if (found != std::end(words)) return found->second;
-    return refused(what, text, expected);
+    return bad_value(what, text, expected);
   }
   [[nodiscard]] std::string word_for(Value of) const {
     const auto* const found = std::ranges::find(words, of, &std::pair<std::string_view, Value>::second);

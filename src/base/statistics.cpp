@@ -102,7 +102,7 @@ std::string explanation(const oom_report& r) {
       // Only a replay of the earlier requests could name a policy that serves it.
       return fmt::format(
           "enough is free, but not in one piece: {}{}; free memory, or record the program with GPUMEM_TRACE: "
-          "`gpumem advise` tries every policy on the recording",
+          "`gpumem why` says who held what, and tries every policy on the recording",
           held(s), left_outside(r));
     case oom_cause::pending_work:
       if (!r.pending_on.empty()) {

@@ -12,7 +12,7 @@
 namespace gpumem {
 namespace {
 
-status failed(std::string_view call, std::uint64_t bytes) {
+status host_call_failed(std::string_view call, std::uint64_t bytes) {
   return {errc::out_of_memory,
           fmt::format("{} of {} bytes of host memory failed: {}", call, bytes, std::strerror(errno))};
 }
@@ -25,14 +25,14 @@ result<host_backing> host_backing::reserve(std::uint64_t bytes, std::uint64_t al
   host_backing out;
   const std::uint64_t with_slack = bytes + alignment;
   void* const mapping = mmap(nullptr, with_slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapping == MAP_FAILED) return failed("mmap", with_slack);
+  if (mapping == MAP_FAILED) return host_call_failed("mmap", with_slack);
   out.mapping_ = mapping;
   out.mapping_bytes_ = with_slack;
   const auto at = static_cast<address>(reinterpret_cast<std::uintptr_t>(mapping));
   out.begin_ = (at + alignment - 1) / alignment * alignment;
   out.bytes_ = bytes;
   out.file_ = memfd_create("simulated pages", MFD_CLOEXEC);
-  if (out.file_ < 0) return failed("memfd_create", 0);
+  if (out.file_ < 0) return host_call_failed("memfd_create", 0);
   return out;
 }
 
@@ -54,22 +54,22 @@ host_backing::~host_backing() {
 }
 
 status host_backing::open(address at, std::uint64_t bytes) {
-  return mprotect(pointer(at), bytes, PROT_READ | PROT_WRITE) == 0 ? status{} : failed("mprotect", bytes);
+  return mprotect(pointer(at), bytes, PROT_READ | PROT_WRITE) == 0 ? status{} : host_call_failed("mprotect", bytes);
 }
 
 status host_backing::close(address at, std::uint64_t bytes) {
   constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  return mmap(pointer(at), bytes, PROT_NONE, flags, -1, 0) != MAP_FAILED ? status{} : failed("mmap", bytes);
+  return mmap(pointer(at), bytes, PROT_NONE, flags, -1, 0) != MAP_FAILED ? status{} : host_call_failed("mmap", bytes);
 }
 
 status host_backing::map(address at, std::uint64_t bytes, std::uint64_t offset) {
   if (offset + bytes > file_bytes_) {
-    if (ftruncate(file_, static_cast<off_t>(offset + bytes)) != 0) return failed("ftruncate", offset + bytes);
+    if (ftruncate(file_, static_cast<off_t>(offset + bytes)) != 0) return host_call_failed("ftruncate", offset + bytes);
     file_bytes_ = offset + bytes;
   }
   void* const mapped =
       mmap(pointer(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_, static_cast<off_t>(offset));
-  return mapped != MAP_FAILED ? status{} : failed("mmap", bytes);
+  return mapped != MAP_FAILED ? status{} : host_call_failed("mmap", bytes);
 }
 
 void host_backing::discard(std::uint64_t offset, std::uint64_t bytes) noexcept {

@@ -39,12 +39,6 @@ device_info describe(const sim_config& config) {
           .simulated = true};
 }
 
-struct planted_fault {
-  device_call call;
-  std::uint64_t calls_left;
-  errc code;
-};
-
 }  // namespace
 
 struct sim_device::state {
@@ -113,6 +107,11 @@ struct sim_device::state {
   sim_memory memory;
   sim_streams streams;
   referee judge{memory, streams};
+  struct planted_fault {
+    device_call call;
+    std::uint64_t calls_left;
+    errc code;
+  };
   std::vector<planted_fault> faults GPUMEM_GUARDED_BY(mutex);
 };
 

@@ -28,7 +28,7 @@ class allocation_recorder {
   virtual void freed(address at, std::uint64_t requested_bytes, stream_ref s) noexcept = 0;
   /// The pool was out of memory for a request.
   virtual void refused(const oom_report& /*why*/, stream_ref /*s*/) noexcept {}
-  /// The file of a recording that `gpumem advise` reads; empty for others.
+  /// The file of a recording that `gpumem why` reads; empty for others.
   [[nodiscard]] virtual std::string recording() const { return {}; }
   /// Writes the records so far to their file.
   virtual status flush() = 0;

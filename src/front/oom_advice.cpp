@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <csignal>
 #include <cstring>
 #include <string_view>
@@ -21,7 +22,6 @@ namespace gpumem {
 namespace {
 
 constexpr const char* tool = "gpumem";
-constexpr std::size_t longest_path = 4096;
 
 /// The tool is no part of the program: it takes no settings of the program's, and writes no recording.
 std::vector<char*> variables_of_tool() {
@@ -39,7 +39,7 @@ std::vector<char*> variables_of_tool() {
 /// 0, or the error.
 int spawn(const std::string& recording) {
   std::string name{tool};
-  std::string command{"advise"};
+  std::string command{"why"};
   std::string file{recording};
   char* const arguments[] = {name.data(), command.data(), file.data(), nullptr};
   std::vector<char*> variables = variables_of_tool();
@@ -79,7 +79,7 @@ void start_oom_advice(const std::string& recording) noexcept {
     if (error == 0) return;
     log_line(
         fmt::format("GPUMEM_OOM_ADVICE=1: gpumem cannot be started: {}; expected it in PATH. To do: gpumem advise {}",
-                    std::strerror(error), printable(recording, longest_path)));
+                    std::strerror(error), printable(recording, PATH_MAX)));
   } catch (...) {
     log_if_possible([] { return std::string{"GPUMEM_OOM_ADVICE=1: the host has no memory to start gpumem"}; });
   }

@@ -7,7 +7,7 @@
 
 namespace gpumem {
 
-/// Starts `gpumem advise` on the recording, the first time that this process calls it. The tool writes to stderr, gets
+/// Starts `gpumem why` on the recording, the first time that this process calls it. The tool writes to stderr, gets
 /// no GPUMEM_* and preloads nothing. Without a recording, or where the tool cannot be started, logs one line.
 void start_oom_advice(const std::string& recording) noexcept;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <exception>
 #include <iterator>
 #include <type_traits>
@@ -15,8 +16,6 @@
 
 namespace gpumem {
 namespace {
-
-constexpr std::size_t longest_path = 4096;
 
 /// The thread's number, from 1, in the order of the threads' first records.
 std::uint32_t thread_number() noexcept {
@@ -31,7 +30,7 @@ result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& 
   result<written_file> own = written_file::open(path);
   if (!own) {
     return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened: {}; expected a file to write",
-                                                 printable(path, longest_path), own.why().message())};
+                                                 printable(path, PATH_MAX), own.why().message())};
   }
   const int descriptor = own->descriptor();
   std::unique_ptr<trace_recorder> recorder{new trace_recorder{*std::move(own)}};
@@ -90,7 +89,7 @@ void trace_recorder::write(std::string_view text) {
 void trace_recorder::fail(std::string_view reason) noexcept {
   failed_ = without_exceptions([&]() -> status {
     return {errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be written: {}; recording has stopped",
-                                           printable(own_.path(), longest_path), reason)};
+                                           printable(own_.path(), PATH_MAX), reason)};
   });
   const status why = failed_;
   log_if_possible([&why] { return why.message(); });

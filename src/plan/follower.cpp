@@ -3,16 +3,9 @@
 
 #include <algorithm>
 
+#include "mixed_bits.hpp"
+
 namespace gpumem::plan {
-namespace {
-
-std::uint64_t mixed(std::uint64_t value) noexcept {  // the finalizer of splitmix64
-  value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9U;
-  value = (value ^ (value >> 27U)) * 0x94d049bb133111ebU;
-  return value ^ (value >> 31U);
-}
-
-}  // namespace
 
 follower::follower(std::shared_ptr<const step_plan> followed)
     : plan_{std::move(followed)}, changes_stream_{plan::changes_stream(*plan_)} {
@@ -35,7 +28,7 @@ follower::follower(std::shared_ptr<const step_plan> followed)
 }
 
 std::uint64_t follower::request(std::uint64_t bytes, std::uint64_t stream_number) const noexcept {
-  return mixed(bytes + stream_number * 0x9e3779b97f4a7c15U);
+  return mixed_bits(bytes + stream_number * 0x9e3779b97f4a7c15U);
 }
 
 std::uint64_t follower::number_of(std::uint64_t stream) {
@@ -48,7 +41,7 @@ std::uint64_t follower::number_of(std::uint64_t stream) {
 
 std::uint64_t follower::latest() const noexcept {
   std::uint64_t sum = 0;
-  for (const std::uint64_t each : history_) sum = mixed(sum + each);
+  for (const std::uint64_t each : history_) sum = mixed_bits(sum + each);
   return sum;
 }
 

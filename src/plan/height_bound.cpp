@@ -17,7 +17,7 @@ namespace {
 constexpr std::array<double, 5> busy_shares{0.95, 0.9, 0.75, 0.5, 0};
 /// Buffers below these shares of the peak load are left out, except those alive at the peak.
 constexpr std::array<double, 6> size_shares{0.02, 0.005, 0.002, 0.0005, 0.0001, 0};
-constexpr std::size_t most_searched = 600;  // buffers
+constexpr std::size_t most_relaxed = 600;  // buffers
 
 std::uint64_t share_of(std::uint64_t bytes, double share) {
   return static_cast<std::uint64_t>(share * static_cast<double>(bytes));
@@ -90,7 +90,7 @@ proven_height raised_bound(const problem& buffers, height_range known, unsigned 
     for (const double share : size_shares) {
       if (best.bytes >= known.height || budget.spent()) return best;
       const relaxed some = cut_to(buffers, now, peak, share_of(peak.bytes, share));
-      if (some.rest.size() > most_searched) break;
+      if (some.rest.size() > most_relaxed) break;
       if (some.rest.size() == searched) continue;  // no buffers, or the same as at the level above
       searched = some.rest.size();
       const std::uint64_t floor = some.on_the_floor;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "bits.hpp"
+#include "mixed_bits.hpp"
 
 namespace gpumem::plan {
 namespace {
@@ -17,12 +18,7 @@ constexpr std::size_t dead_places = std::size_t{1} << 20;
 
 std::int64_t aligned(std::int64_t value, std::int64_t alignment) { return (value + alignment - 1) & -alignment; }
 
-std::uint64_t mixed(std::uint64_t value) {  // the finalizer of splitmix64
-  value += 0x9e3779b97f4a7c15U;
-  value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9U;
-  value = (value ^ (value >> 27U)) * 0x94d049bb133111ebU;
-  return value ^ (value >> 31U);
-}
+std::uint64_t hash_of(std::uint64_t value) { return mixed_bits(value + 0x9e3779b97f4a7c15U); }
 
 }  // namespace
 
@@ -277,9 +273,9 @@ bool packing_search::raise_floors(const part& open, bool& again) {
 
 std::uint64_t packing_search::key_of(const part& open) const {
   std::uint64_t key = 0;
-  for (const index i : open.items) key += mixed(mixed(i) ^ static_cast<std::uint64_t>(rest(i)));
+  for (const index i : open.items) key += hash_of(hash_of(i) ^ static_cast<std::uint64_t>(rest(i)));
   for (index s = open.range.first; s < open.range.last; ++s) {
-    if (lowest_[s] != none) key += mixed(~mixed(s) ^ static_cast<std::uint64_t>(floor(s)));
+    if (lowest_[s] != none) key += hash_of(~hash_of(s) ^ static_cast<std::uint64_t>(floor(s)));
   }
   return key == 0 ? 1 : key;
 }

@@ -23,7 +23,7 @@ using clock = std::chrono::steady_clock;
 constexpr std::array<double, 6> size_levels{0.02, 0.005, 0.002, 0.0005, 0.0001, 0};
 constexpr std::uint64_t most_pairs = 40'000'000;       // of the ejection search: 160 MB
 constexpr std::uint64_t work_of_orders = 600'000'000;  // pairs examined by gap filling, over all orders
-constexpr std::size_t most_searched = 1600;            // buffers of the exhaustive search
+constexpr std::size_t most_exhausted = 1600;           // buffers of the exhaustive search
 constexpr std::size_t few = 600;                       // up to here it tries every order and rule
 
 constexpr unsigned lots = 3;  // ejection searches of each kind at one level and effort
@@ -166,7 +166,7 @@ class solver {
         }
       }
     }
-    return large.size() <= most_searched ? exhaust(large, cut, which, rest, target, effort) : outcome::open;
+    return large.size() <= most_exhausted ? exhaust(large, cut, which, rest, target, effort) : outcome::open;
   }
 
   outcome exhaust(const problem& large, const sections& cut, const std::vector<std::uint32_t>& which,

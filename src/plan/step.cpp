@@ -111,7 +111,7 @@ constexpr double most_above_peak = 1.001;
 constexpr double most_above_shared = 1.2;
 
 /// `with`, with a share of its time and steps.
-solve_options share_of(const solve_options& with, double share) {
+solve_options with_share(const solve_options& with, double share) {
   solve_options out = with;
   out.time_limit =
       std::chrono::milliseconds{static_cast<std::int64_t>(static_cast<double>(with.time_limit.count()) * share)};
@@ -134,7 +134,7 @@ result<solution> solve_apart(const step& of, std::size_t streams, const solve_op
       which.push_back(i);
     }
     const double share = static_cast<double>(part.size()) / static_cast<double>(of.buffers.size());
-    const result<solution> placed = solve(part, share_of(with, share));
+    const result<solution> placed = solve(part, with_share(with, share));
     if (!placed) return placed.why();
     for (std::size_t k = 0; k < which.size(); ++k) all.offsets[which[k]] = all.height + placed->offsets[k];
     all.height += placed->height;
@@ -147,7 +147,7 @@ result<solution> solve_step(const step& of, const solve_options& with, stream_re
   std::size_t streams = 0;
   for (const planned_allocation& each : of.allocations) streams = std::max<std::size_t>(streams, each.stream + 1U);
   if (streams == 1 || reuse != stream_reuse::poll) return solve(of.buffers, with);
-  const solve_options half = share_of(with, 0.5);
+  const solve_options half = with_share(with, 0.5);
   result<solution> shared = solve(of.buffers, half);
   if (!shared) return shared;
   solve_options no_capacity = half;

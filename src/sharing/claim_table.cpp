@@ -25,7 +25,7 @@
 namespace gpumem {
 namespace {
 
-constexpr std::uint64_t magic_word = 0x31534d49414c4347;  // "GCLAIMS1"
+constexpr std::uint64_t claims_magic = 0x31534d49414c4347;  // "GCLAIMS1"
 constexpr std::uint32_t no_place = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t most_rows = 511;
 constexpr std::size_t most_files = 1024;
@@ -55,10 +55,10 @@ struct stored_file {
   std::array<std::uint64_t, 14> unused;
   std::array<stored_row, most_rows> rows;
 };
-constexpr std::size_t file_size = sizeof(stored_file);
-static_assert(file_size == 65536);
+constexpr std::size_t claims_file_bytes = sizeof(stored_file);
+static_assert(claims_file_bytes == 65536);
 
-constexpr long lock_of(std::size_t row) noexcept { return 1 + static_cast<long>(row); }
+constexpr long row_lock(std::size_t row) noexcept { return 1 + static_cast<long>(row); }
 constexpr off_t offset_of(std::size_t row, std::size_t field = 0) noexcept {
   return static_cast<off_t>(offsetof(stored_file, rows) + row * sizeof(stored_row) + field);
 }
@@ -96,8 +96,8 @@ bool write_at(int fd, const Value& value, off_t offset) noexcept {
   return ::pwrite(fd, &value, sizeof value, offset) == static_cast<ssize_t>(sizeof value);
 }
 
-constexpr int most_tries = 2000;
-constexpr std::chrono::milliseconds between_tries{5};
+constexpr int most_waits = 2000;
+constexpr std::chrono::milliseconds wait_between{5};
 
 }  // namespace
 
@@ -144,18 +144,18 @@ status claim_table::open_folder() {
             fmt::format("{}: {}: claims and leases of other programs are not known", folder_, std::strerror(error))};
   }
   if (!is_common()) return {};
-  for (int i = 0; i < most_tries / 10; ++i) {  // its creator may be about to set the mode
+  for (int i = 0; i < most_waits / 10; ++i) {  // its creator may be about to set the mode
     if (::fstat(folder_fd_.get(), &s) != 0) return refused(folder_, std::strerror(errno), "a folder");
     if ((s.st_mode & mode_bits) == mode_of_common_folder) return {};
     if (s.st_uid == ::geteuid()) ::fchmod(folder_fd_.get(), mode_of_common_folder);
-    std::this_thread::sleep_for(between_tries);
+    std::this_thread::sleep_for(wait_between);
   }
   return refused(folder_, fmt::format("has mode {:04o} and belongs to user {}", s.st_mode & mode_bits, s.st_uid),
                  "mode 1777, for all users");
 }
 
 status claim_table::lock_folder() {
-  for (int i = 0; i < most_tries; ++i) {
+  for (int i = 0; i < most_waits; ++i) {
     if (::flock(folder_fd_.get(), LOCK_EX | LOCK_NB) == 0) {
       is_locked_ = true;
       return {};
@@ -163,7 +163,7 @@ status claim_table::lock_folder() {
     if (errno != EWOULDBLOCK && errno != EINTR) {
       return {errc::unsupported, fmt::format("{}: cannot be locked: {}", folder_, std::strerror(errno))};
     }
-    std::this_thread::sleep_for(between_tries);
+    std::this_thread::sleep_for(wait_between);
   }
   return {errc::out_of_memory,
           fmt::format("{}: another program has kept it locked for 10 s; expected milliseconds", folder_)};
@@ -196,15 +196,15 @@ status claim_table::read_file(const std::string& name) {
     return {};
   }
   stored_file all;
-  const ssize_t got = ::pread(file.get(), &all, file_size, 0);
-  if (static_cast<std::size_t>(s.st_size) != file_size || got != static_cast<ssize_t>(file_size)) {
+  const ssize_t got = ::pread(file.get(), &all, claims_file_bytes, 0);
+  if (static_cast<std::size_t>(s.st_size) != claims_file_bytes || got != static_cast<ssize_t>(claims_file_bytes)) {
     return refused(path, fmt::format("has {} bytes and belongs to user {}", s.st_size, s.st_uid), expected);
   }
-  if (all.magic != magic_word || all.size != file_size) {
+  if (all.magic != claims_magic || all.size != claims_file_bytes) {
     return refused(path, fmt::format("has another header and belongs to user {}", s.st_uid), expected);
   }
   for (std::size_t i = 0; i < most_rows; ++i) {
-    if (!byte_locked(file.get(), lock_of(i))) continue;
+    if (!byte_locked(file.get(), row_lock(i))) continue;
     std::optional<card_claim> claim = claim_of(all.rows[i]);
     if (!claim && !is_locked_) continue;  // its owner may be about to write it
     if (!claim) return refused(path, fmt::format("row {} is damaged; user {} holds it", i, s.st_uid), expected);
@@ -274,8 +274,9 @@ result<owned_fd> claim_table::open_own_file() const {
   if ((s.st_mode & mode_bits) != mode && ::fchmod(file.get(), mode) != 0) return unusable(std::strerror(errno));
   if (any_byte_locked(file.get())) return file;  // read_file has checked it
   // No row of it counts, so it is new, or may be made anew.
-  const bool made = ::ftruncate(file.get(), 0) == 0 && ::ftruncate(file.get(), static_cast<off_t>(file_size)) == 0 &&
-                    write_at(file.get(), std::array{magic_word, std::uint64_t{file_size}}, 0);
+  const bool made = ::ftruncate(file.get(), 0) == 0 &&
+                    ::ftruncate(file.get(), static_cast<off_t>(claims_file_bytes)) == 0 &&
+                    write_at(file.get(), std::array{claims_magic, std::uint64_t{claims_file_bytes}}, 0);
   if (!made) return unusable(std::strerror(errno));
   return file;
 }
@@ -291,12 +292,12 @@ status claim_table::replace(held_claims& own, std::span<const card_claim> rows) 
   const int file = own.file_.get();
   for (const std::size_t row : own.rows_) {
     write_at(file, stored_row{}, offset_of(row));
-    unlock_byte(file, lock_of(row));
+    unlock_byte(file, row_lock(row));
   }
   own.rows_.clear();
   std::size_t next = 0;
   for (const card_claim& claim : rows) {
-    while (next < most_rows && !lock_byte(file, lock_of(next))) ++next;
+    while (next < most_rows && !lock_byte(file, row_lock(next))) ++next;
     if (next == most_rows) {
       return {errc::unsupported, fmt::format("{}/{}: has {} rows already", folder_, own_name(), most_rows)};
     }
@@ -311,14 +312,14 @@ status claim_table::replace(held_claims& own, std::span<const card_claim> rows) 
                    .kind = claim.waiting ? row_kind::waiting : row_kind::given,
                    .unused = {}};
     if (claim.uuid.empty() || claim.uuid.size() >= row.uuid.size()) {
-      unlock_byte(file, lock_of(next));
+      unlock_byte(file, row_lock(next));
       return {errc::invalid_argument,
               fmt::format("no claim on '{}': expected a UUID of 1 to {} characters", claim.uuid, row.uuid.size() - 1)};
     }
     std::copy(claim.uuid.begin(), claim.uuid.end(), row.uuid.begin());
     if (!write_at(file, row, offset_of(next))) {
       const int error = errno;
-      unlock_byte(file, lock_of(next));
+      unlock_byte(file, row_lock(next));
       return {errc::unsupported, fmt::format("{}/{}: {}", folder_, own_name(), std::strerror(error))};
     }
     own.rows_.push_back(next++);

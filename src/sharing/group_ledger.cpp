@@ -35,7 +35,8 @@ constexpr long lock_of(std::size_t row) noexcept { return 1 + static_cast<long>(
 
 struct ledger_row {
   std::uint64_t bytes;
-  std::uint64_t detail;  // informational: the process; in a job's ledger, how many of the bytes were measured
+  std::uint32_t process;         // informational; the locks tell which processes live
+  std::uint32_t measured_units;  // in a job's ledger: how many of the bytes were measured, rounded up to measured_unit
 };
 
 struct ledger_file {
@@ -52,6 +53,8 @@ constexpr std::size_t file_size = sizeof(ledger_file);
 static_assert(file_size == 4096);
 /// No card has as much. Larger figures of a job are damage; those of a group are limited by its limit.
 constexpr std::uint64_t most_bytes_of_row = std::uint64_t{1} << 48;
+/// A multiple of what drivers give contexts.
+constexpr std::uint64_t measured_unit = most_bytes_of_row >> 32;
 
 status no_ledger(const std::string& path, const std::string& group, std::string_view why) {
   return {errc::corrupt,
@@ -260,8 +263,10 @@ bool group_ledger::write_at(const void* data, std::size_t bytes, std::size_t off
 }
 
 bool group_ledger::write_own_row() const noexcept {
-  const ledger_row own{.bytes = held_bytes_,
-                       .detail = counts_measured() ? measured_bytes_ : static_cast<std::uint64_t>(process_)};
+  const ledger_row own{
+      .bytes = held_bytes_,
+      .process = static_cast<std::uint32_t>(process_),
+      .measured_units = static_cast<std::uint32_t>((measured_bytes_ + measured_unit - 1) / measured_unit)};
   return write_at(&own, sizeof own, offsetof(ledger_file, rows) + row_ * sizeof own);
 }
 
@@ -354,7 +359,7 @@ group_ledger::measured_memory group_ledger::measured() noexcept {
   if (!guard.held() || !here() || !read_whole(&all)) return out;
   for (std::size_t i = 0; i < most_members; ++i) {
     if (i == row_ || !byte_locked(file_.get(), lock_of(i))) continue;
-    out.bytes += std::min(all.rows[i].detail, most_bytes_of_row);
+    out.bytes += all.rows[i].measured_units * measured_unit;
     ++out.members;
   }
   return out;

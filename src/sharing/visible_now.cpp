@@ -157,6 +157,19 @@ bool names_room(const settings& with) noexcept {
   return with.limit.unit == byte_limit::kind::bytes || with.limit.unit == byte_limit::kind::of_total;
 }
 
+namespace {
+
+void log_choice(const settings& with, const placement& placed, const std::vector<std::string>& hidden,
+                const std::string& list) {
+  for (const std::string& line : placed.warnings) log_line(line);
+  if (!with.verbose) return;
+  for (const std::string& line : placed.notes) log_line(line);
+  for (const std::string& line : hidden) log_line("not visible: " + line);
+  log_line(fmt::format("CUDA_VISIBLE_DEVICES={}", list));
+}
+
+}  // namespace
+
 result<chosen_cards> choose_cards(const settings& with, visible_by whose, waiting_program* wait) {
   const bool automatic = with.devices.how == device_choice::kind::automatic;
   if (with.devices.how == device_choice::kind::none) return chosen_cards{};
@@ -209,12 +222,7 @@ result<chosen_cards> choose_cards(const settings& with, visible_by whose, waitin
   const status claimed = table ? table->replace(own, rows) : status{};
   if (!claimed && (automatic || wait != nullptr)) return claimed;
   if (!claimed) placed->warnings.push_back(claimed.message());
-  for (const std::string& line : placed->warnings) log_line(line);
-  if (with.verbose) {
-    for (const std::string& line : placed->notes) log_line(line);
-    for (const std::string& line : visible->hidden) log_line("not visible: " + line);
-    log_line(fmt::format("CUDA_VISIBLE_DEVICES={}", out.list));
-  }
+  log_choice(with, *placed, visible->hidden, out.list);
   if (wait != nullptr) out.claims = std::move(wait->claims);
   return out;
 }

@@ -47,9 +47,10 @@ def enable(*, fallback=True, **settings):
     environment names one, the environment wins. What only a GPU can tell, such as a limit above its memory, is told at
     its first use. `expandable_segments:True` in PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF selects the policy
     expandable where no policy is named; a warning says so, and which keys have no effect. Where the package brings no
-    allocator for the installed torch, it is compiled at its first use (a few seconds, then cached). Where that is not possible, PyTorch's pluggable allocator
-    serves instead, with a warning that says what is lost; with `fallback=False` it is an error. RuntimeError says what
-    is wrong and what to do; PyTorch keeps its own allocator then. Returns what `how()` does.
+    allocator for the installed torch, it is compiled at its first use (a few seconds, then cached). Where that is not
+    possible, PyTorch's pluggable allocator serves instead, with a warning that says what is lost; with `fallback=False`
+    it is an error. RuntimeError says what is wrong and what to do; PyTorch keeps its own allocator then. Returns what
+    `how()` does.
     """
     global _how
     import torch
@@ -107,11 +108,13 @@ def _enable(torch, fallback):
     loaded.gpumem_torch_in_use.restype = ctypes.c_bool
     if loaded.gpumem_torch_in_use():
         raise RuntimeError(IN_USE)
-    loaded.gpumem_torch_install.restype = ctypes.c_char_p
-    wrong = loaded.gpumem_torch_install()
-    if wrong is not None:
-        _native.check(_native.load().gpumem_check_environment())
-        raise _RefusedByTorch(wrong.decode())
+    _native.check(_native.load().gpumem_check_environment())  # a bad GPUMEM_* is told now
+    for name, error in ("gpumem_torch_read_settings", _RefusedByTorch), ("gpumem_torch_install", RuntimeError):
+        step = loaded[name]
+        step.restype = ctypes.c_char_p
+        wrong = step()
+        if wrong is not None:
+            raise error(wrong.decode())
     _kept.append(loaded)
     _limit_memory_info(torch, loaded)
     return "allocator"

@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "arena_state.hpp"
 #include "log.hpp"
 #include "lone_arena.hpp"
 #include "segment_each.hpp"
@@ -271,9 +272,10 @@ TEST(arena, a_segment_that_the_driver_does_not_take_back_is_leaked_and_said_to_b
 // A request that would else be refused may record events on the whole context. While it has given the lock up, that
 // right is not another thread's.
 TEST(arena, a_right_of_the_thread_with_the_lock_ends_while_it_has_given_the_lock_up) {
+  small_arena beside;
   arena_mutex mutex;
-  unsigned rights = 0;
-  mutex.keep_for_holder(rights);
+  arena_state state{beside.device, arena_config{}, beside.tested, std::make_unique<segment_each>(), mutex};
+  unsigned& rights = state.streams.context_event_permits();
   arena_lock lock{mutex};
   rights = 1;
   {

@@ -66,7 +66,7 @@ TEST(OomReport, HeadlineSaysWhatFailedWhyAndWhatToDo) {
       example(oom_cause::fragmentation).headline(),
       "out of memory on pool 0 (growth): 1.20 GiB asked, enough is free, but not in one piece: 3.40 GiB live and "
       "512.00 MiB free in pieces of at most 96.00 MiB; free memory, or record the program with GPUMEM_TRACE: `gpumem "
-      "advise` tries every policy on the recording");
+      "why` says who held what, and tries every policy on the recording");
 }
 
 // What no free and no end of another program would help against.

@@ -13,7 +13,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* subcommands[] = {"run",    "devices",  "top",     "lease",  "plan",
+constexpr const char* subcommands[] = {"run",    "devices",  "top",     "lease",   "plan",
                                        "advise", "simulate", "predict", "convert", "why"};
 
 class Pages : public Program {

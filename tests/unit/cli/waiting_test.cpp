@@ -71,8 +71,8 @@ TEST_F(Waiting, WhatAClaimsProgramUsesCountsOnce) {
   const std::string inner = "sh '" + path("inner") + "' '" + path("bin/gpumem") + "' ";
   EXPECT_EQ(run("run --devices 0 --limit 20GiB -- " + inner + "20GiB", one_card()).out, "ran\n");
   write("beside",
-        "\"$1\" run --devices 0 --limit 20GiB -- sleep 3 &\n"
-        "for try in $(seq 200); do \"$1\" lease | grep -q ' 20.00 GiB ' && break; sleep 0.02; done\n"
+        "\"$1\" run --devices 0 --limit 20GiB -- tail -f /dev/null &\n"
+        "until \"$1\" lease | grep -q ' 20.00 GiB '; do sleep 0.02; done\n"
         "export FAKENVML_USED=0=256 FAKENVML_PIDS=0=$!\n"
         "\"$1\" run --wait 0.1 --limit 4GiB -- echo four\n"
         "\"$1\" run --wait 0.1 --limit 4.1GiB -- echo more\n"

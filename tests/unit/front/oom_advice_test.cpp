@@ -60,7 +60,7 @@ TEST_F(OomAdvice, StartsTheToolOnceOnTheRecording) {
   std::ifstream file{folder_ + "/gpumem.told"};
   std::ostringstream told;
   told << file.rdbuf();
-  EXPECT_THAT(told.str(), ::testing::StartsWith("advise " + folder_ + "/run.csv\n"));
+  EXPECT_THAT(told.str(), ::testing::StartsWith("why " + folder_ + "/run.csv\n"));
   EXPECT_THAT(told.str(), ::testing::Not(::testing::HasSubstr("GPUMEM_LIMIT")));
   EXPECT_THAT(told.str(), ::testing::Not(::testing::HasSubstr("LD_PRELOAD")));
 }

@@ -86,6 +86,7 @@ TEST(JobLedger, AGroupDoesNotEnterWhatIsMeasured) {
 }
 
 TEST(JobLedger, CountsTheMembersThatLiveAndIsRemovedAfterTheLast) {
+  constexpr std::uint64_t unit = 64 << 10;
   const temporary_folder t;
   std::array<int, 2> ready{};
   std::array<int, 2> end{};
@@ -94,8 +95,8 @@ TEST(JobLedger, CountsTheMembersThatLiveAndIsRemovedAfterTheLast) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(end[1]);
-    const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 100);
-    if (joined) (*joined)->enter(70);
+    const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 100 * unit);
+    if (joined) (*joined)->enter(70 * unit);
     char each = joined ? '1' : '0';
     static_cast<void>(!::write(ready[1], &each, 1));
     static_cast<void>(!::read(end[0], &each, 1));
@@ -105,14 +106,19 @@ TEST(JobLedger, CountsTheMembersThatLiveAndIsRemovedAfterTheLast) {
   ASSERT_EQ(::read(ready[0], &each, 1), 1);
   ASSERT_EQ(each, '1');
   {
-    const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 900);
+    const auto joined = group_ledger::join_job(t.path(), "run-1-0", "GPU-1", 900 * unit);
     ASSERT_TRUE(joined.ok()) << joined.why().message();
-    EXPECT_EQ((*joined)->limit(), 100U) << "the first member's";
-    (*joined)->enter(40);
+    EXPECT_EQ((*joined)->limit(), 100 * unit) << "the first member's";
+    (*joined)->enter(40 * unit);
     const auto measured = (*joined)->measured();
-    EXPECT_EQ(measured.bytes, 110U);
+    EXPECT_EQ(measured.bytes, 110 * unit);
     EXPECT_EQ(measured.members, 2U);
-    EXPECT_EQ((*joined)->held_by_others(), 70U);
+    EXPECT_EQ((*joined)->held_by_others(), 70 * unit);
+    const std::vector<group_ledger::member> members = (*joined)->members();
+    ASSERT_EQ(members.size(), 2U);
+    EXPECT_EQ(members[0].pid, static_cast<std::uint64_t>(child));
+    EXPECT_EQ(members[0].bytes, 70 * unit);
+    EXPECT_EQ(members[1].pid, static_cast<std::uint64_t>(::getpid()));
   }
   group_ledger::remove_ended_jobs(t.path());
   EXPECT_TRUE(fs::exists(t.path("group-run-1-0-GPU-1"))) << "a member lives";

@@ -1160,6 +1160,21 @@ void delete_block(void* at) {
   if (at != nullptr) only().raw_delete(at);
 }
 
+/// Null, or what `step` throws. The text lives until the next call.
+template <class Step>
+const char* what_fails(const Step& step) {
+  static std::string why;
+  try {
+    step();
+    return nullptr;
+  } catch (const c10::Error& error) {
+    why = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  return why.c_str();
+}
+
 }  // namespace
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
@@ -1176,15 +1191,15 @@ EXPORTED bool gpumem_torch_memory_info(int device, std::size_t* free, std::size_
   return false;
 }
 
-/// Makes gpumem PyTorch's allocator. Null, or why not; nothing has changed then.
+/// Null, or why PyTorch does not take its own settings. While its own allocator is current, all of them are valid.
+EXPORTED const char* gpumem_torch_read_settings() {
+  return what_fails([] { static_cast<void>(native::CUDAAllocatorConfig::release_lock_on_cudamalloc()); });
+}
+
+/// Makes gpumem PyTorch's allocator, once PyTorch has read its settings. Null, or why not; nothing has changed then.
+/// No GPU is touched before PyTorch does so: a process may still fork, and choose GPUs by CUDA_VISIBLE_DEVICES.
 EXPORTED const char* gpumem_torch_install() {
-  static std::string why;
-  try {
-    // A bad GPUMEM_* is told now. No GPU is touched before PyTorch does so: a process may still fork, and choose GPUs
-    // by CUDA_VISIBLE_DEVICES.
-    if (gpumem_check_environment() != GPUMEM_OK) return (why = gpumem_last_message()).c_str();
-    // PyTorch reads its own settings at the first question; while its own allocator is current, all of them are valid.
-    static_cast<void>(native::CUDAAllocatorConfig::release_lock_on_cudamalloc());
+  return what_fails([] {
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
         std::shared_ptr<native::CUDAAllocator>{&only(), [](native::CUDAAllocator*) {}});
     // A child that is forked before the first use of a GPU may use one itself.
@@ -1192,11 +1207,5 @@ EXPORTED const char* gpumem_torch_install() {
     // torch.accelerator asks c10's registry, where PyTorch's own would stay, unused: no statistics, nothing to empty.
     constexpr std::uint8_t above_native = 255;
     c10::SetAllocator(c10::DeviceType::CUDA, &only(), above_native);
-    return nullptr;
-  } catch (const c10::Error& error) {
-    why = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    why = error.what();
-  }
-  return why.c_str();
+  });
 }
