@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 #include <vector>
@@ -410,6 +411,96 @@ TEST(GroupLedger, TwoProcessesOfEightThreadsNeverExceedItByAByteThoughOneIsKille
   EXPECT_EQ((*after)->left(), group_limit) << "the killed member's share has returned";
   EXPECT_TRUE((*after)->reserve(group_limit));
   ::munmap(shared, sizeof(observed));
+}
+
+// --- many members, killed at random --------------------------------------------------------------------------------
+
+/// What eight members really hold, each in one byte of the word, so that all are read at once. A member adds after a
+/// grant and subtracts before a return, so the sum can only be too small.
+struct storm {
+  static constexpr unsigned places = 8;
+  static constexpr std::uint64_t limit = 200;
+  std::atomic<std::uint64_t> held;
+  std::atomic<std::uint64_t> granted;
+  std::atomic<std::uint64_t> exceeded;
+  std::atomic<std::uint64_t> refused_to_join;
+};
+
+void live_in(storm& seen, const temporary_folder& t, unsigned place, std::uint64_t random) {
+  const auto group = join(t, storm::limit);
+  if (!group) {
+    ++seen.refused_to_join;
+    return;
+  }
+  std::vector<std::uint64_t> mine;
+  const auto give_one = [&] {
+    seen.held -= mine.back() << (8 * place);
+    (*group)->give_back(mine.back());
+    mine.pop_back();
+  };
+  for (std::uint64_t left = random % 500; left > 0; --left) {
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    const std::uint64_t bytes = (random >> 33) % 60 + 1;
+    if (mine.size() < 4 && (*group)->reserve(bytes)) {
+      std::uint64_t all = seen.held.fetch_add(bytes << (8 * place)) + (bytes << (8 * place));
+      std::uint64_t sum = 0;
+      for (; all != 0; all >>= 8) sum += all & 0xff;
+      if (sum > storm::limit) ++seen.exceeded;
+      ++seen.granted;
+      mine.push_back(bytes);
+    } else if (!mine.empty()) {
+      give_one();
+    }
+  }
+  while (!mine.empty()) give_one();
+}
+
+// STORM_MEMBERS in the environment sets their number.
+TEST(GroupLedger, MembersThatAreKilledAtRandomLeaveItExact) {
+  const char* const asked = std::getenv("STORM_MEMBERS");
+  const unsigned members = asked != nullptr ? static_cast<unsigned>(std::atoi(asked)) : 200;
+  const temporary_folder t;
+  void* const shared = ::mmap(nullptr, sizeof(storm), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  storm& seen = *new (shared) storm{};
+  std::array<pid_t, storm::places> living{};
+  unsigned killed = 0;
+  std::uint64_t random = 1;
+  for (unsigned member = 0; member < members + storm::places; ++member) {
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    const auto place = static_cast<unsigned>(random >> 33) % storm::places;
+    if (living[place] != 0 && (random >> 40) % 5 < 2) {
+      ::kill(living[place], SIGSTOP);  // while stopped, its memory is constant; after its death others could take it
+      int changed = 0;
+      ::waitpid(living[place], &changed, WUNTRACED);
+      seen.held &= ~(std::uint64_t{0xff} << (8 * place));
+      if (WIFSTOPPED(changed)) {
+        ::kill(living[place], SIGKILL);
+        ::waitpid(living[place], nullptr, 0);
+        ++killed;
+      }
+    } else if (living[place] != 0) {
+      EXPECT_EQ(exit_status_of(living[place]), 0);
+    }
+    living[place] = in_child([&, place] {
+      live_in(seen, t, place, random >> 20);
+      return 0;
+    });
+  }
+  for (const pid_t each : living) {
+    if (each != 0) {
+      EXPECT_EQ(exit_status_of(each), 0);
+    }
+  }
+  EXPECT_EQ(seen.exceeded, 0U);
+  EXPECT_EQ(seen.refused_to_join, 0U);
+  EXPECT_EQ(seen.held, 0U);
+  const auto after = join(t, storm::limit);
+  ASSERT_TRUE(after.ok()) << after.why().message();
+  EXPECT_EQ((*after)->left(), storm::limit);
+  RecordProperty("killed", static_cast<int>(killed));
+  RecordProperty("granted", static_cast<int>(seen.granted));
+  ::munmap(shared, sizeof(storm));
 }
 
 }  // namespace
