@@ -167,8 +167,8 @@ status join_group(served_device& d, const settings& with) {
   return joined.why();
 }
 
-/// Makes the pools of `with` members of the job.
-status join_job(served_device& d, settings& with) {
+/// Makes the pools members of the job that `with` names: sets the limit and the group of `of_pool`.
+status join_job(served_device& d, const settings& with, settings& of_pool) {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
   if (const CUresult e = driver_call<entry::mem_get_info>(&free_bytes, &total_bytes); e != CUDA_SUCCESS) {
@@ -177,9 +177,9 @@ status join_job(served_device& d, settings& with) {
   result<budget_of_process> joined = open_budget(d.on->info(), with, free_bytes);
   if (!joined) return joined.why();
   d.group = std::move(joined->group);
-  with.limit = joined->limit;
-  with.group = with.job;
-  with.group_limit = {};
+  of_pool.limit = joined->limit;
+  of_pool.group = with.job;
+  of_pool.group_limit = {};
   return {};
 }
 
@@ -229,7 +229,7 @@ result<served_device*> open_device(int ordinal, CUdevice handle, CUcontext conte
   settings of_pool = *with;
   of_pool.scope.reset();  // kept here, and no business of the allocator's
   if (in_job(*with)) {
-    if (status ok = join_job(*d, of_pool); !ok) return ok;
+    if (status ok = join_job(*d, *with, of_pool); !ok) return ok;
   }
   result<std::unique_ptr<allocator>> memory = allocator::open(devices, of_pool);
   if (!memory) return memory.why();
