@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "devices.hpp"
+#include "fit.hpp"
 #include "job_rank.hpp"
 #include "leases.hpp"
 #include "options.hpp"
@@ -61,6 +62,8 @@ int run(int argc, char** argv) {
         return cli::simulate(with.simulate);
       case cli::command::predict:
         return cli::predict(with.predict);
+      case cli::command::fit:
+        return cli::fit(with.fit);
       case cli::command::convert:
         return cli::convert(with.convert);
       case cli::command::why:

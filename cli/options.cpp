@@ -83,6 +83,7 @@ struct command_line {
   CLI::App* advise = nullptr;
   CLI::App* simulate = nullptr;
   CLI::App* predict = nullptr;
+  CLI::App* fit = nullptr;
   CLI::App* convert = nullptr;
   CLI::App* why = nullptr;
   CLI::Option* wait_option = nullptr;
@@ -99,6 +100,7 @@ struct command_line {
     advise = add_advise_command(app, into.advise);
     simulate = add_simulate_command(app, into.simulate);
     predict = add_predict_command(app, into.predict);
+    fit = add_fit_command(app, into.fit);
     convert = add_convert_command(app, into.convert);
     why = add_why_command(app, into.why);
     app.require_subcommand(0, 1);
@@ -148,7 +150,7 @@ struct command_line {
   }
 };
 
-constexpr std::string_view commands = "run, devices, top, lease, plan, advise, why, convert, simulate or predict";
+constexpr std::string_view commands = "run, devices, top, lease, plan, advise, why, convert, simulate, predict or fit";
 
 result<std::optional<std::string>> parse_run(const command_line& line, std::span<const char* const> words,
                                              options& into) {
@@ -209,13 +211,15 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
     const auto behind = static_cast<std::size_t>(own < argc ? own + 1 : argc);
     return parse_run(line, std::span{argv, static_cast<std::size_t>(argc)}.subspan(behind), into);
   }
-  if (line.simulate->parsed() || line.predict->parsed()) {
-    into.what = line.simulate->parsed() ? command::simulate : command::predict;
-    std::vector<std::string>& words = line.simulate->parsed() ? into.simulate.command : into.predict.command;
+  const auto with_words = [&](command which, std::vector<std::string>& words) {
+    into.what = which;
     for (int i = own + 1; i < argc; ++i) words.emplace_back(argv[i]);
     return std::optional<std::string>{};
-  }
-  if (own < argc) return status{errc::bad_setting, "--: expected only with run, simulate or predict"};
+  };
+  if (line.simulate->parsed()) return with_words(command::simulate, into.simulate.command);
+  if (line.predict->parsed()) return with_words(command::predict, into.predict.command);
+  if (line.fit->parsed()) return with_words(command::fit, into.fit.command);
+  if (own < argc) return status{errc::bad_setting, "--: expected only with run, simulate, predict or fit"};
   if (line.plan->parsed()) into.what = command::plan;
   if (line.advise->parsed()) into.what = command::advise;
   if (line.convert->parsed()) into.what = command::convert;

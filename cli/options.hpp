@@ -11,6 +11,7 @@
 #include "convert.hpp"
 #include "gpumem/status.hpp"
 #include "plan.hpp"
+#include "fit.hpp"
 #include "predict.hpp"
 #include "simulate.hpp"
 #include "why.hpp"
@@ -43,7 +44,7 @@ struct lease_options {
   int end = 0;  ///< a pid; 0: none
 };
 
-enum class command : std::uint8_t { run, devices, top, lease, plan, advise, simulate, predict, convert, why };
+enum class command : std::uint8_t { run, devices, top, lease, plan, advise, simulate, predict, fit, convert, why };
 
 struct options {
   command what = command::devices;
@@ -55,6 +56,7 @@ struct options {
   advise_options advise;
   simulate_options simulate;
   predict_options predict;
+  fit_options fit;
   convert_options convert;
   why_options why;
 };

@@ -4,21 +4,17 @@
 #include <string>
 #include <vector>
 
+#include "recorded_run.hpp"
+
 namespace CLI {
 class App;
 }
 
 namespace gpumem::cli {
 
-struct predict_options {
+struct predict_options : recorded_run_options {
   std::vector<std::string> capacities;  ///< memory, or names of cards; empty: the memory of `card`
-  std::string card = "h100";            ///< the card the program sees, with ample memory
-  std::string context = "450MiB";
-  std::string cudnn_workspace = "0";
-  std::string settle = "10m";
-  std::string trace;  ///< keeps the run's allocations; empty: they are removed
   bool json = false;
-  std::vector<std::string> command;
 };
 
 CLI::App* add_predict_command(CLI::App& to, predict_options& into);

@@ -17,6 +17,7 @@
 
 #include "cards.hpp"
 #include "command_file.hpp"
+#include "host_memory.hpp"
 #include "kept_status.hpp"
 #include "print_error.hpp"
 #include "run_processes.hpp"
@@ -166,6 +167,13 @@ bool ends_for_spinning(double spun_s, double settle_s, bool& told) {
   return end;
 }
 
+std::string host_is_short(const host_memory& host) {
+  return fmt::format("ended: this machine has {} of {} of memory left, and the program has taken {}; expected a machine with "
+                     "more memory, or a program that keeps less on the host",
+                     format_bytes(host.available_bytes()), format_bytes(host.total_bytes()),
+                     format_bytes(host.peak_bytes()));
+}
+
 /// Waits for the command; signals that end it reach it by this process, too. One whose figures have settled is ended.
 /// Whoever ends the command ends what it has started: a shell that is killed leaves its command running.
 void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_outcome& out) {
@@ -173,9 +181,17 @@ void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_
   run_child_process child{pid};
   settling figures{settle_s};
   spinning loops;
+  host_memory host;
   bool told = false;
-  while (!child.ended_within(std::chrono::milliseconds{500})) {
+  while (!child.ended_within(std::chrono::milliseconds{250})) {
     const std::vector<simulated_process> now = read_records(records);
+    host.look(pid);
+    out.host_bytes = host.peak_bytes();
+    if (host.is_short()) {
+      out.stopped = host_is_short(host);
+      end_run(child, records);
+      break;
+    }
     const bool settled = figures.look(now);
     if (!settled && !ends_for_spinning(loops.look(now), settle_s, told)) continue;
     if (settled) out.settled_reads = figures.reads();

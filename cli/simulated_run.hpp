@@ -45,6 +45,8 @@ struct simulated_outcome {
   double seconds = 0;
   std::string runtimes;             ///< versions of CUDA whose runtimes have a double here; empty: nothing was started
   std::uint64_t settled_reads = 0;  ///< values read meanwhile, where the command was ended because its figures settled
+  std::uint64_t host_bytes = 0;     ///< the most of the host's memory that the program took; 0: it ended too soon
+  std::string stopped;              ///< why it was ended for the host's sake; empty: it was not
   std::vector<simulated_process> processes;  ///< processes that initialised the driver, or tried to
 };
 

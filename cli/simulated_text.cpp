@@ -309,6 +309,7 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
   if (of.settled_reads != 0) {
     out["warnings"].push_back(settled_warning(of, setup));
   }
+  if (!of.stopped.empty()) out["warnings"].push_back(of.stopped);
   if (setup.referee) {
     std::uint64_t hazards = 0;
     std::uint64_t uses = 0;

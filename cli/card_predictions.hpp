@@ -1,0 +1,26 @@
+// Which cards and policies would hold a recorded run.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "recorded_run.hpp"
+
+namespace gpumem::cli {
+
+struct capacity {
+  std::string name;
+  std::uint64_t bytes = 0;
+};
+
+/// What is left of a card's memory beside `taken` bytes.
+inline std::uint64_t rest_of(const capacity& of, std::uint64_t taken) { return of.bytes - (taken < of.bytes ? taken : of.bytes); }
+
+/// Replays every policy within each capacity, less the context: one row each, those of a capacity together, `native`
+/// first and then the cheapest. Keys: capacity, capacity_bytes, policy, fits, peak_reserved_bytes, settings, by.
+status predict_all(const recording& of, const std::vector<capacity>& capacities, std::uint64_t context_bytes,
+                   nlohmann::ordered_json& out);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,156 @@
+// The cards of `simulate --card list`, from the smallest memory on. A card whose memory is less than what was live at
+// the peak holds the program under no policy, and one with room for what the framework's allocator reserved holds it as
+// it is: only the cards between need replays.
+#include "fit.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "card_predictions.hpp"
+#include "cards.hpp"
+#include "device_figures.hpp"
+#include "prediction_command.hpp"
+#include "simulated_text.hpp"
+#include "units.hpp"
+
+namespace gpumem::cli {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+/// Cards of equal memory are one capacity. In order of memory.
+std::vector<capacity> capacities_of_cards() {
+  std::map<std::uint64_t, std::string> names;
+  for (const simcuda::card_profile& card : simcuda::card_profiles()) {
+    std::string& all = names[card.bytes()];
+    all += fmt::format("{}{}", all.empty() ? "" : ", ", card.key);
+  }
+  std::vector<capacity> out;
+  for (const auto& [bytes, name] : names) out.push_back({name, bytes});
+  return out;
+}
+
+bool follows_a_plan(const json& row) { return row["settings"].get<std::string>().find("GPUMEM_PLAN=") != std::string::npos; }
+
+/// The row of one capacity that asks least of the user: the framework's own allocator, then the cheapest policy, and
+/// last what needs a plan. `rows` are not empty.
+json best_of(const json& rows) {
+  for (const bool planned : {false, true}) {
+    for (const json& row : rows) {
+      if (row["fits"].get<bool>() && follows_a_plan(row) == planned) return row;
+    }
+  }
+  return rows.front();
+}
+
+json row_without_replay(const capacity& of, bool fits, std::uint64_t peak_reserved_bytes) {
+  return {{"capacity", of.name}, {"capacity_bytes", of.bytes}, {"policy", "native"}, {"fits", fits},
+          {"peak_reserved_bytes", peak_reserved_bytes}, {"settings", ""}, {"by", "measured"}};
+}
+
+status rows_of_cards(const prediction_run& run, json& out) {
+  const recording& of = run.recorded;
+  out = json::array();
+  for (const capacity& each : capacities_of_cards()) {
+    const bool as_it_is = of.native_reserved_bytes <= rest_of(each, run.context_bytes);
+    const bool never = of.trace.peak_live_bytes + of.outside_bytes > rest_of(each, run.context_bytes);
+    if (as_it_is || never) {
+      out.push_back(row_without_replay(each, as_it_is, of.native_reserved_bytes));
+      continue;
+    }
+    json rows;
+    if (status done = predict_all(of, {each}, run.context_bytes, rows); !done) return done;
+    out.push_back(best_of(rows));
+  }
+  return {};
+}
+
+const char* name_of_native(const recording& of) { return of.by_torch ? "PyTorch's own allocator" : "cudaMalloc"; }
+
+std::string words_of(const std::vector<std::string>& command) {
+  std::string out;
+  for (const std::string& word : command) out += (out.empty() ? "" : " ") + word;
+  return out;
+}
+
+/// One sentence, without its end.
+std::string verdict_of(const prediction_run& run, const fit_options& with, const json& rows) {
+  const std::string program = words_of(with.command);
+  const auto smallest = std::find_if(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });
+  if (smallest == rows.end()) {
+    const json& largest = rows.back();
+    return fmt::format("{} fits none of these cards: {} were live at the peak, and {} has {}", program,
+                       format_bytes(run.recorded.trace.peak_live_bytes + run.recorded.outside_bytes),
+                       largest["capacity"].get<std::string>(),
+                       format_bytes(largest["capacity_bytes"].get<std::uint64_t>()));
+  }
+  const json& row = *smallest;
+  const std::uint64_t taken = row["peak_reserved_bytes"].get<std::uint64_t>() + run.context_bytes;
+  const std::uint64_t card = row["capacity_bytes"];
+  const auto set = row["settings"].get<std::string>();
+  return fmt::format("{} fits {} ({}) with {}, and leaves {} of it", program, row["capacity"].get<std::string>(),
+                     format_bytes(card), set.empty() ? name_of_native(run.recorded) : set,
+                     format_bytes(card - std::min(card, taken)));
+}
+
+std::string as_text(const prediction_run& run, const fit_options& with, const json& rows) {
+  const recording& of = run.recorded;
+  const bool untrue = !of.untrue_values.empty();
+  std::string out = fmt::format("{}{}. Simulated.\n\n", untrue ? "Only if no size depends on untrue values (*): " : "",
+                                verdict_of(run, with, rows));
+  std::vector<std::vector<std::string>> lines{{"<card", "memory", "<fits", "peak reserved", "room", "<with"}};
+  for (const json& row : rows) {
+    const bool fits = row["fits"];
+    const std::uint64_t card = row["capacity_bytes"];
+    const std::uint64_t reserved = row["peak_reserved_bytes"];
+    const auto set = row["settings"].get<std::string>();
+    lines.push_back({row["capacity"], format_bytes(card), fmt::format("{}{}", fits ? "yes" : "no", untrue ? "*" : ""),
+                     fits ? format_bytes(reserved) : "-",
+                     fits ? format_bytes(card - std::min(card, reserved + run.context_bytes)) : "-",
+                     !fits          ? ""
+                     : set.empty() ? name_of_native(of)
+                                    : set});
+  }
+  out += table(lines);
+  out += fmt::format("\nA context of {} is assumed (--context). The program saw {} with ample memory (--card): one that sizes "
+                     "itself by its card takes another amount on another card.\n",
+                     format_bytes(run.context_bytes), with.card);
+  if (std::any_of(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>() && follows_a_plan(row); })) {
+    out += "For GPUMEM_PLAN, fit --trace run.csv.gz keeps the allocations, and gpumem plan run.csv.gz -o run.plan makes the "
+           "plan.\n";
+  }
+  if (of.host_bytes != 0) out += fmt::format("The run itself took up to {} of this host's memory.\n", format_bytes(of.host_bytes));
+  return out;
+}
+
+}  // namespace
+
+CLI::App* add_fit_command(CLI::App& to, fit_options& into) {
+  CLI::App* const command = to.add_subcommand("fit", "runs a program simulated once, then names the smallest card that holds it");
+  command->footer(
+      "The command and its arguments follow --: gpumem fit [OPTIONS] -- COMMAND...\n"
+      "Example: gpumem fit -- python train.py");
+  add_recorded_run_options(*command, into);
+  command->add_flag("--json", into.json, "as JSON; the program's own output goes to standard error either way");
+  return command;
+}
+
+int fit(const fit_options& with) {
+  prediction_run run;
+  if (const int failed = run_for_prediction(with, "fit", run); failed != 0) return failed;
+  json rows;
+  if (status done = rows_of_cards(run, rows); !done) return fail_prediction(prediction_failed, done.message());
+  const auto smallest = std::find_if(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>(); });
+  json all = prediction_figures(run, with);
+  all["verdict"] = verdict_of(run, with, rows);
+  all["smallest"] = smallest != rows.end() ? *smallest : json(nullptr);
+  all["results"] = rows;
+  print_prediction(run, with.json ? as_json_text(all) : as_text(run, with, rows));
+  return smallest != rows.end() ? 0 : nothing_fits;
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,21 @@
+// `gpumem fit`: runs a program once on a simulated card with ample memory, then names the smallest card that holds it.
+#pragma once
+
+#include "recorded_run.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace gpumem::cli {
+
+struct fit_options : recorded_run_options {
+  bool json = false;
+};
+
+CLI::App* add_fit_command(CLI::App& to, fit_options& into);
+
+/// Exit status: as of `predict`.
+int fit(const fit_options& with);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,110 @@
+#include "host_memory.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+namespace gpumem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<std::uint64_t> number_in(const std::string& path) {
+  std::ifstream file{path};
+  std::uint64_t value = 0;
+  return file >> value ? std::optional{value} : std::nullopt;  // `max` is none
+}
+
+/// The value behind `key` in a file of lines `key value`.
+std::uint64_t value_of(const std::string& path, const std::string& key) {
+  std::ifstream file{path};
+  std::string name;
+  std::uint64_t value = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words{line};
+    if (words >> name >> value && name == key) return value;
+  }
+  return 0;
+}
+
+/// The fourth word of /proc/PID/stat. The second is a name in brackets, which may have brackets and spaces.
+pid_t parent_of(const std::string& process) {
+  std::ifstream file{process + "/stat"};
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream words{line.substr(name_end + 1)};
+  std::string state;
+  pid_t parent = 0;
+  words >> state >> parent;
+  return parent;
+}
+
+std::uint64_t resident_bytes(const std::string& process) {
+  static const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  std::ifstream file{process + "/statm"};
+  std::uint64_t size = 0;
+  std::uint64_t resident = 0;
+  return file >> size >> resident ? resident * page : 0;
+}
+
+std::uint64_t resident_bytes_of_descendants(const std::string& proc, pid_t command) {
+  std::multimap<pid_t, pid_t> children;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator{proc, error}) {
+    const std::string name = entry.path().filename().string();
+    pid_t pid = 0;
+    const auto [end, wrong] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (wrong == std::errc{} && end == name.data() + name.size()) children.emplace(parent_of(entry.path().string()), pid);
+  }
+  std::uint64_t sum = 0;
+  std::vector<pid_t> open{command};
+  while (!open.empty()) {
+    const pid_t pid = open.back();
+    open.pop_back();
+    sum += resident_bytes(proc + "/" + std::to_string(pid));
+    for (auto [child, end] = children.equal_range(pid); child != end; ++child) open.push_back(child->second);
+  }
+  return sum;
+}
+
+}  // namespace
+
+void host_memory::look(pid_t command) {
+  peak_bytes_ = std::max(peak_bytes_, resident_bytes_of_descendants(root_ + "/proc", command));
+  read_host();
+  read_control_group();
+}
+
+void host_memory::read_host() {
+  const std::string file = root_ + "/proc/meminfo";
+  total_bytes_ = value_of(file, "MemTotal:") << 10;
+  available_bytes_ = value_of(file, "MemAvailable:") << 10;
+}
+
+/// A container sees its own control group at the root.
+void host_memory::read_control_group() {
+  const std::string group = root_ + "/sys/fs/cgroup/";
+  const std::optional<std::uint64_t> most = number_in(group + "memory.max");
+  const std::optional<std::uint64_t> used = number_in(group + "memory.current");
+  if (!most || !used || *most >= total_bytes_) return;
+  // The kernel drops cached files before it ends a process.
+  const std::uint64_t kept = *used - std::min(*used, value_of(group + "memory.stat", "inactive_file"));
+  total_bytes_ = *most;
+  available_bytes_ = std::min(available_bytes_, *most - std::min(*most, kept));
+}
+
+bool host_memory::is_short() const noexcept {
+  constexpr std::uint64_t least_left = std::uint64_t{256} << 20;
+  return total_bytes_ != 0 && available_bytes_ < std::max(least_left, total_bytes_ / 50);
+}
+
+}  // namespace gpumem::cli

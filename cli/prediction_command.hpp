@@ -1,0 +1,40 @@
+// What the commands `predict` and `fit` share: options, the run, exit statuses, the common figures of their JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "recorded_run.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace gpumem::cli {
+
+inline constexpr int prediction_failed = 1;
+inline constexpr int bad_input = 2;
+inline constexpr int nothing_fits = 3;
+
+struct prediction_run {
+  std::uint64_t context_bytes = 0;
+  recording recorded;
+};
+
+void add_recorded_run_options(CLI::App& to, recorded_run_options& into);
+
+/// Prints the line; returns `code`.
+int fail_prediction(int code, std::string_view why);
+
+/// Checks the options and runs the program. 0, or the exit status of the command `name`, whose error is printed.
+int run_for_prediction(const recorded_run_options& with, std::string_view name, prediction_run& out);
+
+/// The keys of the JSON that both commands have.
+nlohmann::ordered_json prediction_figures(const prediction_run& of, const recorded_run_options& with);
+
+/// Prints the result on standard output, and warnings on standard error.
+void print_prediction(const prediction_run& of, const std::string& text);
+std::string as_json_text(const nlohmann::ordered_json& all);
+
+}  // namespace gpumem::cli
