@@ -16,7 +16,9 @@ struct capacity {
 };
 
 /// What is left of a card's memory beside `taken` bytes.
-inline std::uint64_t rest_of(const capacity& of, std::uint64_t taken) { return of.bytes - (taken < of.bytes ? taken : of.bytes); }
+inline std::uint64_t rest_of(const capacity& of, std::uint64_t taken) {
+  return of.bytes - (taken < of.bytes ? taken : of.bytes);
+}
 
 /// Replays every policy within each capacity, less the context: one row each, those of a capacity together, `native`
 /// first and then the cheapest. Keys: capacity, capacity_bytes, policy, fits, peak_reserved_bytes, settings, by.

@@ -34,7 +34,9 @@ std::vector<capacity> capacities_of_cards() {
   return out;
 }
 
-bool follows_a_plan(const json& row) { return row["settings"].get<std::string>().find("GPUMEM_PLAN=") != std::string::npos; }
+bool follows_a_plan(const json& row) {
+  return row["settings"].get<std::string>().find("GPUMEM_PLAN=") != std::string::npos;
+}
 
 /// The row of one capacity that asks least of the user: the framework's own allocator, then the cheapest policy, and
 /// last what needs a plan. `rows` are not empty.
@@ -48,8 +50,13 @@ json best_of(const json& rows) {
 }
 
 json row_without_replay(const capacity& of, bool fits, std::uint64_t peak_reserved_bytes) {
-  return {{"capacity", of.name}, {"capacity_bytes", of.bytes}, {"policy", "native"}, {"fits", fits},
-          {"peak_reserved_bytes", peak_reserved_bytes}, {"settings", ""}, {"by", "measured"}};
+  return {{"capacity", of.name},
+          {"capacity_bytes", of.bytes},
+          {"policy", "native"},
+          {"fits", fits},
+          {"peak_reserved_bytes", peak_reserved_bytes},
+          {"settings", ""},
+          {"by", "measured"}};
 }
 
 status rows_of_cards(const prediction_run& run, json& out) {
@@ -111,26 +118,32 @@ std::string as_text(const prediction_run& run, const fit_options& with, const js
     lines.push_back({row["capacity"], format_bytes(card), fmt::format("{}{}", fits ? "yes" : "no", untrue ? "*" : ""),
                      fits ? format_bytes(reserved) : "-",
                      fits ? format_bytes(card - std::min(card, reserved + run.context_bytes)) : "-",
-                     !fits          ? ""
+                     !fits         ? ""
                      : set.empty() ? name_of_native(of)
-                                    : set});
+                                   : set});
   }
   out += table(lines);
-  out += fmt::format("\nA context of {} is assumed (--context). The program saw {} with ample memory (--card): one that sizes "
-                     "itself by its card takes another amount on another card.\n",
-                     format_bytes(run.context_bytes), with.card);
-  if (std::any_of(rows.begin(), rows.end(), [](const json& row) { return row["fits"].get<bool>() && follows_a_plan(row); })) {
-    out += "For GPUMEM_PLAN, fit --trace run.csv.gz keeps the allocations, and gpumem plan run.csv.gz -o run.plan makes the "
-           "plan.\n";
+  out += fmt::format(
+      "\nA context of {} is assumed (--context). The program saw {} with ample memory (--card): one that sizes "
+      "itself by its card takes another amount on another card.\n",
+      format_bytes(run.context_bytes), with.card);
+  if (std::any_of(rows.begin(), rows.end(),
+                  [](const json& row) { return row["fits"].get<bool>() && follows_a_plan(row); })) {
+    out +=
+        "For GPUMEM_PLAN, fit --trace run.csv.gz keeps the allocations, and gpumem plan run.csv.gz -o run.plan makes "
+        "the "
+        "plan.\n";
   }
-  if (of.host_bytes != 0) out += fmt::format("The run itself took up to {} of this host's memory.\n", format_bytes(of.host_bytes));
+  if (of.host_bytes != 0)
+    out += fmt::format("The run itself took up to {} of this host's memory.\n", format_bytes(of.host_bytes));
   return out;
 }
 
 }  // namespace
 
 CLI::App* add_fit_command(CLI::App& to, fit_options& into) {
-  CLI::App* const command = to.add_subcommand("fit", "runs a program simulated once, then names the smallest card that holds it");
+  CLI::App* const command =
+      to.add_subcommand("fit", "runs a program simulated once, then names the smallest card that holds it");
   command->footer(
       "The command and its arguments follow --: gpumem fit [OPTIONS] -- COMMAND...\n"
       "Example: gpumem fit -- python train.py");

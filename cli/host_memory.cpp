@@ -63,7 +63,8 @@ std::uint64_t resident_bytes_of_descendants(const std::string& proc, pid_t comma
     const std::string name = entry.path().filename().string();
     pid_t pid = 0;
     const auto [end, wrong] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (wrong == std::errc{} && end == name.data() + name.size()) children.emplace(parent_of(entry.path().string()), pid);
+    if (wrong == std::errc{} && end == name.data() + name.size())
+      children.emplace(parent_of(entry.path().string()), pid);
   }
   std::uint64_t sum = 0;
   std::vector<pid_t> open{command};

@@ -9,9 +9,9 @@
 
 #include "advise.hpp"
 #include "convert.hpp"
+#include "fit.hpp"
 #include "gpumem/status.hpp"
 #include "plan.hpp"
-#include "fit.hpp"
 #include "predict.hpp"
 #include "simulate.hpp"
 #include "why.hpp"

@@ -54,8 +54,8 @@ nlohmann::ordered_json prediction_figures(const prediction_run& of, const record
           {"context_bytes", of.context_bytes},
           {"outside_bytes", run.outside_bytes},
           {"host_values_read", run.host_values_read},
-          {"untrue_values", run.untrue_values.empty() ? nlohmann::ordered_json(nullptr)
-                                                      : nlohmann::ordered_json(run.untrue_values)},
+          {"untrue_values",
+           run.untrue_values.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(run.untrue_values)},
           {"processes", run.processes},
           {"host_bytes", run.host_bytes},
           {"warnings", run.warnings}};

@@ -112,7 +112,8 @@ status record_by_gpumem(simulated_setup setup, const std::string& trace, const s
   return {};
 }
 
-result<simulated_setup> setup_of(const recorded_run_options& with, std::uint64_t context_bytes, const std::string& trace) {
+result<simulated_setup> setup_of(const recorded_run_options& with, std::uint64_t context_bytes,
+                                 const std::string& trace) {
   simulated_setup out;
   if (status ok = choose_card(with.card, out.card, out.card_bytes); !ok) return ok;
   out.variables["SIMCUDA_CUDNN_WORKSPACE"] = with.cudnn_workspace;

@@ -28,8 +28,8 @@ struct recording {
   std::uint64_t native_reserved_bytes = 0;
   std::uint64_t outside_bytes = 0;  ///< taken past the allocator whose allocations are in the trace
   std::uint64_t host_values_read = 0;
-  std::string untrue_values;  ///< says so, with the lines; empty: none were read
-  std::size_t processes = 0;  ///< that took memory of the card; the trace is of one
+  std::string untrue_values;     ///< says so, with the lines; empty: none were read
+  std::size_t processes = 0;     ///< that took memory of the card; the trace is of one
   std::uint64_t host_bytes = 0;  ///< of the host's memory, at the run's peak; 0: not known
   std::vector<std::string> warnings;
 };

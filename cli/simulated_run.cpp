@@ -168,10 +168,10 @@ bool ends_for_spinning(double spun_s, double settle_s, bool& told) {
 }
 
 std::string host_is_short(const host_memory& host) {
-  return fmt::format("ended: this machine has {} of {} of memory left, and the program has taken {}; expected a machine with "
-                     "more memory, or a program that keeps less on the host",
-                     format_bytes(host.available_bytes()), format_bytes(host.total_bytes()),
-                     format_bytes(host.peak_bytes()));
+  return fmt::format(
+      "ended: this machine has {} of {} of memory left, and the program has taken {}; expected a machine with "
+      "more memory, or a program that keeps less on the host",
+      format_bytes(host.available_bytes()), format_bytes(host.total_bytes()), format_bytes(host.peak_bytes()));
 }
 
 /// Waits for the command; signals that end it reach it by this process, too. One whose figures have settled is ended.

@@ -807,6 +807,30 @@ TEST_F(Simulate, PredictsNothingFromARunWithoutGpumemsFigures) {
   EXPECT_EQ(content("out"), "");
 }
 
+TEST_F(Simulate, FitNamesTheSmallestCard) {
+  const std::string fit = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " fit ";
+  const std::string program = "-- " GPUMEM_TEST_PROGRAM " take=9000 take=9000 take=5600 ";
+  EXPECT_EQ(WEXITSTATUS(std::system((fit + program + "> out 2> err").c_str())), 0) << content("err");
+  EXPECT_THAT(content("out"), HasSubstr("take=9000 take=9000 take=5600 fits rtx4090 (23.52 GiB) with cudaMalloc, and "
+                                        "leaves 30.00 MiB of it. Simulated.\n"));
+  EXPECT_THAT(content("out"), HasSubstr("rtx3060"));
+  EXPECT_EQ(WEXITSTATUS(std::system((fit + "--json " + program + "> out 2> err").c_str())), 0) << content("err");
+  const auto figures = nlohmann::json::parse(content("out"), nullptr, false);
+  ASSERT_TRUE(figures.is_object()) << content("out");
+  EXPECT_EQ(figures["smallest"]["capacity"], "rtx4090");
+  for (const auto& row : figures["results"]) {
+    EXPECT_EQ(row["fits"], row["capacity_bytes"].get<std::uint64_t>() >= (std::uint64_t{24080} << 20)) << row;
+  }
+}
+
+TEST_F(Simulate, FitSaysThatNoCardHoldsIt) {
+  const std::string fit = "cd " + folder_ + " && timeout 60 " GPUMEM_PROGRAM " fit -- " GPUMEM_TEST_PROGRAM;
+  EXPECT_EQ(WEXITSTATUS(std::system((fit + " take=190000 > out 2> err").c_str())), 3) << content("err");
+  EXPECT_THAT(content("out"), HasSubstr(" fits none of these cards: 185.55 GiB were live at the peak, and b200 has "));
+  EXPECT_EQ(WEXITSTATUS(std::system((fit + " exit=7 > out 2> err").c_str())), 7);
+  EXPECT_EQ(content("out"), "");
+}
+
 /// The output of `predict` for 1500 MiB of device memory on a card of 2 GiB, whose settings are then applied to it.
 TEST_F(Simulate, PrintsSettingsWithWhichTheProgramFits) {
   const std::string in = "cd " + folder_ + " && timeout 60 ";
