@@ -15,7 +15,7 @@ namespace {
 class HostMemory : public ::testing::Test {
  protected:
   void write(const std::string& name, const std::string& text) {
-    const std::filesystem::path file = root_.path(name);
+    const std::filesystem::path file = root_.path() + "/" + name;
     std::filesystem::create_directories(file.parent_path());
     std::ofstream{file} << text;
   }
@@ -29,7 +29,7 @@ class HostMemory : public ::testing::Test {
                               " kB\nMemFree: 1 kB\nMemAvailable: " + std::to_string(available_mib << 10) + " kB\n");
   }
   static constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-  const temporary_folder root_;
+  const temporary_folder root_{"gpumem-host-memory-"};
 };
 
 TEST_F(HostMemory, IsThatOfTheCommandAndItsDescendantsAtTheirPeak) {
