@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "devices.hpp"
+#include "exporter.hpp"
 #include "fit.hpp"
 #include "job_rank.hpp"
 #include "leases.hpp"
@@ -68,6 +69,8 @@ int run(int argc, char** argv) {
         return cli::convert(with.convert);
       case cli::command::why:
         return cli::why(with.why);
+      case cli::command::exporter:
+        return cli::run_exporter(with.exporter);
     }
   } catch (const std::exception& e) {
     print_error("gpumem: {}{}\n", rank_prefix(), printable(e.what(), 8192));

@@ -86,6 +86,7 @@ struct command_line {
   CLI::App* fit = nullptr;
   CLI::App* convert = nullptr;
   CLI::App* why = nullptr;
+  CLI::App* exporter = nullptr;
   CLI::Option* wait_option = nullptr;
 
   explicit command_line(options& into) {
@@ -138,9 +139,20 @@ struct command_line {
         ->capture_default_str();
     top->add_flag("--once", into.top.once, "one look, as text");
     top->add_flag("--json", into.top.json, "as JSON, one line a look");
+    top->add_flag("--prometheus", into.top.prometheus, "one look, as metrics in Prometheus's text format");
+    top->add_option("-o,--output", into.top.output, "with --prometheus: replace this file, for node_exporter")
+        ->type_name("FILE");
     top->footer(
         "Keys: q quit, s sort, / filter, up and down select, t trim the selected process that gpumem serves.\n"
-        "Example: gpumem top --interval 0.5");
+        "Example: gpumem top --interval 0.5\n"
+        "Example: gpumem top --prometheus --output /var/lib/prometheus/node-exporter/gpumem.prom");
+    exporter = app.add_subcommand("exporter", "the figures of top, for Prometheus over HTTP");
+    exporter->add_option("--listen", into.exporter.listen, "serve http://ADDRESS:PORT/metrics; port 0: any free one")
+        ->type_name("ADDRESS:PORT")
+        ->capture_default_str();
+    exporter->footer(
+        "Each scrape is one look. Ends at SIGINT or SIGTERM. Without authentication: keep the address local.\n"
+        "Example: gpumem exporter --listen 127.0.0.1:9843");
     lease = app.add_subcommand("lease", "leases on cards, held by programs started with --devices auto");
     lease->add_flag("--json", into.lease.json, "as JSON");
     lease->add_option("--end", into.lease.end, "end the process that holds a lease (SIGTERM)")->type_name("PID");
@@ -150,7 +162,21 @@ struct command_line {
   }
 };
 
-constexpr std::string_view commands = "run, devices, top, lease, plan, advise, why, convert, simulate, predict or fit";
+constexpr std::string_view commands =
+    "run, devices, top, exporter, lease, plan, advise, why, convert, simulate, predict or fit";
+
+status check_top(const command_line& line, const top_options& chosen) {
+  const auto given = [&](const char* option) { return line.top->count(option) > 0; };
+  if (chosen.prometheus && (chosen.json || given("--interval"))) {
+    return {errc::bad_setting,
+            fmt::format("--prometheus and {}: expected one or the other", chosen.json ? "--json" : "--interval")};
+  }
+  if (given("--output") && (!chosen.prometheus || chosen.output.empty())) {
+    return {errc::bad_setting,
+            fmt::format("--output {}: expected a file, with --prometheus", printable(chosen.output))};
+  }
+  return {};
+}
 
 result<std::optional<std::string>> parse_run(const command_line& line, std::span<const char* const> words,
                                              options& into) {
@@ -227,6 +253,8 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   if (line.lease->parsed()) into.what = command::lease;
   if (line.devices->parsed()) into.what = command::devices;
   if (line.top->parsed()) into.what = command::top;
+  if (line.exporter->parsed()) into.what = command::exporter;
+  if (status fits = check_top(line, into.top); !fits) return fits;
   if (status read = read_interval(line.interval, into.top.interval_s); !read) return read;
   return std::optional<std::string>{};
 }

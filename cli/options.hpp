@@ -9,6 +9,7 @@
 
 #include "advise.hpp"
 #include "convert.hpp"
+#include "exporter.hpp"
 #include "fit.hpp"
 #include "gpumem/status.hpp"
 #include "plan.hpp"
@@ -37,6 +38,8 @@ struct top_options {
   double interval_s = 1;
   bool once = false;
   bool json = false;
+  bool prometheus = false;
+  std::string output;  ///< of `prometheus`; empty: standard output
 };
 
 struct lease_options {
@@ -44,7 +47,20 @@ struct lease_options {
   int end = 0;  ///< a pid; 0: none
 };
 
-enum class command : std::uint8_t { run, devices, top, lease, plan, advise, simulate, predict, fit, convert, why };
+enum class command : std::uint8_t {
+  run,
+  devices,
+  top,
+  lease,
+  plan,
+  advise,
+  simulate,
+  predict,
+  fit,
+  convert,
+  why,
+  exporter
+};
 
 struct options {
   command what = command::devices;
@@ -59,6 +75,7 @@ struct options {
   fit_options fit;
   convert_options convert;
   why_options why;
+  exporter_options exporter;
 };
 
 /// Returns a text for help or version; `bad_setting` is one line for status 2.

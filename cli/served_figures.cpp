@@ -47,6 +47,7 @@ json row_of(const served_process& one) {
   json row{{"pid", one.pid},
            {"user", user_of(static_cast<unsigned>(one.pid))},
            {"command", command_of(static_cast<unsigned>(one.pid))},
+           {"executable", command_of(static_cast<unsigned>(one.pid))},
            {"answered", false},
            {"group", ""},
            {"devices", json::array()}};

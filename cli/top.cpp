@@ -1,14 +1,18 @@
-// On a terminal an interactive screen (top_screen.hpp); in a pipe one table after another.
+// On a terminal an interactive screen (top_screen.hpp); in a pipe one table after another; for Prometheus one look.
 #include "top.hpp"
 
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <thread>
 
 #include "device_figures.hpp"
+#include "job_rank.hpp"
+#include "look.hpp"
+#include "print_error.hpp"
+#include "prometheus_text.hpp"
+#include "replaced_file.hpp"
 #include "served_figures.hpp"
 #include "text.hpp"
 #include "top_screen.hpp"
@@ -16,30 +20,37 @@
 namespace gpumem::cli {
 namespace {
 
-look look_now() {
-  look out;
-  out.devices = nlohmann::json::array();
-  if (const status told = device_figures(out.devices); !told) out.problem = printable(told.message(), 8192);
-  out.served = served_figures();
-  return out;
+std::string as_json(const look& shown) {
+  return look_as_json(shown).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string as_json(const look& l) {
-  const nlohmann::json all{{"schema", 1},
-                           {"time_s", std::time(nullptr)},
-                           {"devices", l.devices},
-                           {"problem", l.problem},
-                           {"served", l.served}};
-  return all.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) + "\n";
+std::string as_text(const look& shown) {
+  return (shown.problem.empty() ? device_table(shown.devices) : shown.problem + "\n") + "\n" +
+         served_table(shown.served, shown.devices);
 }
 
-std::string as_text(const look& l) {
-  return (l.problem.empty() ? device_table(l.devices) : l.problem + "\n") + "\n" + served_table(l.served, l.devices);
+int fail(const status& why, int exit_status) {
+  print_error("gpumem: {}top: {}\n", rank_prefix(), printable(why.message(), 8192));
+  return exit_status;
+}
+
+/// One look as metrics, on standard output or in a file that is replaced as a whole.
+int show_metrics(const std::string& output) {
+  const look now = look_now();
+  const result<std::string> text = prometheus_text(look_as_json(now));
+  if (!text) return fail(text.why(), 1);
+  if (output.empty()) {
+    fmt::print("{}", *text);
+  } else if (const status written = replace_file(output, "--output", *text); !written) {
+    return fail(written, 2);
+  }
+  return now.problem.empty() ? 0 : 1;
 }
 
 }  // namespace
 
 int show_top(const top_options& with) {
+  if (with.prometheus) return show_metrics(with.output);
   if (!with.once && !with.json && screen_is_possible()) return run_screen(look_now, with.interval_s);
   for (;;) {
     const look now = look_now();

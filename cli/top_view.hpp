@@ -2,18 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-namespace gpumem::cli {
+#include "look.hpp"
 
-/// A snapshot of the machine.
-struct look {
-  nlohmann::json devices;
-  nlohmann::json served;
-  std::string problem;  ///< why there are no devices
-};
+namespace gpumem::cli {
 
 enum class style : std::uint8_t { plain, heading, low, middle, high, faint, selected };
 struct span_of_text {

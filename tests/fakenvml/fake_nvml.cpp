@@ -1,5 +1,6 @@
 // NVML's functions over cards that the environment describes, read at each query:
 //   FAKENVML_CARDS=4             how many, each of 24 GiB; none: nvmlInit fails as without a driver
+//   FAKENVML_HANG=1              nvmlInit does not return
 //   FAKENVML_UUIDS=a,b,c,d       their UUIDs behind `GPU-`; otherwise fake-0, fake-1, ...
 //   FAKENVML_MIB=1024            memory of each, instead
 //   FAKENVML_USED=1=2048,3=512   MiB in use
@@ -120,7 +121,10 @@ std::string uuid_of(unsigned n) {
 
 extern "C" {
 
-int nvmlInit_v2() { return text_of("FAKENVML_CARDS").empty() ? driver_not_loaded : success; }
+int nvmlInit_v2() {
+  while (!text_of("FAKENVML_HANG").empty()) ::pause();
+  return text_of("FAKENVML_CARDS").empty() ? driver_not_loaded : success;
+}
 const char* nvmlErrorString(int code) { return code == driver_not_loaded ? "Driver Not Loaded" : "Unknown Error"; }
 int nvmlDeviceGetCount_v2(unsigned* count) { return *count = cards(), success; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {

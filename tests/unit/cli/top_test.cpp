@@ -160,5 +160,12 @@ TEST_F(Top, OnATerminalThatTerminfoDoesNotKnowItPrintsRows) {
 }
 #endif
 
+#ifdef GPUMEM_TEST_NO_PROMETHEUS
+TEST_F(Top, ABuildWithoutMetricsSaysWhatIsMissing) {
+  expect_refused("top --prometheus", 1, "expected gpumem built where it is installed (Debian: prometheus-cpp-dev)");
+  expect_refused("exporter", 1, "expected gpumem built where it is installed (Debian: prometheus-cpp-dev)");
+}
+#endif
+
 }  // namespace
 }  // namespace gpumem::cli
