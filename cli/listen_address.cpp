@@ -17,7 +17,7 @@ namespace gpumem::cli {
 namespace {
 
 status refused(const std::string& text, const std::string& why) {
-  return {errc::bad_setting, fmt::format("--listen {}: {}; expected ADDRESS:PORT, such as 127.0.0.1:9843 or [::1]:9843",
+  return {errc::bad_setting, fmt::format("--listen {}: {}; expected ADDRESS:PORT, such as 127.0.0.1:9843",
                                          text.empty() ? "''" : printable(text), why)};
 }
 
@@ -38,18 +38,17 @@ int listen_once(const addrinfo& where) {
 result<std::string> listen_address(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string::npos) return refused(text, "there is no port");
-  std::string host = text.substr(0, colon);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (bracketed) host = host.substr(1, host.size() - 2);
+  const std::string host = text.substr(0, colon);
   const std::string port_text = text.substr(colon + 1);
   const auto port = port_text.empty() ? std::nullopt : whole_number<std::uint16_t>(port_text);
   if (!port) return refused(text, fmt::format("'{}' is not a port from 0 to 65535", printable(port_text)));
-  if (host.empty() || host.find('\0') != std::string::npos || (!bracketed && host.find(':') != std::string::npos)) {
-    return refused(text, fmt::format("'{}' is not an address", printable(host)));
-  }
+  // The distributions build the server's library (CivetWeb) without IPv6.
+  if (host.find(':') != std::string::npos) return refused(text, "the exporter serves IPv4 addresses only");
+  if (host.empty()) return refused(text, "there is no address");
   addrinfo wanted{};
+  wanted.ai_family = AF_INET;
   wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = AI_NUMERICSERV | AI_PASSIVE | (bracketed ? AI_NUMERICHOST : 0);
+  wanted.ai_flags = AI_NUMERICSERV | AI_PASSIVE;
   addrinfo* list = nullptr;
   if (const int error = ::getaddrinfo(host.c_str(), port_text.c_str(), &wanted, &list); error != 0) {
     return refused(text, ::gai_strerror(error));
@@ -60,8 +59,7 @@ result<std::string> listen_address(const std::string& text) {
   }
   std::array<char, NI_MAXHOST> numeric{};
   ::getnameinfo(found->ai_addr, found->ai_addrlen, numeric.data(), numeric.size(), nullptr, 0, NI_NUMERICHOST);
-  const bool is_ipv6 = found->ai_family == AF_INET6;
-  return fmt::format("{}{}{}:{}", is_ipv6 ? "[" : "", numeric.data(), is_ipv6 ? "]" : "", *port);
+  return fmt::format("{}:{}", numeric.data(), *port);
 }
 
 }  // namespace gpumem::cli

@@ -7,8 +7,8 @@
 
 namespace gpumem::cli {
 
-/// `ADDRESS:PORT` or `[ADDRESS]:PORT` (IPv6) with a numeric address, for a text with an address or a host's name. Port
-/// 0 is any free one. `bad_setting` if it is none, or if this program cannot listen there now.
+/// `ADDRESS:PORT` with a numeric IPv4 address, for a text with an address or a host's name. Port 0 is any free one.
+/// `bad_setting` for any other text, and if this program cannot listen there now.
 result<std::string> listen_address(const std::string& text);
 
 }  // namespace gpumem::cli

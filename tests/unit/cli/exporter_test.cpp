@@ -231,6 +231,9 @@ TEST_F(Exporter, AnAddressThatIsNoneIsRefused) {
     expect_refused(std::string{"exporter --listen "} + address, 2, "expected ADDRESS:PORT");
   }
   expect_refused("exporter --listen", 2, "--listen");
+  for (const char* address : {"'[::1]:0'", "'[::]:9843'", "::1:9843"}) {
+    expect_refused(std::string{"exporter --listen "} + address, 2, "the exporter serves IPv4 addresses only");
+  }
 }
 
 TEST_F(Exporter, AnAddressThatCannotBeBoundIsRefused) {
