@@ -41,9 +41,9 @@ void put_column(std::string& out, const std::vector<number>& values) {
 /// Writes the sections of a trace. What a section refers to in earlier ones is kept: sizes and allocations.
 class section_writer {
  public:
-  explicit section_writer(const trace& from) : trace_{from}, allocation_of_(from.slots) {
+  explicit section_writer(const trace& recorded) : trace_{recorded}, allocation_of_(recorded.slots) {
     std::uint64_t before = 0;
-    for (const trace_op& op : from.ops) {
+    for (const trace_op& op : recorded.ops) {
       unit_ = std::gcd(unit_, op.time_ns - before);
       before = op.time_ns;
     }
@@ -112,24 +112,24 @@ class section_writer {
   std::unordered_map<std::uint64_t, std::uint32_t> sizes_;
 };
 
-void append_refused(const trace& from, std::string& out) {
+void append_refused(const trace& recorded, std::string& out) {
   std::vector<std::uint64_t> before;
   std::vector<std::uint64_t> time;
   std::vector<std::uint64_t> size;
   std::vector<std::uint16_t> stream;
-  for (const refused_request& each : from.refused) {
+  for (const refused_request& each : recorded.refused) {
     before.push_back(each.before_op);
     time.push_back(each.time_ns);
     size.push_back(each.bytes);
     stream.push_back(each.stream);
   }
-  put_column(out, std::vector<std::uint64_t>{size.size(), from.refusing_policy.size()});
+  put_column(out, std::vector<std::uint64_t>{size.size(), recorded.refusing_policy.size()});
   put_column(out, before);
   put_column(out, time);
   put_column(out, size);
   put_column(out, stream);
-  put_column(out, std::vector<std::uint64_t>{from.refused_within_bytes});
-  put_column(out, std::vector<std::uint8_t>(from.refusing_policy.begin(), from.refusing_policy.end()));
+  put_column(out, std::vector<std::uint64_t>{recorded.refused_within_bytes});
+  put_column(out, std::vector<std::uint8_t>(recorded.refusing_policy.begin(), recorded.refusing_policy.end()));
 }
 
 status not_written(const std::string& path, int error) {

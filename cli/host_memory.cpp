@@ -79,16 +79,15 @@ std::uint64_t resident_bytes_of_descendants(const std::string& proc, pid_t comma
 
 }  // namespace
 
-void host_memory::look(pid_t command) {
+void host_memory::look_at_run(pid_t command) {
   peak_bytes_ = std::max(peak_bytes_, resident_bytes_of_descendants(root_ + "/proc", command));
-  read_host();
-  read_control_group();
 }
 
-void host_memory::read_host() {
+void host_memory::look_at_host() {
   const std::string file = root_ + "/proc/meminfo";
   total_bytes_ = value_of(file, "MemTotal:") << 10;
   available_bytes_ = value_of(file, "MemAvailable:") << 10;
+  read_control_group();
 }
 
 /// A container sees its own control group at the root.

@@ -13,9 +13,10 @@ class host_memory {
   /// `root` is in front of /proc and /sys, for tests.
   explicit host_memory(std::string root = "") : root_{std::move(root)} {}
 
-  /// Reads what `command` and its descendants have in memory, and what the host, or the control group of this
-  /// process, has left.
-  void look(pid_t command);
+  /// Reads what the host, or the control group of this process, has left: three small files.
+  void look_at_host();
+  /// Reads what `command` and its descendants have in memory: a file for each process of the machine.
+  void look_at_run(pid_t command);
   /// Less than a fiftieth is left, or less than 256 MiB. False if it is not known.
   [[nodiscard]] bool is_short() const noexcept;
   /// The most that the program had in memory at a look; pages that several processes share count for each.
@@ -24,7 +25,6 @@ class host_memory {
   [[nodiscard]] std::uint64_t total_bytes() const noexcept { return total_bytes_; }
 
  private:
-  void read_host();
   void read_control_group();
 
   std::string root_;

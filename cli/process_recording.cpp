@@ -47,19 +47,19 @@ bool begins_as_recording(const fs::path& file, const std::string& name) {
 result<process_recording> recording_of_process(unsigned pid) {
   std::error_code why;
   std::vector<process_recording> found;
-  fs::directory_iterator at{fmt::format("/proc/{}/fd", pid), why};
+  fs::directory_iterator open_file{fmt::format("/proc/{}/fd", pid), why};
   if (why == std::errc::no_such_file_or_directory) {
     return refused(pid, "does not exist; expected the PID of a program that runs, or a recording");
   }
   if (why == std::errc::permission_denied) {
     return refused(pid, "belongs to another user; run this as that user, or name the program's recording");
   }
-  for (; !why && at != fs::directory_iterator{}; at.increment(why)) {
+  for (; !why && open_file != fs::directory_iterator{}; open_file.increment(why)) {
     std::error_code gone;  // the process may close it at any moment
-    if (!fs::is_regular_file(at->path(), gone) || gone) continue;
-    const std::string name = fs::read_symlink(at->path(), gone).string();
-    if (gone || !is_write_only(pid, at->path().filename().string())) continue;
-    if (begins_as_recording(at->path(), name)) found.push_back({at->path().string(), name});
+    if (!fs::is_regular_file(open_file->path(), gone) || gone) continue;
+    const std::string name = fs::read_symlink(open_file->path(), gone).string();
+    if (gone || !is_write_only(pid, open_file->path().filename().string())) continue;
+    if (begins_as_recording(open_file->path(), name)) found.push_back({open_file->path().string(), name});
   }
   if (why) return refused(pid, why.message());
   if (found.empty()) return refused(pid, "records nothing; start the program with GPUMEM_TRACE=run.csv");

@@ -182,10 +182,12 @@ void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_
   settling figures{settle_s};
   spinning loops;
   host_memory host;
+  unsigned looks = 0;
   bool told = false;
   while (!child.ended_within(std::chrono::milliseconds{250})) {
     const std::vector<simulated_process> now = read_records(records);
-    host.look(pid);
+    host.look_at_host();
+    if (looks++ % 4 == 0 || host.is_short()) host.look_at_run(pid);
     out.host_bytes = host.peak_bytes();
     if (host.is_short()) {
       out.stopped = host_is_short(host);

@@ -229,8 +229,8 @@ std::string as_text(const bench::trace& recorded, const std::string& shown, cons
   std::string out = fmt::format("{}: operations: {}, refused requests: {}. Simulated.\n", shown, recorded.ops.size(),
                                 recorded.refused.size());
   if (!of) return out + "No request was refused in this recording.\n" + moment_text("At the peak", peak);
-  const std::string by = recorded.refusing_policy.empty() ? "" : fmt::format(" by {}", recorded.refusing_policy);
-  out += fmt::format("Refused{}: {} on stream {:#x}, after {} operations.\nCause: {}.\n", by,
+  const std::string by_policy = recorded.refusing_policy.empty() ? "" : fmt::format(" by {}", recorded.refusing_policy);
+  out += fmt::format("Refused{}: {} on stream {:#x}, after {} operations.\nCause: {}.\n", by_policy,
                      format_bytes(of->request.bytes), recorded.streams[of->request.stream], of->request.before_op,
                      explanation(*of));
   if (peak.ops != of->held.ops) out += moment_text("At the peak", peak);

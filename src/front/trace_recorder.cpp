@@ -17,6 +17,9 @@
 namespace gpumem {
 namespace {
 
+/// The largest size that the readers of recordings take; no device has as much.
+constexpr std::uint64_t most_recorded_bytes = std::uint64_t{1} << 48;
+
 /// The thread's number, from 1, in the order of the threads' first records.
 std::uint32_t thread_number() noexcept {
   static std::atomic<std::uint32_t> threads{0};
@@ -49,7 +52,7 @@ void trace_recorder::refused(const oom_report& why, stream_ref stream) noexcept 
   const std::uint64_t within = pool.reserved_bytes + std::min(limit - pool.reserved_bytes, why.device_free_bytes);
   const bool is_field = why.policy.find_first_of(",\n") == std::string::npos;
   write_row("allocate failure", is_field ? fmt::format("{}@{}", why.policy, within) : std::string{"(nil)"},
-            why.requested_bytes, stream);
+            std::min(why.requested_bytes, most_recorded_bytes), stream);
 } catch (const std::exception& e) {
   const mutex_lock lock{mutex_};
   if (failed_.ok()) fail(e.what());

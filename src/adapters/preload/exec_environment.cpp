@@ -103,8 +103,8 @@ void say_removed() {
 /// The bytes of a list with the shim in front; 0 if the environment stays as it is.
 std::size_t bytes_of_list(char* const* environment) {
   if (own_entry[0] == '\0') return 0;
-  char* const* const at = find_variable(environment);
-  const char* const list = at != nullptr ? *at + variable_length : "";
+  char* const* const entry = find_variable(environment);
+  const char* const list = entry != nullptr ? *entry + variable_length : "";
   if (*list == '\0') {
     say_removed();
     return 0;
@@ -122,12 +122,12 @@ std::size_t count(char* const* words) {
 
 /// Fills a copy of the environment, one word longer than its count, and its list.
 char* const* put_in_front(char* const* environment, char** copy, char* list) {
-  char* const* const at = find_variable(environment);
+  char* const* const entry = find_variable(environment);
   char* end = ::stpcpy(list, variable);
   end = ::stpcpy(end, own_entry);
   *end++ = ':';
-  std::strcpy(end, *at + variable_length);
-  for (std::size_t i = 0; environment[i] != nullptr; ++i) copy[i] = &environment[i] == at ? list : environment[i];
+  std::strcpy(end, *entry + variable_length);
+  for (std::size_t i = 0; environment[i] != nullptr; ++i) copy[i] = &environment[i] == entry ? list : environment[i];
   copy[count(environment)] = nullptr;
   return copy;
 }
@@ -172,8 +172,8 @@ __attribute__((constructor)) void remember() {
   find(real.posix_spawnp, "posix_spawnp");
   find(real.system, "system");
   find(real.popen, "popen");
-  char* const* const at = find_variable(environ);
-  const char* const found = at != nullptr ? find_shim(*at + variable_length) : nullptr;
+  char* const* const entry = find_variable(environ);
+  const char* const found = entry != nullptr ? find_shim(*entry + variable_length) : nullptr;
   const std::size_t length = found != nullptr ? entry_length(found) : 0;
   if (length < sizeof own_entry) std::memcpy(own_entry, found != nullptr ? found : "", length);
 }

@@ -104,8 +104,8 @@ CUresult limited_info(std::size_t* free_bytes, std::size_t* total_bytes) {
   CUresult refusal = CUDA_SUCCESS;
   const unserved_device* const d = unserved_current(&refusal);
   if (d == nullptr || !d->whole_process) return CUDA_SUCCESS;
-  const std::uint64_t beside = d->account.beside_bytes();
-  const std::uint64_t left = d->limit_bytes > beside ? d->limit_bytes - beside : 0;
+  const std::uint64_t used = d->account.beside_bytes();
+  const std::uint64_t left = d->limit_bytes > used ? d->limit_bytes - used : 0;
   *free_bytes = std::min<std::size_t>(*free_bytes, left);
   if (total_bytes != nullptr) *total_bytes = std::min<std::size_t>(*total_bytes, d->limit_bytes);
   return CUDA_SUCCESS;

@@ -173,6 +173,26 @@ TEST(trace_recorder, records_what_was_refused) {
   EXPECT_EQ(t->refused_within_bytes, std::uint64_t{64} << 20);
 }
 
+// A size computed from a negative number, say: the readers take no size that no device has, and with it no recording.
+TEST(trace_recorder, a_refused_request_beyond_any_device_leaves_a_recording_that_is_read) {
+  const test_folder folder;
+  sim_device card{{.capacity_bytes = std::uint64_t{64} << 20}};
+  device* const devices[] = {&card};
+  settings with;
+  with.trace_path = folder.path("t.csv");
+  {
+    const auto memory = allocator::open(devices, with);
+    ASSERT_TRUE(memory.ok()) << memory.why().message();
+    EXPECT_EQ((*memory)->try_allocate({.bytes = std::size_t{1} << 60}).code(), errc::out_of_memory);
+    (*memory)->deallocate((*memory)->allocate(1000));
+  }
+  const auto t = load_trace(folder.path("t.csv"));
+  ASSERT_TRUE(t.ok()) << t.why().message();
+  EXPECT_EQ(t->ops.size(), 2U);
+  ASSERT_EQ(t->refused.size(), 1U);
+  EXPECT_EQ(t->refused[0].bytes, std::uint64_t{1} << 48);
+}
+
 TEST(trace_recorder, takes_rows_from_several_threads) {
   const test_folder folder;
   {

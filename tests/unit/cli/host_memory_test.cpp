@@ -40,11 +40,12 @@ TEST_F(HostMemory, IsThatOfTheCommandAndItsDescendantsAtTheirPeak) {
   process(12, 11, 3);
   process(13, 1, 5000);
   host_memory read{root_.path()};
-  read.look(10);
+  read.look_at_run(10);
   EXPECT_EQ(read.peak_bytes(), 123 * page);
   process(12, 11, 1);
-  read.look(10);
+  read.look_at_run(10);
   EXPECT_EQ(read.peak_bytes(), 123 * page);
+  read.look_at_host();
   EXPECT_EQ(read.total_bytes(), 1000 * mib);
   EXPECT_EQ(read.available_bytes(), 900 * mib);
 }
@@ -53,7 +54,7 @@ TEST_F(HostMemory, IsShortBelowAFiftiethOr256MiB) {
   host_memory read{root_.path()};
   const auto short_at = [&](std::uint64_t total_mib, std::uint64_t available_mib) {
     host(total_mib, available_mib);
-    read.look(10);
+    read.look_at_host();
     return read.is_short();
   };
   EXPECT_FALSE(short_at(1000, 256));
@@ -61,7 +62,7 @@ TEST_F(HostMemory, IsShortBelowAFiftiethOr256MiB) {
   EXPECT_FALSE(short_at(100'000, 2000));
   EXPECT_TRUE(short_at(100'000, 1999));
   write("proc/meminfo", "");
-  read.look(10);
+  read.look_at_host();
   EXPECT_FALSE(read.is_short()) << "it is not known";
 }
 
@@ -71,11 +72,11 @@ TEST_F(HostMemory, IsTheControlGroupsWhereThatHasLess) {
   write("sys/fs/cgroup/memory.current", std::to_string(7000 * mib));
   write("sys/fs/cgroup/memory.stat", "anon 1\ninactive_file " + std::to_string(500 * mib) + "\n");
   host_memory read{root_.path()};
-  read.look(10);
+  read.look_at_host();
   EXPECT_EQ(read.total_bytes(), 8000 * mib);
   EXPECT_EQ(read.available_bytes(), 1500 * mib);
   write("sys/fs/cgroup/memory.max", "max");
-  read.look(10);
+  read.look_at_host();
   EXPECT_EQ(read.available_bytes(), 90'000 * mib);
 }
 
