@@ -18,12 +18,13 @@ from torch import nn
 
 import torch_ladder_enabling
 import torch_ladder_pools
+import torch_ladder_segments
 import torch_ladder_throwing
 import torch_ladder_users
 from ladder_steps import MIB, Steps, expect
 
 STEPS = Steps({**torch_ladder_users.STEPS, **torch_ladder_throwing.STEPS, **torch_ladder_enabling.STEPS,
-               **torch_ladder_pools.STEPS})
+               **torch_ladder_pools.STEPS, **torch_ladder_segments.STEPS})
 step = STEPS.step
 
 
@@ -1033,14 +1034,15 @@ OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "
                       "gpumem_snapshot", "gpumem_out_of_memory", "record_stream_and_referee", "referee_of_a_training",
                       "pools_of_their_own", "exact_addresses", "compiled_with_graphs",
                       *torch_ladder_users.STEPS, *torch_ladder_throwing.STEPS, *torch_ladder_enabling.STEPS,
-                      *torch_ladder_pools.STEPS)
+                      *torch_ladder_pools.STEPS, *torch_ladder_segments.STEPS)
+POOLS = torch_ladder_pools.ONE_CARD + torch_ladder_segments.ONE_CARD
+GPUMEM_ONLY = torch_ladder_pools.GPUMEM_ONLY + torch_ladder_segments.GPUMEM_ONLY
 
 
 def main():
     names = sys.argv[1:] or [name for name in STEPS if name not in OTHER_ENVIRONMENTS]
     lists = {"--list": STEPS, "--usual": [name for name in STEPS if name not in OTHER_ENVIRONMENTS],
-             "--pools": torch_ladder_pools.ONE_CARD,
-             "--native-pools": [name for name in torch_ladder_pools.ONE_CARD if name not in torch_ladder_pools.GPUMEM_ONLY]}
+             "--pools": POOLS, "--native-pools": [name for name in POOLS if name not in GPUMEM_ONLY]}
     if len(names) == 1 and names[0] in lists:
         print("\n".join(lists[names[0]]))
         return 0

@@ -17,6 +17,7 @@
 #include "gpumem/device.hpp"
 #include "gpumem/export.h"
 #include "gpumem/request.hpp"
+#include "gpumem/segment_observer.hpp"
 #include "gpumem/settings.hpp"
 #include "gpumem/statistics.hpp"
 #include "gpumem/status.hpp"
@@ -164,6 +165,9 @@ class allocator {
   virtual status reset_peak_reserved(int device);
   /// Gives the GPU with this driver ordinal access to this device's mapped memory. Plain memory needs no such call.
   virtual status enable_peer(int device, int physical_ordinal);
+  /// Adds an observer of the segments of every device, for the allocator's life. It is told of memory that comes or
+  /// goes from now on, except of what goes when the allocator closes; `segments` lists what came before.
+  virtual status observe_segments(std::shared_ptr<segment_observer> observer);
 
  protected:
   allocator() = default;

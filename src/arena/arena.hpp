@@ -57,6 +57,8 @@ class arena {
   /// From here on `all` stands for everything that the device is given (all_work.hpp). Once, before the first request.
   status stand_for_all_work(stream_ref all);
   void on_out_of_memory(const oom_callback& callback);
+  /// Needs no lock.
+  [[nodiscard]] segment_observers& observers() noexcept { return state_.observers; }
 
   // --- a request and a free ----------------------------------------------------------------------------------
   /// Takes now what the policy takes ahead of demand, once. Fails only with a driver error other than out of memory; a

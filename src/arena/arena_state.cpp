@@ -10,6 +10,7 @@ arena_state::arena_state(device& device, const arena_config& with, caches_above&
       mutex{guard},
       on{device},
       caches{above},
+      observers{with.ordinal},
       cap{with.limit_bytes, with.group},
       decides{std::move(policy), with.policy_name},
       blocks{decides.segment_classes()},

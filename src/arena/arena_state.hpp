@@ -16,6 +16,7 @@
 #include "guarded_policy.hpp"
 #include "heap.hpp"
 #include "paged_backing.hpp"
+#include "segment_observers.hpp"
 #include "stream_holds.hpp"
 #include "stream_order.hpp"
 #include "unlocked_section.hpp"
@@ -107,6 +108,7 @@ struct arena_state {
   arena_mutex& mutex;
   device& on;
   caches_above& caches;
+  segment_observers observers;  ///< told without the lock
   budget cap;
   guarded_policy decides GPUMEM_GUARDED_BY(under_arena_lock);
   heap blocks GPUMEM_GUARDED_BY(under_arena_lock);

@@ -72,7 +72,11 @@ std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, 
     size = std::clamp(round_up(std::min(size, left), unit), *least, left);
     if (!state_.cap.reserve(size)) continue;  // the limit was lowered in between
     reservation reserved{state_.cap, size};
-    const result<address> acquired = state_.with_room_for_segment(lock, [&] { return state_.on.alloc(size); });
+    const result<address> acquired = state_.with_room_for_segment(lock, [&] {
+      result<address> got = state_.on.alloc(size);
+      if (got) state_.observers.added(*got, size, false);
+      return got;
+    });
     if (acquired.ok()) {
       reserved.keep(size);
       state_.blocks.add_segment(*acquired, size, request.klass);

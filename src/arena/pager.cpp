@@ -69,7 +69,7 @@ paged_backing::verdict pager::plan(const pending_request& request, const page_pl
 // needs is taken before it begins: nothing is half done where there is none.
 status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) {
   state_.pages.begin(step);
-  status done = state_.give_backs.make(lock, [&] { return gpumem::execute(state_.on, step); });
+  status done = state_.give_backs.make(lock, [&] { return gpumem::execute(state_.on, step, &state_.observers); });
   const paged_backing::finished made = state_.pages.finish(step);
   if (made.gone_bytes != 0) state_.cap.give_back(made.gone_bytes);
   state_.counts.mapped_pages += made.mapped_pages;
@@ -168,7 +168,8 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
     const std::vector<mapped_run> going = state_.pages.take_longest_idle(bytes - returned, keep);
     if (going.empty()) break;
     const std::uint64_t size = going.back().begin + going.back().bytes - going.front().begin;
-    const returned_runs done = state_.give_backs.make(lock, [&] { return return_runs(state_.on, going); });
+    const returned_runs done =
+        state_.give_backs.make(lock, [&] { return return_runs(state_.on, going, &state_.observers); });
     if (!done.why) {
       log_if_possible([&] {
         return fmt::format("pool {}: {} of {} that were to go are {}, the driver did not take them back: {}",

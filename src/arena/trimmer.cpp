@@ -22,7 +22,10 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const 
     const address going = state_.blocks.segments()[best].begin;
     state_.blocks.remove_segment(best);
     state_.lost_bytes += most;
-    const status taken = state_.give_backs.make(lock, [&] { return state_.on.free(going); });
+    const status taken = state_.give_backs.make(lock, [&] {
+      state_.observers.removing(going, most, false);
+      return state_.on.free(going);
+    });
     if (!taken) {
       log_if_possible([&] {
         return fmt::format("pool {}: {} leaked, the driver did not take a segment back: {}", state_.config.name,

@@ -11,6 +11,7 @@
 #include "gpumem/device.hpp"
 #include "page_map.hpp"
 #include "page_place.hpp"
+#include "segment_observers.hpp"
 
 namespace gpumem {
 
@@ -37,7 +38,8 @@ struct page_step {
 };
 
 /// `out_of_memory` where the device had too little: then nothing has changed. Every run says what it has become.
-status execute(device& on, page_step& step);
+/// `observers`, if not null, are told of what moves before it goes and after it arrived.
+status execute(device& on, page_step& step, const segment_observers* observers = nullptr);
 
 /// What became of runs that were to go.
 struct returned_runs {
@@ -45,7 +47,7 @@ struct returned_runs {
   bool unmapped = true;         ///< else nothing has changed
   std::uint64_t destroyed = 0;  ///< bytes that the device has again
 };
-/// Unmaps and destroys runs that lie side by side.
-returned_runs return_runs(device& on, std::span<const mapped_run> runs);
+/// Unmaps and destroys runs that lie side by side. `observers`, if not null, are told before.
+returned_runs return_runs(device& on, std::span<const mapped_run> runs, const segment_observers* observers = nullptr);
 
 }  // namespace gpumem

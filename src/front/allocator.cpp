@@ -186,6 +186,14 @@ class pooled_allocator final : public allocator {
     });
   }
 
+  status observe_segments(std::shared_ptr<segment_observer> observer) override {
+    if (observer == nullptr) return {errc::invalid_argument, "the observer of segments is null; expected an observer"};
+    return without_exceptions([&] {
+      for (const pool_slot& p : pools_) p.it->below().observers().add(observer);
+      return status{};
+    });
+  }
+
   result<trim_result> trim(int device, std::uint64_t bytes) override {
     return with_pool<result<trim_result>>(device, [&](const pool_slot& p) {
       if (captures_.busy()) captures_.settle(*p.on);
@@ -476,6 +484,7 @@ status allocator::close_region(int /*device*/, std::uint64_t /*region*/) { retur
 result<std::vector<segment_view>> allocator::segments(int /*device*/) const { return not_offered(); }
 status allocator::reset_peak_reserved(int /*device*/) { return not_offered(); }
 status allocator::enable_peer(int /*device*/, int /*physical_ordinal*/) { return not_offered(); }
+status allocator::observe_segments(std::shared_ptr<segment_observer> /*observer*/) { return not_offered(); }
 
 status stand_for_all_work(allocator& of, stream_ref all) {
   return without_exceptions([&] { return static_cast<pooled_allocator&>(of).stand_for_all_work(all); });

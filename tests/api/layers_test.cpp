@@ -57,6 +57,7 @@ const std::map<std::string, std::string> owner_of_public_header{
     {"gpumem/policy.hpp", "policies"},
     {"gpumem/policy_library.h", "policies"},
     {"gpumem/request.hpp", "device"},
+    {"gpumem/segment_observer.hpp", "device"},
     {"gpumem/allocator.hpp", "front"},
     {"gpumem/cuda_device.hpp", "device"},
     {"gpumem/gpu_usage.hpp", "device"},

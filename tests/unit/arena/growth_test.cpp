@@ -4,6 +4,7 @@
 
 #include "bits.hpp"
 #include "gpumem/sim_device.hpp"
+#include "known_segments.hpp"
 #include "lone_arena.hpp"
 
 namespace gpumem {
@@ -48,6 +49,29 @@ TEST(growth, takes_what_the_policy_asks_ahead_of_demand_and_records_what_it_got)
   EXPECT_EQ(x.device.used_bytes(), 64 * mib);
   EXPECT_EQ(x.tested.stats().asked_at_start_bytes, 64 * mib);
   EXPECT_EQ(x.tested.stats().got_at_start_bytes, 64 * mib);
+}
+
+TEST(growth, observers_are_told_of_segments_that_came) {
+  pool_of_one_policy x{gib, {.bytes = 64 * mib, .least_bytes = 2 * mib}, {.bytes = 2 * mib}};
+  const auto observer = std::make_shared<known_segments>();
+  std::vector<std::uint64_t> used;  // bytes of the device at each event
+  observer->at_event = [&](const known_segments::event&) {
+    used.push_back(x.device.used_bytes());
+    EXPECT_NE(x.tested.stats().limit_bytes, 0U) << "asked without a deadlock";
+  };
+  (*x.tested).observers().add(observer);
+  const result<address> first = x.take(512);
+  ASSERT_TRUE(first.ok());
+  ASSERT_TRUE(x.take(100 * mib).ok());
+  EXPECT_EQ(used, (std::vector<std::uint64_t>{64 * mib, 164 * mib}));
+  const std::vector<known_segments::event> events = observer->events();
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_EQ(events[0].extent.begin, *first);
+  EXPECT_EQ(events[0].extent.bytes, 64 * mib);
+  EXPECT_FALSE(events[0].extent.paged);
+  x.device.fail_nth(device_call::alloc, 1);
+  EXPECT_FALSE(x.take(100 * mib).ok());
+  EXPECT_EQ(observer->events().size(), 2U) << "nothing came";
 }
 
 TEST(growth, shrinks_what_the_device_refuses_down_to_the_least_and_no_further) {

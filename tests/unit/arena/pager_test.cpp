@@ -5,6 +5,7 @@
 
 #include "bits.hpp"
 #include "gpumem/sim_device.hpp"
+#include "known_segments.hpp"
 #include "lone_arena.hpp"
 
 namespace gpumem {
@@ -37,10 +38,14 @@ struct page_by_page final : policy {
 struct paged_pool {
   sim_device device;
   lone_arena tested;
+  std::shared_ptr<known_segments> observer = std::make_shared<known_segments>();
   explicit paged_pool(std::uint64_t most = 16 * page, std::uint64_t range = 1 * gib, std::uint64_t run = page,
                       std::uint64_t limit = 4 * gib, std::uint64_t over = UINT64_MAX)
-      : tested{device, config(limit), std::make_unique<page_by_page>(most, range, run, over)} {}
+      : tested{device, config(limit), std::make_unique<page_by_page>(most, range, run, over)} {
+    (*tested).observers().add(observer);
+  }
   ~paged_pool() {
+    observer->expect_all(tested.locked([](arena& a, arena_lock&) GPUMEM_UNDER_LOCK { return a.segments(); }));
     EXPECT_TRUE(tested.check().ok()) << tested.check().message();
     EXPECT_EQ(device.hazard_count(), 0U);
     EXPECT_EQ(device.used_bytes(), tested.stats().reserved_bytes);
@@ -88,6 +93,41 @@ TEST(paging, a_page_that_is_idle_somewhere_serves_elsewhere) {
   EXPECT_GE(s.remapped_pages, 7U) << "one may serve where it is";
   EXPECT_EQ(p.device.remapped_pages(), s.remapped_pages);
   EXPECT_EQ(p.device.mapped_pages(), s.mapped_pages);
+}
+
+TEST(paging, observers_are_told_before_pages_go_and_after_they_arrived) {
+  paged_pool p;
+  std::vector<std::uint64_t> mappings;  // behind the pool's addresses, at each event
+  p.observer->at_event = [&](const known_segments::event&) {
+    mappings.push_back(p.device.live_mappings());
+    EXPECT_NE(p.tested.stats().limit_bytes, 0U) << "asked without a deadlock";
+  };
+  const address a = p.take(2 * page);
+  const address wall = p.take(14 * page);
+  p.give(a);
+  p.device.advance_by(20'000'000);
+  mappings.clear();
+  EXPECT_NE(p.take(2 * page + 512), 0U) << "two pages move, and one is new";
+  EXPECT_EQ(mappings, (std::vector<std::uint64_t>{16, 17}));
+  p.give(wall);
+  p.device.advance_by(20'000'000);
+  mappings.clear();
+  EXPECT_EQ(p.tested.trim(UINT64_MAX).returned_bytes, 14 * page);
+  EXPECT_EQ(mappings, std::vector<std::uint64_t>{17});
+  EXPECT_TRUE(p.observer->events().back().extent.paged);
+}
+
+TEST(paging, pages_that_the_driver_does_not_unmap_are_added_again) {
+  paged_pool p;
+  p.give(p.take(4 * page));
+  p.device.advance_by(20'000'000);
+  p.device.fail_nth(device_call::unmap, 1);
+  EXPECT_EQ(p.tested.trim(UINT64_MAX).returned_bytes, 0U);
+  const std::vector<known_segments::event> events = p.observer->events();
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_FALSE(events[1].added);
+  EXPECT_TRUE(events[2].added);
+  EXPECT_EQ(events[1].extent.begin, events[2].extent.begin);
 }
 
 TEST(paging, pages_move_only_once_the_work_on_them_is_done) {

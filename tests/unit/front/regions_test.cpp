@@ -171,6 +171,26 @@ TEST_P(regions, the_peak_of_reserved_bytes_begins_anew_and_what_was_taken_stays)
   EXPECT_EQ(a->reset_peak_reserved(1).code(), errc::wrong_device);
 }
 
+TEST_P(regions, observers_are_told_of_the_logical_device) {
+  struct counter final : segment_observer {
+    std::uint64_t bytes = 0;
+    void segment_added(const segment_extent& added) override {
+      EXPECT_EQ(added.device, 0);
+      bytes += added.bytes;
+    }
+    void segment_removing(const segment_extent& removing) override { bytes -= removing.bytes; }
+  };
+  const auto observer = std::make_shared<counter>();
+  ASSERT_TRUE(a->observe_segments(observer).ok());
+  EXPECT_EQ(a->observe_segments(nullptr).code(), errc::invalid_argument);
+  void* const kept = a->allocate(3 * mib);
+  a->deallocate(a->allocate(256 * mib));
+  EXPECT_EQ(observer->bytes, a->stats(0)->reserved_bytes);
+  ASSERT_TRUE(a->trim(0).ok());
+  a->deallocate(kept);
+  EXPECT_EQ(observer->bytes, a->stats(0)->reserved_bytes);
+}
+
 INSTANTIATE_TEST_SUITE_P(policies, regions, ::testing::Values("growth", "caching", "expandable"),
                          [](const auto& of) { return std::string{of.param}; });
 

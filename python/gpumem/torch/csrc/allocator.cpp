@@ -42,6 +42,7 @@
 #include "history.hpp"
 #include "own_memory.hpp"
 #include "pools.hpp"
+#include "segments.hpp"
 #include "snapshot.hpp"
 #include "statistics.hpp"
 
@@ -104,6 +105,7 @@ class torch_allocator final : public native::CUDAAllocator {
     int logical = -1;
     std::shared_ptr<memory_source> source;  // of requests outside every pool
     shared_limit limit;
+    segment_table segments;
     // Of MemPools with an allocator of their own.
     std::atomic<std::uint64_t> own_taken = 0, own_returned = 0, own_allocs = 0, own_frees = 0;
     // With the lock:
@@ -157,6 +159,17 @@ class torch_allocator final : public native::CUDAAllocator {
     const std::shared_ptr<native::CUDAAllocator> from_;
   };
 
+  /// gpumem's segments, in the history.
+  class segment_recorder final : public gpumem::segment_observer {
+   public:
+    explicit segment_recorder(torch_allocator& owner) : owner_{owner} {}
+    void segment_added(const gpumem::segment_extent& added) override { owner_.note_added(added); }
+    void segment_removing(const gpumem::segment_extent& removing) override { owner_.note_removing(removing); }
+
+   private:
+    torch_allocator& owner_;
+  };
+
  public:
   // --- life ---------------------------------------------------------------------------------------------------
   void init(int device_count) override {
@@ -175,6 +188,8 @@ class torch_allocator final : public native::CUDAAllocator {
         d.source = std::make_shared<gpumem_memory>(each.ordinal, false);
         d.limit.open(each.ordinal, each.limit_bytes);
       }
+      const gpumem::status observed = opened.observe_segments(std::make_shared<segment_recorder>(*this));
+      TORCH_CHECK(observed.ok(), "gpumem: ", observed.message());
       opened.on_out_of_memory([](int, std::uint64_t) { return ask_callbacks(); });
       ready_ = true;
     }
@@ -245,6 +260,7 @@ class torch_allocator final : public native::CUDAAllocator {
   // `~MemPool` names its pool: only what that one held goes back.
   void emptyCache(MempoolId_t pool) override {
     if (in_forked_child) return;
+    segment_cause cause{no_pool, nullptr, history_.is_watched() ? history_.context_for(RecordContext::ALL) : nullptr};
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       if (devices_[i].logical < 0) continue;
       const auto device = static_cast<DeviceIndex>(i);
@@ -254,11 +270,6 @@ class torch_allocator final : public native::CUDAAllocator {
         close_unused_pools(device);
         give_back_ended(devices_[i]);
         static_cast<void>(memory().trim(devices_[i].logical));
-      }
-      if (history_.is_watched()) {
-        history::event by;
-        by.context = history_.context_for(RecordContext::ALL);
-        note_segments(device, std::move(by));
       }
     }
   }
@@ -542,7 +553,6 @@ class torch_allocator final : public native::CUDAAllocator {
   void recordHistory(bool enabled, native::CreateContextFn recorder, std::size_t max_entries, RecordContext when,
                      bool clear, const std::vector<std::string>& skip_actions) override {
     history_.configure(enabled, recorder, max_entries, when, clear, skip_actions);
-    note_all_segments();
   }
   bool isHistoryEnabled() override { return history_.is_recording(); }
   context_ptr getContextForPointer(const void* at) {
@@ -569,7 +579,6 @@ class torch_allocator final : public native::CUDAAllocator {
       std::function<void(std::int64_t, std::size_t, std::size_t, std::size_t)> /*observer*/) {}
   void attachAllocatorTraceTracker(caching::AllocatorTraceTracker tracker) override {
     history_.attach(std::move(tracker));
-    note_all_segments();
   }
 
   native::SnapshotInfo snapshot(MempoolId_t pool) { return snapshot(pool, true); }
@@ -643,13 +652,9 @@ class torch_allocator final : public native::CUDAAllocator {
   }
   std::vector<caching::SegmentInfo> segment_infos_of(DeviceIndex device) {
     const memory_map map = map_of(device_of(device));
-    const std::map<std::size_t, segment_range_info> ranges = history_.ranges_of(device);
-    const auto context_of_segment = [&](std::size_t at) {
-      const auto found = ranges.find(at);
-      return found != ranges.end() ? found->second.context : nullptr;
-    };
+    const segment_table::map segments = device_of(device).segments.entries();
     const guard lock{mutex_};
-    return segment_infos(map, device, context_of_segment, [&](std::size_t at) {
+    return segment_infos(map, device, segments, [&](std::size_t at) {
       const auto found = book_.find(reinterpret_cast<void*>(at));
       return found != book_.end() ? found->second.context : nullptr;
     });
@@ -770,6 +775,7 @@ class torch_allocator final : public native::CUDAAllocator {
     held_block held{
         bytes, stream, device, pool, source_of(device, pool, stream), history_.context_for(RecordContext::STATE)};
     const memory_request asked{bytes, stream, place};
+    segment_cause cause{pool, stream, held.context};
     collect_shared(d, bytes);
     refusal why;
     void* at = held.source->take(asked, why);
@@ -786,6 +792,7 @@ class torch_allocator final : public native::CUDAAllocator {
       throw;
     }
     try {
+      cause.rethrow();
       tell(at, tag);
     } catch (...) {
       give(at);
@@ -862,11 +869,8 @@ class torch_allocator final : public native::CUDAAllocator {
       const std::optional<held_block> held = find_block(at);
       if (!held) return;  // a tracker freed it
       if (history_.is_watched()) {
-        const history::event by = event_of(TraceEntry::ALLOC, at, *held, held->context, tag);
-        note_segments(held->device, by);
-        history::event told = by;
-        if (!history_.keeps(RecordContext::ALLOC)) told.context = nullptr;
-        history_.record(std::move(told));
+        context_ptr context = history_.keeps(RecordContext::ALLOC) ? held->context : nullptr;
+        history_.record(event_of(TraceEntry::ALLOC, at, *held, std::move(context), tag));
       }
       if (profiled) tell_profiler(at, held->device, static_cast<std::int64_t>(own_memory::rounded(held->requested)));
     }
@@ -1116,22 +1120,51 @@ class torch_allocator final : public native::CUDAAllocator {
       history_.record(std::move(told));
     }
   }
-  /// Records gpumem's segments that came or went; `by` is the request that made them.
-  void note_segments(DeviceIndex device, history::event by) {
-    const device_state& d = device_of(device);
-    const gpumem::statistics now = figures(d);
-    by.device = device;
-    history_.compare_segments(
-        std::move(by),
-        now.grown_segments + now.returned_segments + now.mapped_pages + now.remapped_pages + now.returned_pages, [&] {
-          memory_map map;
-          d.source->describe(map, no_pool);
-          return map.shared;
-        });
+  // gpumem's segments: called without a lock of gpumem's or of this class.
+  std::optional<DeviceIndex> device_of_logical(int logical) const {
+    const auto found = std::ranges::find(devices_, logical, &device_state::logical);
+    if (found == devices_.end()) return std::nullopt;
+    return static_cast<DeviceIndex>(found - devices_.begin());
   }
-  void note_all_segments() {
-    for (std::size_t i = 0; history_.is_watched() && i < devices_.size(); ++i) {
-      if (devices_[i].logical >= 0) note_segments(static_cast<DeviceIndex>(i), {});
+  /// A tracker's exception ends the request for which the segment came, as it does natively.
+  void note_added(const gpumem::segment_extent& added) {
+    const std::optional<DeviceIndex> device = device_of_logical(added.device);
+    if (!device) return;
+    segment_cause* const cause = segment_cause::current();
+    devices_[static_cast<std::size_t>(*device)].segments.add(added.begin, added.bytes, cause);
+    if (!history_.is_watched()) return;
+    history::event told{.action = added.paged ? TraceEntry::SEGMENT_MAP : TraceEntry::SEGMENT_ALLOC,
+                        .device = *device,
+                        .address = added.begin,
+                        .bytes = added.bytes};
+    if (cause == nullptr) return history_.record(std::move(told));
+    told.stream = cause->stream;
+    told.pool = cause->pool;
+    if (history_.keeps(RecordContext::ALLOC)) told.context = cause->context;
+    try {
+      history_.record(std::move(told));
+    } catch (...) {
+      cause->fail(std::current_exception());
+    }
+  }
+  void note_removing(const gpumem::segment_extent& removing) {
+    const std::optional<DeviceIndex> device = device_of_logical(removing.device);
+    if (!device) return;
+    auto going = devices_[static_cast<std::size_t>(*device)].segments.remove(removing.begin, removing.bytes);
+    if (going.empty()) {  // came before PyTorch's first request
+      going.emplace_back(removing.begin, segment_table::entry{.end = removing.begin + removing.bytes});
+    }
+    if (!history_.is_watched()) return;
+    const segment_cause* const cause = segment_cause::current();
+    const bool with_context = cause != nullptr && history_.keeps(RecordContext::ALLOC);
+    for (const auto& [begin, segment] : going) {
+      history_.record({.action = removing.paged ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE,
+                       .device = *device,
+                       .address = begin,
+                       .bytes = segment.end - begin,
+                       .stream = segment.stream,
+                       .pool = segment.pool,
+                       .context = with_context ? cause->context : nullptr});
     }
   }
 

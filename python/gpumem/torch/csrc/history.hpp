@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -19,25 +18,18 @@
 #include <utility>
 #include <vector>
 
-#include "snapshot.hpp"
+#include "segments.hpp"
 
 namespace native = c10::cuda::CUDACachingAllocator;
 namespace caching = c10::CachingDeviceAllocator;
 using caching::RecordContext;
 using caching::TraceEntry;
-using context_ptr = std::shared_ptr<c10::GatheredContext>;
 
 inline thread_local std::vector<std::string> compile_contexts;
 inline thread_local std::string user_metadata;
 
 class history {
   using guard = std::lock_guard<std::recursive_mutex>;
-  struct device_history {
-    std::deque<TraceEntry> trace;
-    std::map<std::size_t, segment_range_info> ranges;
-    std::uint64_t changes = 0;
-    bool known = false;
-  };
 
  public:
   struct event {
@@ -54,7 +46,7 @@ class history {
 
   void open(std::size_t devices) {
     const guard lock{mutex_};
-    devices_.resize(devices);
+    traces_.resize(devices);
   }
   /// Recording, or a tracker is attached.
   [[nodiscard]] bool is_watched() const noexcept { return watched_; }
@@ -76,11 +68,10 @@ class history {
     recorder_ = recorder;
     when_ = enabled ? when : RecordContext::NEVER;
     max_entries_ = std::max<std::size_t>(1, max_entries);
-    for (device_history& each : devices_) {
-      each.known = false;
-      if (!enabled || clear) each.trace.clear();
+    if (!enabled || clear) {
+      for (std::deque<TraceEntry>& each : traces_) each.clear();
+      annotations_.clear();
     }
-    if (!enabled || clear) annotations_.clear();
     watched_ = recording_ || !trackers_.empty();
   }
   void attach(caching::AllocatorTraceTracker tracker) {
@@ -113,58 +104,19 @@ class history {
     const guard lock{mutex_};
     for (const auto& each : trackers_) each(entry);
     if (!recording_ || skipped_.contains(told.action)) return;
-    std::deque<TraceEntry>& trace = devices_[static_cast<std::size_t>(told.device)].trace;
+    std::deque<TraceEntry>& trace = traces_[static_cast<std::size_t>(told.device)];
     trace.push_back(std::move(entry));
     if (trace.size() > max_entries_) trace.pop_front();
   }
 
-  /// Records which of gpumem's segments came or went since the last call, `by` the request that made them. `changes` is
-  /// a number that differs if any did; `segments` lists them.
-  template <typename Segments>
-  void compare_segments(event by, std::uint64_t changes, const Segments& segments) {
-    const guard lock{mutex_};
-    device_history& of = devices_[static_cast<std::size_t>(by.device)];
-    if (of.known && changes == of.changes) return;
-    std::map<std::size_t, segment_range_info> seen = mapped_ranges(segments());
-    const context_ptr context = std::exchange(by.context, nullptr);
-    const auto tell = [&](TraceEntry::Action plain, TraceEntry::Action paged, const auto& range) {
-      event each = by;
-      each.action = range.second.paged ? paged : plain;
-      each.address = range.first;
-      each.bytes = range.second.bytes;
-      if (keeps(RecordContext::ALLOC)) each.context = context;
-      record(std::move(each));
-    };
-    const auto is_in = [](const auto& ranges, const auto& range) {
-      const auto found = ranges.find(range.first);
-      return found != ranges.end() && found->second.bytes == range.second.bytes;
-    };
-    const std::map<std::size_t, segment_range_info> before = std::exchange(of.ranges, {});
-    const bool known = std::exchange(of.known, true);
-    of.changes = changes;
-    for (auto& range : seen) range.second.context = is_in(before, range) ? before.at(range.first).context : context;
-    of.ranges = seen;
-    if (!known) return;
-    for (const auto& range : before) {
-      if (!is_in(seen, range)) tell(TraceEntry::SEGMENT_FREE, TraceEntry::SEGMENT_UNMAP, range);
-    }
-    for (const auto& range : seen) {
-      if (!is_in(before, range)) tell(TraceEntry::SEGMENT_ALLOC, TraceEntry::SEGMENT_MAP, range);
-    }
-  }
-
   [[nodiscard]] std::vector<TraceEntry> trace_of(c10::DeviceIndex device) const {
     const guard lock{mutex_};
-    const std::deque<TraceEntry>& trace = devices_[static_cast<std::size_t>(device)].trace;
+    const std::deque<TraceEntry>& trace = traces_[static_cast<std::size_t>(device)];
     return {trace.begin(), trace.end()};
   }
   [[nodiscard]] std::vector<caching::AnnotationEntry> annotations() const {
     const guard lock{mutex_};
     return {annotations_.begin(), annotations_.end()};
-  }
-  [[nodiscard]] std::map<std::size_t, segment_range_info> ranges_of(c10::DeviceIndex device) const {
-    const guard lock{mutex_};
-    return devices_[static_cast<std::size_t>(device)].ranges;
   }
 
  private:
@@ -180,7 +132,7 @@ class history {
   std::atomic<RecordContext> when_{RecordContext::NEVER};
   std::size_t max_entries_ = 1;
   std::set<TraceEntry::Action> skipped_;
-  std::vector<device_history> devices_;
+  std::vector<std::deque<TraceEntry>> traces_;  // by device
   std::deque<caching::AnnotationEntry> annotations_;
   std::vector<caching::AllocatorTraceTracker> trackers_;
 };

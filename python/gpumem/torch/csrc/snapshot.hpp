@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "memory_source.hpp"
+#include "segments.hpp"
 
 /// Blocks of one segment that lie side by side and belong to one pool.
 struct segment_piece {
@@ -15,7 +18,7 @@ struct segment_piece {
   const gpumem::block_view* begin = nullptr;
   const gpumem::block_view* end = nullptr;
   pool_id pool = no_pool;
-  std::uint64_t number = 0;  ///< in the order in which the pool took its segments, as far as that is known
+  std::uint64_t number = 0;  ///< in the order in which the pool took its segments; 0: see the table of segments
 };
 
 /// Calls `call` for each piece.
@@ -25,7 +28,6 @@ void each_piece(const memory_map& map, const Call& call) {
     const auto known = map.pool_of_region.find(b.region);
     return known != map.pool_of_region.end() ? known->second : no_pool;
   };
-  std::map<pool_id, std::uint64_t> numbers;
   for (const gpumem::segment_view& s : map.shared) {
     const gpumem::block_view* const end = s.blocks.data() + s.blocks.size();
     for (const gpumem::block_view* b = s.blocks.data(); b != end;) {
@@ -35,8 +37,7 @@ void each_piece(const memory_map& map, const Call& call) {
       }
       const gpumem::block_view* last = b + 1;
       while (last != end && last->is != gpumem::block_view::state::unbacked && last->region == b->region) ++last;
-      const pool_id pool = pool_of(*b);
-      call(segment_piece{&s, b, last, pool, ++numbers[pool]});
+      call(segment_piece{&s, b, last, pool_of(*b)});
       b = last;
     }
   }
@@ -113,12 +114,28 @@ inline std::uint64_t bytes_to_trim(const memory_map& map, const pool_id& pool) {
   return bytes >= largest_other ? bytes : 0;
 }
 
-/// `context_of_segment` and `context_of_block` give the contexts by address.
-template <typename SegmentContext, typename BlockContext>
+/// Numbers each pool's segments, in the order in which they came; ProcessGroupNCCL registers them so. `came` has such
+/// an order for the device, and each segment's pool and first address behind it.
+template <typename Info>
+void number_segments(std::vector<Info>& infos, std::vector<std::tuple<pool_id, std::uint64_t, std::size_t>> came) {
+  if constexpr (requires(Info & each) { each.registration_counter; }) {
+    std::ranges::sort(came);
+    std::map<pool_id, std::int64_t> numbers;
+    std::map<std::size_t, std::int64_t> number_at;
+    for (const auto& [pool, order, address] : came) number_at[address] = ++numbers[pool];
+    for (Info& each : infos) {
+      each.registration_counter = static_cast<decltype(each.registration_counter)>(number_at.at(each.address));
+    }
+  }
+}
+
+/// `segments` has the contexts and the order of gpumem's segments, and `context_of_block` gives contexts by address.
+template <typename BlockContext>
 std::vector<c10::CachingDeviceAllocator::SegmentInfo> segment_infos(const memory_map& map, c10::DeviceIndex device,
-                                                                    const SegmentContext& context_of_segment,
+                                                                    const segment_table::map& segments,
                                                                     const BlockContext& context_of_block) {
   std::vector<c10::CachingDeviceAllocator::SegmentInfo> out;
+  std::vector<std::tuple<pool_id, std::uint64_t, std::size_t>> came;
   each_piece(map, [&](const segment_piece& piece) {
     c10::CachingDeviceAllocator::SegmentInfo& info = out.emplace_back();
     info.device = device;
@@ -127,11 +144,9 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> segment_infos(const memory
     info.is_large = true;
     info.is_expandable = piece.segment->paged;
     info.owner_private_pool_id = piece.pool;
-    info.context_when_allocated = context_of_segment(info.address);
-    // ProcessGroupNCCL registers a pool's segments in this order.
-    if constexpr (requires { info.registration_counter; }) {
-      info.registration_counter = static_cast<decltype(info.registration_counter)>(piece.number);
-    }
+    const segment_table::entry* const known = segment_table::around(segments, info.address);
+    if (known != nullptr) info.context_when_allocated = known->context;
+    came.emplace_back(piece.pool, known != nullptr ? known->number : piece.number, info.address);
     for (const gpumem::block_view* b = piece.begin; b != piece.end; ++b) {
       c10::CachingDeviceAllocator::BlockInfo& block = info.blocks.emplace_back();
       block.size = b->bytes;
@@ -148,30 +163,6 @@ std::vector<c10::CachingDeviceAllocator::SegmentInfo> segment_infos(const memory
     }
   });
   std::ranges::sort(out, {}, &c10::CachingDeviceAllocator::SegmentInfo::address);
-  return out;
-}
-
-/// Ranges of memory that PyTorch's history shows as segments: a plain segment, or a mapped range of a paged one.
-struct segment_range_info {
-  bool paged = false;
-  std::size_t bytes = 0;
-  std::shared_ptr<c10::GatheredContext> context{};  // of the request for which it came
-};
-inline std::map<std::size_t, segment_range_info> mapped_ranges(const std::vector<gpumem::segment_view>& segments) {
-  std::map<std::size_t, segment_range_info> out;
-  for (const gpumem::segment_view& s : segments) {
-    segment_range_info* open = nullptr;
-    for (const gpumem::block_view& b : s.blocks) {
-      if (b.is == gpumem::block_view::state::unbacked) {
-        open = nullptr;
-        continue;
-      }
-      if (open == nullptr) {
-        open = &out[b.begin];
-        open->paged = s.paged;
-      }
-      open->bytes += b.bytes;
-    }
-  }
+  number_segments(out, std::move(came));
   return out;
 }

@@ -1,0 +1,109 @@
+// gpumem's segments on one GPU as its observer is told of them: in which order they came, and for which request. And
+// that request, which the observer finds by the thread.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "memory_source.hpp"
+
+using context_ptr = std::shared_ptr<c10::GatheredContext>;
+
+/// The request or call for which segments come and go in this thread while it lives.
+class segment_cause {
+ public:
+  segment_cause(const pool_id& pool_asked, cudaStream_t stream_asked, context_ptr asked_in)
+      : pool{pool_asked}, stream{stream_asked}, context{std::move(asked_in)}, outer_{std::exchange(current_, this)} {}
+  segment_cause(const segment_cause&) = delete;
+  segment_cause& operator=(const segment_cause&) = delete;
+  ~segment_cause() { current_ = outer_; }
+
+  /// Null if this thread serves no request.
+  static segment_cause* current() noexcept { return current_; }
+  /// Keeps the first exception of a tracker, which cannot leave the observer.
+  void fail(std::exception_ptr why) noexcept {
+    if (!failed_) failed_ = std::move(why);
+  }
+  void rethrow() {
+    if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
+  }
+
+  const pool_id pool;
+  const cudaStream_t stream;
+  const context_ptr context;
+
+ private:
+  inline static thread_local segment_cause* current_ = nullptr;
+  segment_cause* const outer_;
+  std::exception_ptr failed_;
+};
+
+class segment_table {
+  using guard = std::lock_guard<std::mutex>;
+
+ public:
+  struct entry {
+    std::size_t end = 0;
+    std::uint64_t number = 0;  ///< in the order in which segments came
+    pool_id pool = no_pool;    ///< of the request, as are the next two
+    cudaStream_t stream = nullptr;
+    context_ptr context{};
+  };
+  using map = std::map<std::size_t, entry>;  // by first address; disjoint
+
+  void add(std::size_t begin, std::size_t bytes, const segment_cause* cause) {
+    entry made{.end = begin + bytes};
+    if (cause != nullptr) {
+      made.pool = cause->pool;
+      made.stream = cause->stream;
+      made.context = cause->context;
+    }
+    const guard lock{mutex_};
+    made.number = ++numbers_;
+    entries_.insert_or_assign(begin, std::move(made));
+  }
+  /// The entries of these addresses, cut to them, which leave the table.
+  std::vector<map::value_type> remove(std::size_t begin, std::size_t bytes) {
+    const std::size_t end = begin + bytes;
+    std::vector<map::value_type> out;
+    const guard lock{mutex_};
+    auto at = entries_.upper_bound(begin);
+    if (at != entries_.begin() && std::prev(at)->second.end > begin) --at;
+    while (at != entries_.end() && at->first < end) {
+      const auto [first, found] = *at;
+      at = entries_.erase(at);
+      entry going = found;
+      if (first < begin) entries_.emplace(first, found).first->second.end = begin;
+      if (found.end > end) {
+        entries_.emplace(end, found);
+        going.end = end;
+      }
+      out.emplace_back(std::max(first, begin), std::move(going));
+    }
+    return out;
+  }
+  [[nodiscard]] map entries() const {
+    const guard lock{mutex_};
+    return entries_;
+  }
+  /// The entry that the address lies in; null if there is none.
+  static const entry* around(const map& entries, std::size_t address) {
+    const auto after = entries.upper_bound(address);
+    if (after == entries.begin()) return nullptr;
+    const entry& found = std::prev(after)->second;
+    return address < found.end ? &found : nullptr;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  map entries_;
+  std::uint64_t numbers_ = 0;
+};
