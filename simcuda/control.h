@@ -41,6 +41,18 @@ uint64_t simcuda_kernels(void);
 void simcuda_watch_python(int signal, int file);
 /* Of the card with that number (not ordinal): 0, or 1 where this process does not see it. */
 int simcuda_card_memory(int card, uint64_t* total, uint64_t* used);
+/* Whether the stream captures: its work is done when the graph is launched. */
+int simcuda_captures(void* stream);
+/* Whether copies of that many bytes move values. */
+int simcuda_keeps_values(uint64_t bytes);
+/* Copies between the host and memory of a card, as a library's kernel does: no read of the program's. Memory that is
+ * not the card's is left out. */
+void simcuda_load_values(void* result, uint64_t address, uint64_t bytes);
+void simcuda_store_values(uint64_t address, const void* values, uint64_t bytes);
+/* The process is this rank of a job; the largest job of its communicators counts. */
+void simcuda_note_rank(int rank, int ranks);
+/* An operation between ranks failed, since another rank has ended. */
+void simcuda_note_lost_rank(void);
 /* Memory that a library takes for itself on the current device, and gives back: a CUresult. */
 int simcuda_charge_library(uint64_t* at, uint64_t bytes);
 int simcuda_discharge_library(uint64_t at);

@@ -8,7 +8,7 @@
 
 namespace gpumem::simcuda {
 
-inline constexpr std::uint64_t report_layout = 0x73696d63'00000005;  // "simc", 5
+inline constexpr std::uint64_t report_layout = 0x73696d63'00000006;  // "simc", 6
 inline constexpr int report_cards = 16;
 inline constexpr int report_refusals = 32;
 inline constexpr int report_hazards = 64;
@@ -77,6 +77,12 @@ struct process_record {
   std::uint64_t beyond_bytes = 0;   ///< of managed memory for which the card had no room, in total
   std::uint64_t uses_seen = 0;      ///< uses of a block that the referee was told of
   char unseen[192] = {};            ///< why the referee misses uses of this program; empty: no reason is known
+  std::int32_t rank = -1;           ///< of a job, by its launcher or by NCCL; -1: no rank is known
+  std::int32_t ranks = 0;           ///< of that job; 0: unknown
+  std::int32_t is_joined = 0;       ///< a communicator of NCCL has it with other ranks
+  std::int32_t lost_rank = 0;       ///< an operation between ranks failed, since another rank has ended
+  std::int32_t exit_status = 0;     ///< where the process has ended by itself
+  std::uint64_t ended_ns = 0;       ///< CLOCK_REALTIME; 0: it has not, or was killed
   card_record card[report_cards];
   refusal_record refusal[report_refusals];
   hazard_record hazard[report_hazards];

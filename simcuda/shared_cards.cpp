@@ -21,12 +21,15 @@ constexpr std::uint64_t layout = 0x73686172'00000001;  // "shar", 1
 using shared_count = std::atomic<std::uint64_t>;
 static_assert(shared_count::is_always_lock_free, "processes share them");
 
+/// A name is that of a file in /dev/shm, or a file's absolute path.
 std::string path_of(std::string_view name) {
+  if (name.starts_with('/')) return std::string{name};
   return "/dev/shm/gpumem-simulated-" + std::to_string(::getuid()) + "-" + std::string{name};
 }
 
-/// The start time of the process, in the kernel's ticks; 0 if it has ended.
-std::uint64_t begin_of(std::uint64_t pid) {
+}  // namespace
+
+std::uint64_t process_begin(std::uint64_t pid) {
   const std::string path = "/proc/" + std::to_string(pid) + "/stat";
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return 0;
@@ -42,8 +45,6 @@ std::uint64_t begin_of(std::uint64_t pid) {
   return at != nullptr ? std::strtoull(at, nullptr, 10) : 0;
 }
 
-}  // namespace
-
 struct shared_cards::region {
   struct process {
     shared_count pid;  ///< 0: the slot is free
@@ -52,7 +53,7 @@ struct shared_cards::region {
 
     [[nodiscard]] bool alive() const {
       const std::uint64_t who = pid.load();
-      return who != 0 && begin_of(who) == began.load();
+      return who != 0 && process_begin(who) == began.load();
     }
   };
   shared_count layout;  ///< 0: new, and all other fields are 0 too
@@ -92,7 +93,7 @@ void shared_cards::unlock() { static_cast<void>(::flock(file_, LOCK_UN)); }
 std::string shared_cards::join(std::string_view name, int cards, std::uint64_t bytes_each) {
   const std::string path = path_of(name);
   const auto failed = [&](const char* what) { return path + ": " + what + ": " + std::strerror(errno); };
-  if (!valid_name(name)) return "a name of 1 to 64 letters, digits, _ and - is expected";
+  if (!name.starts_with('/') && !valid_name(name)) return "a name of 1 to 64 letters, digits, _ and - is expected";
   if (cards > most_cards) return "at most " + std::to_string(most_cards) + " cards can be shared";
   for (struct stat found{}; file_ < 0;) {
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -122,7 +123,7 @@ std::string shared_cards::join(std::string_view name, int cards, std::uint64_t b
                                   [](const region::process& p) { return !p.alive(); });
   if (spare != std::end(all_->processes)) {
     for (shared_count& held : spare->held) held = 0;
-    spare->began = begin_of(static_cast<std::uint64_t>(::getpid()));
+    spare->began = process_begin(static_cast<std::uint64_t>(::getpid()));
     spare->pid = static_cast<std::uint64_t>(::getpid());
     slot_ = static_cast<int>(spare - std::begin(all_->processes));
   }
@@ -131,7 +132,7 @@ std::string shared_cards::join(std::string_view name, int cards, std::uint64_t b
 }
 
 bool shared_cards::watch(std::string_view name) {
-  if (!valid_name(name)) return false;
+  if (!name.starts_with('/') && !valid_name(name)) return false;
   file_ = ::open(path_of(name).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   struct stat found {};
   return file_ >= 0 && ::fstat(file_, &found) == 0 && static_cast<std::size_t>(found.st_size) >= sizeof(region) &&

@@ -13,6 +13,9 @@
 
 namespace gpumem::simcuda {
 
+/// The start time of the process, in the kernel's ticks; 0 if it has ended.
+[[nodiscard]] std::uint64_t process_begin(std::uint64_t pid);
+
 class shared_cards {
  public:
   static constexpr int most_processes = 256;

@@ -1,6 +1,7 @@
 #include "control.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "keep_report.hpp"
 #include "python_line.hpp"
@@ -24,6 +25,9 @@ bool told_by_driver(std::uint64_t at) {
   const gpu* const holder = holder_of(at);
   return holder != nullptr && holder->pool->owns(at);
 }
+
+/// Memory of a card that the host can read and write.
+bool has_values(std::uint64_t address) { return the_world().config.host_memory && holder_of(address) != nullptr; }
 
 }  // namespace
 
@@ -143,6 +147,36 @@ int simcuda_discharge_library(std::uint64_t at) {
     return CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_VALUE;
+}
+
+int simcuda_captures(void* stream) {
+  const std::lock_guard lock{the_world().mutex};
+  CUstream_st* found = nullptr;
+  gpu* device = nullptr;
+  return find_stream(static_cast<CUstream>(stream), &found, &device) == CUDA_SUCCESS && found->graph != nullptr ? 1 : 0;
+}
+
+int simcuda_keeps_values(std::uint64_t bytes) { return keeps_values(bytes) ? 1 : 0; }
+
+void simcuda_load_values(void* result, std::uint64_t address, std::uint64_t bytes) {
+  const std::lock_guard lock{the_world().mutex};
+  std::memset(result, 0, bytes);
+  if (has_values(address)) std::memcpy(result, reinterpret_cast<const void*>(address), bytes);
+}
+
+void simcuda_store_values(std::uint64_t address, const void* values, std::uint64_t bytes) {
+  const std::lock_guard lock{the_world().mutex};
+  if (has_values(address)) std::memcpy(reinterpret_cast<void*>(address), values, bytes);
+}
+
+void simcuda_note_rank(int rank, int ranks) {
+  const std::lock_guard lock{the_world().mutex};
+  note_rank(rank, ranks);
+}
+
+void simcuda_note_lost_rank() {
+  const std::lock_guard lock{the_world().mutex};
+  note_lost_rank();
 }
 
 void simcuda_note_refusal(int device, const char* function, std::uint64_t bytes, const char* why) {

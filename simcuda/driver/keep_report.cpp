@@ -10,8 +10,10 @@
 #include <bit>
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
+#include "job_rank.hpp"
 #include "python_line.hpp"
 #include "run_record.hpp"
 #include "world.hpp"
@@ -78,7 +80,31 @@ void open_report() {
     record->card[i].bytes = w.config.bytes;
     record->card[i].number = w.gpus[static_cast<std::size_t>(i)]->card;
   }
+  record->rank = -1;
+  if (const std::optional<job_rank>& launched = this_rank(); launched) {
+    const char* const ranks = std::getenv("WORLD_SIZE");
+    record->rank = static_cast<std::int32_t>(launched->rank);
+    record->ranks = ranks == nullptr ? 0 : std::atoi(ranks);
+  }
+  static const int watched = ::on_exit([](int status, void*) { note_exit(status); }, nullptr);
+  static_cast<void>(watched);
   record->layout = report_layout;
+}
+
+void note_rank(int rank, int ranks) {
+  if (ranks < 2) return;
+  record->is_joined = 1;
+  if (ranks <= record->ranks) return;
+  record->rank = rank;
+  record->ranks = ranks;
+}
+
+void note_lost_rank() { record->lost_rank = 1; }
+
+void note_exit(int status) {
+  if (record->ended_ns != 0 || record->pid != static_cast<std::uint64_t>(::getpid())) return;
+  record->exit_status = status & 0xff;
+  record->ended_ns = now_ns(CLOCK_REALTIME);
 }
 
 void note_taken(gpu& on, std::uint64_t bytes) {

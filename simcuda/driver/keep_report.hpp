@@ -25,6 +25,12 @@ void note_refused(const gpu& on, std::string_view function, std::uint64_t bytes,
 /// The program requested memory by a function that the doubles do not have.
 void note_unsupported(std::string_view function);
 void note_host_read(std::uint64_t bytes);
+/// The largest job counts that the process is a rank of.
+void note_rank(int rank, int ranks);
+/// An operation between ranks failed, since another rank has ended.
+void note_lost_rank();
+/// The process ends with that status, if it is the one of the record.
+void note_exit(int status);
 void note_kernel();
 /// The referee was told of a use of a block.
 void note_use();

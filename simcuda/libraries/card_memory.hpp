@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <utility>
 
 namespace gpumem::simcuda {
 
@@ -15,8 +16,10 @@ class card_memory {
   card_memory() = default;
   card_memory(const card_memory&) = delete;
   card_memory& operator=(const card_memory&) = delete;
-  ~card_memory() {
-    if (give_back_ != nullptr) static_cast<void>(give_back_(at_));
+  ~card_memory() { give_back(); }
+
+  void give_back() {
+    if (const auto back = std::exchange(give_back_, nullptr); back != nullptr) static_cast<void>(back(at_));
   }
 
   /// Allocates the bytes that the variable sets on the current device. False if the card has no room.

@@ -91,7 +91,8 @@ simcuda_library(NAME cusparseLt SOVERSION 0 PREFIX cusparseLt REFUSAL 10)
 simcuda_library(NAME cufft SOVERSION 12 OF_CUDA12 11 PREFIX cufft REFUSAL 16 SOURCES cufft.cpp HEADERS cufft.h cufftXt.h)
 simcuda_library(NAME curand SOVERSION 10 PREFIX curand REFUSAL 999 HEADERS curand.h)
 simcuda_library(NAME cufile SOVERSION 0 PREFIX cuFile REFUSAL 5000)
-simcuda_library(NAME nccl SOVERSION 2 PREFIX nccl REFUSAL 5 SOURCES nccl.cpp HEADERS nccl.h)
+simcuda_library(NAME nccl SOVERSION 2 PREFIX nccl REFUSAL 5 HEADERS nccl.h
+                SOURCES nccl.cpp nccl_communicators.cpp nccl_operations.cpp nccl_values.cpp rank_exchange.cpp ../shared_cards.cpp)
 simcuda_library(NAME nvshmem_host SOVERSION 3 PREFIX nvshmem REFUSAL 7 NODE NVSHMEM)
 simcuda_library(NAME nvrtc SOVERSION 13 OF_CUDA12 12 PREFIX nvrtc REFUSAL 11 SOURCES nvrtc.cpp HEADERS nvrtc.h)
 simcuda_library(NAME cupti SOVERSION 13 OF_CUDA12 12 PREFIX cupti REFUSAL 27 SOURCES cupti.cpp

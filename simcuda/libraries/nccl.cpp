@@ -1,173 +1,258 @@
-// NCCL as one rank sees it: communicators of any number of ranks are made without asking the others, and each of the
-// others is taken to send what this one sends. So one process stands for any rank of a larger job of equal ranks, and
-// what they agree on before they train (numbers of parameters, their shapes) is right. Reductions do not add.
+// NCCL's functions. Ranks that are processes of this machine exchange the bytes of small messages
+// (nccl_operations.hpp). Of a communicator whose id no process made, or under SIMCUDA_ONE_RANK=1, each of the other
+// ranks is taken to send what this one sends: so one process stands for any rank of a larger job of equal ranks.
+// Reductions do not add there.
 //
 // Written without NCCL's header, which the Toolkit does not bring.
-#include <dlfcn.h>
-
-#include <atomic>
-#include <cstddef>
-#include <cstdlib>
 #include <cstring>
-#include <iterator>
+#include <vector>
 
-#include "card_memory.hpp"
+#include "called.hpp"
+#include "nccl_card.hpp"
+#include "nccl_operations.hpp"
+
+using namespace gpumem::simcuda;  // NOLINT: NCCL's functions are global
 
 namespace {
-
-constexpr int success = 0;
-constexpr int system_error = 2;
-constexpr int invalid_argument = 4;
 
 struct unique_id {
   char internal[128];
 };
+static_assert(sizeof(exchange_id) <= sizeof(unique_id));
 
-struct communicator {
-  int ranks = 1;
-  int rank = 0;
-  gpumem::simcuda::card_memory buffers;
-};
-
-int make(void** into, int ranks, int rank) {
-  if (into == nullptr || ranks < 1 || rank < 0 || rank >= ranks) return invalid_argument;
-  auto* const made = new communicator{};
-  made->ranks = ranks;
-  made->rank = rank;
-  if (!made->buffers.take("SIMCUDA_NCCL_BYTES")) {
-    delete made;
-    return system_error;
-  }
-  *into = made;
-  return success;
+exchange_id exchange_of(const unique_id& id) {
+  exchange_id made;
+  std::memcpy(&made, id.internal, sizeof made);
+  return made;
 }
 
-/// Of a ncclDataType_t; 0: none is known.
-std::size_t size_of(int type) {
-  constexpr std::size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-  return type >= 0 && static_cast<std::size_t>(type) < std::size(sizes) ? sizes[type] : 0;
+communicator* communicator_of(void* handle) { return static_cast<communicator*>(handle); }
+
+nccl_call call_of(nccl_operation operation, const char* name, const void* source, void* target, std::size_t count,
+                  int type, void* comm, void* stream) {
+  nccl_call call;
+  call.operation = operation;
+  call.name = name;
+  call.comm = communicator_of(comm);
+  call.source = source;
+  call.target = target;
+  call.count = count;
+  call.type = type;
+  call.stream = stream;
+  return call;
 }
 
-template <typename Function>
-Function* of_runtime(const char* name) {
-  return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
+int submit_rooted(nccl_call call, int root) {
+  call.root = root;
+  return submit(call);
 }
 
-int copy(void* to, const void* from, std::size_t bytes, void* stream) {
-  constexpr int device_to_device = 3;
-  if (to == from || bytes == 0) return success;
-  const auto move = of_runtime<int(void*, const void*, std::size_t, int, void*)>("cudaMemcpyAsync");
-  return move != nullptr && move(to, from, bytes, device_to_device, stream) == 0 ? success : system_error;
+int submit_reduction(nccl_call call, int reduction_id, int root = 0) {
+  if (reduction_id < 0) return nccl_invalid_argument;
+  call.reduction_id = reduction_id;
+  call.root = root;
+  return submit(call);
+}
+
+int split(void* parent, int color, int key, void** made) {
+  if (parent == nullptr || made == nullptr) return nccl_invalid_argument;
+  nccl_call call;
+  call.operation = nccl_operation::split;
+  call.name = "ncclCommSplit";
+  call.comm = communicator_of(parent);
+  call.color = color;
+  call.key = key;
+  call.made = made;
+  return submit(call);
 }
 
 }  // namespace
 
 extern "C" {
 
-int ncclAllGather(const void* from, void* to, std::size_t count, int type, void* of, void* stream) {
-  if (of == nullptr || size_of(type) == 0) return invalid_argument;
-  const std::size_t bytes = count * size_of(type);
-  for (int rank = 0; rank < static_cast<communicator*>(of)->ranks; ++rank) {
-    void* const place = static_cast<char*>(to) + static_cast<std::size_t>(rank) * bytes;
-    if (const int e = copy(place, from, bytes, stream); e != success) return e;
-  }
-  return success;
+// --- operations -----------------------------------------------------------------------------------------------------
+
+int ncclAllReduce(const void* source, void* target, std::size_t count, int type, int reduction_id, void* comm,
+                  void* stream) {
+  return submit_reduction(
+      call_of(nccl_operation::all_reduce, "ncclAllReduce", source, target, count, type, comm, stream), reduction_id);
 }
-int ncclAllReduce(const void* from, void* to, std::size_t count, int type, int /*operation*/, void* of, void* stream) {
-  if (of == nullptr || size_of(type) == 0) return invalid_argument;
-  return copy(to, from, count * size_of(type), stream);
+int ncclReduce(const void* source, void* target, std::size_t count, int type, int reduction_id, int root, void* comm,
+               void* stream) {
+  return submit_reduction(call_of(nccl_operation::reduce, "ncclReduce", source, target, count, type, comm, stream),
+                          reduction_id, root);
 }
-int ncclReduceScatter(const void* from, void* to, std::size_t count, int type, int /*operation*/, void* of,
+int ncclReduceScatter(const void* source, void* target, std::size_t count, int type, int reduction_id, void* comm,
                       void* stream) {
-  if (of == nullptr || size_of(type) == 0) return invalid_argument;
-  const std::size_t bytes = count * size_of(type);
-  const auto rank = static_cast<std::size_t>(static_cast<communicator*>(of)->rank);
-  return copy(to, static_cast<const char*>(from) + rank * bytes, bytes, stream);
+  return submit_reduction(
+      call_of(nccl_operation::reduce_scatter, "ncclReduceScatter", source, target, count, type, comm, stream),
+      reduction_id);
 }
-int ncclBroadcast(const void* from, void* to, std::size_t count, int type, int root, void* of, void* stream) {
-  if (of == nullptr || size_of(type) == 0) return invalid_argument;
-  const bool sends = static_cast<communicator*>(of)->rank == root;
-  return sends ? copy(to, from, count * size_of(type), stream) : success;
+int ncclAllGather(const void* source, void* target, std::size_t count, int type, void* comm, void* stream) {
+  return submit(call_of(nccl_operation::all_gather, "ncclAllGather", source, target, count, type, comm, stream));
 }
+int ncclBroadcast(const void* source, void* target, std::size_t count, int type, int root, void* comm, void* stream) {
+  return submit_rooted(call_of(nccl_operation::broadcast, "ncclBroadcast", source, target, count, type, comm, stream),
+                       root);
+}
+int ncclBcast(void* values, std::size_t count, int type, int root, void* comm, void* stream) {
+  return ncclBroadcast(values, values, count, type, root, comm, stream);
+}
+int ncclAlltoAll(const void* source, void* target, std::size_t count, int type, void* comm, void* stream) {
+  return submit(call_of(nccl_operation::all_to_all, "ncclAlltoAll", source, target, count, type, comm, stream));
+}
+int ncclGather(const void* source, void* target, std::size_t count, int type, int root, void* comm, void* stream) {
+  return submit_rooted(call_of(nccl_operation::gather, "ncclGather", source, target, count, type, comm, stream), root);
+}
+int ncclScatter(const void* source, void* target, std::size_t count, int type, int root, void* comm, void* stream) {
+  return submit_rooted(call_of(nccl_operation::scatter, "ncclScatter", source, target, count, type, comm, stream),
+                       root);
+}
+int ncclSend(const void* source, std::size_t count, int type, int peer, void* comm, void* stream) {
+  return submit_rooted(call_of(nccl_operation::send, "ncclSend", source, nullptr, count, type, comm, stream), peer);
+}
+int ncclRecv(void* target, std::size_t count, int type, int peer, void* comm, void* stream) {
+  return submit_rooted(call_of(nccl_operation::receive, "ncclRecv", nullptr, target, count, type, comm, stream), peer);
+}
+int ncclGroupStart() {
+  begin_group();
+  return nccl_success;
+}
+int ncclGroupEnd() { return end_group(); }
+
+// --- communicators --------------------------------------------------------------------------------------------------
+
+int ncclGetUniqueId(unique_id* id) {
+  if (id == nullptr) return nccl_invalid_argument;
+  *id = {};
+  exchange_id made;
+  if (const std::string why = rank_exchange::make(made); !why.empty()) {
+    return report_error({}, nccl_system_error, "ncclGetUniqueId: " + why);
+  }
+  std::memcpy(id->internal, &made, sizeof made);
+  return nccl_success;
+}
+int ncclCommInitRank(void** made, int ranks, unique_id id, int rank) {
+  return make_communicator(made, ranks, rank, exchange_of(id), "ncclCommInitRank");
+}
+int ncclCommInitRankConfig(void** made, int ranks, unique_id id, int rank, void*) {
+  return make_communicator(made, ranks, rank, exchange_of(id), "ncclCommInitRankConfig");
+}
+/// All ranks have the same ids, and the first one's file is enough for them.
+int ncclCommInitRankScalable(void** made, int ranks, int rank, int count, unique_id* ids, void*) {
+  if (ids == nullptr || count < 1) return nccl_invalid_argument;
+  return make_communicator(made, ranks, rank, exchange_of(ids[0]), "ncclCommInitRankScalable");
+}
+int ncclCommInitAll(void** made, int devices, const int* ordinals) {
+  if (made == nullptr || devices < 1) return nccl_invalid_argument;
+  exchange_id id;
+  if (const std::string why = rank_exchange::make(id); !why.empty()) {
+    return report_error({}, nccl_system_error, "ncclCommInitAll: " + why);
+  }
+  const int before = nccl_card::current_device();
+  int error = nccl_success;
+  for (int rank = 0; rank < devices && error == nccl_success; ++rank) {
+    const int ordinal = ordinals != nullptr ? ordinals[rank] : rank;
+    if (ordinal != before || rank != 0) {
+      if (!nccl_card::set_device(ordinal)) error = nccl_invalid_argument;
+    }
+    if (error == nccl_success) error = join_communicator(made + rank, devices, rank, id, "ncclCommInitAll");
+  }
+  static_cast<void>(nccl_card::set_device(before));
+  rank_exchange::drop(id);
+  return error;
+}
+int ncclCommSplit(void* parent, int color, int key, void** made, void*) { return split(parent, color, key, made); }
+int ncclCommShrink(void*, const int*, int, void**, void*, int) {
+  return simcuda_refused("ncclCommShrink", nccl_invalid_usage);
+}
+int ncclCommGrow(void*, int, const void*, int, void**, void*) {
+  return simcuda_refused("ncclCommGrow", nccl_invalid_usage);
+}
+int ncclCommFinalize(void*) { return nccl_success; }
+int ncclCommDestroy(void* ended) {
+  delete communicator_of(ended);
+  return nccl_success;
+}
+/// Another thread may wait in a call of this communicator: that ends with an error, and needs the communicator.
+int ncclCommAbort(void* ended) {
+  if (ended == nullptr) return nccl_success;
+  communicator_of(ended)->buffers.give_back();
+  communicator_of(ended)->exchange.leave();
+  return nccl_success;
+}
+int ncclCommGetAsyncError(void* comm, int* error) {
+  if (error == nullptr) return nccl_invalid_argument;
+  *error = comm == nullptr ? nccl_success : communicator_of(comm)->error.load();
+  return nccl_success;
+}
+int ncclCommCount(void* comm, int* count) {
+  if (comm == nullptr || count == nullptr) return nccl_invalid_argument;
+  *count = communicator_of(comm)->ranks;
+  return nccl_success;
+}
+int ncclCommUserRank(void* comm, int* rank) {
+  if (comm == nullptr || rank == nullptr) return nccl_invalid_argument;
+  *rank = communicator_of(comm)->rank;
+  return nccl_success;
+}
+int ncclCommCuDevice(void* comm, int* device) {
+  if (comm == nullptr || device == nullptr) return nccl_invalid_argument;
+  *device = communicator_of(comm)->device;
+  return nccl_success;
+}
+int ncclCommRegister(void*, void* address, std::size_t, void** handle) {
+  *handle = address;
+  return nccl_success;
+}
+int ncclCommDeregister(void*, void*) { return nccl_success; }
+
+// --- the rest -------------------------------------------------------------------------------------------------------
 
 int ncclGetVersion(int* version) {
-  if (version == nullptr) return invalid_argument;
+  if (version == nullptr) return nccl_invalid_argument;
   *version = 22809;
-  return success;
-}
-int ncclGetUniqueId(unique_id* id) {
-  static std::atomic<int> next = 1;
-  std::memset(id, 0, sizeof *id);
-  const int number = next++;
-  std::memcpy(id->internal, &number, sizeof number);
-  return success;
+  return nccl_success;
 }
 const char* ncclGetErrorString(int result) {
-  return result == success ? "no error" : "not supported by the simulated card";
-}
-const char* ncclGetLastError(void*) { return ""; }
-
-int ncclCommInitRank(void** made, int ranks, unique_id, int rank) { return make(made, ranks, rank); }
-int ncclCommInitRankConfig(void** made, int ranks, unique_id, int rank, void*) { return make(made, ranks, rank); }
-int ncclCommInitRankScalable(void** made, int ranks, int rank, int, unique_id*, void*) {
-  return make(made, ranks, rank);
-}
-int ncclCommInitAll(void** made, int devices, const int*) {
-  for (int i = 0; i < devices; ++i) {
-    if (const int e = make(made + i, devices, i); e != success) return e;
+  switch (result) {
+    case nccl_success:
+      return "no error";
+    case nccl_system_error:
+      return "unhandled system error";
+    case nccl_invalid_argument:
+      return "invalid argument";
+    case nccl_invalid_usage:
+      return "invalid usage, or not supported by the simulated card";
+    case nccl_remote_error:
+      return "a remote process has ended";
+    default:
+      return "not supported by the simulated card";
   }
-  return success;
 }
-/// The ranks of one colour are not known here: the group is taken for as large as its parent.
-int ncclCommSplit(void* parent, int color, int, void** made, void*) {
-  if (parent == nullptr) return invalid_argument;
-  if (color < 0) return *made = nullptr, success;
-  const auto* const of = static_cast<const communicator*>(parent);
-  return make(made, of->ranks, of->rank);
-}
-int ncclCommFinalize(void*) { return success; }
-int ncclCommDestroy(void* gone) {
-  delete static_cast<communicator*>(gone);
-  return success;
-}
-int ncclCommAbort(void* gone) { return ncclCommDestroy(gone); }
-int ncclCommGetAsyncError(void*, int* error) {
-  *error = success;
-  return success;
-}
-int ncclCommCount(void* of, int* count) {
-  if (of == nullptr) return invalid_argument;
-  *count = static_cast<communicator*>(of)->ranks;
-  return success;
-}
-int ncclCommUserRank(void* of, int* rank) {
-  if (of == nullptr) return invalid_argument;
-  *rank = static_cast<communicator*>(of)->rank;
-  return success;
-}
-int ncclCommCuDevice(void*, int* device) {
-  const auto get = of_runtime<int(int*)>("cudaGetDevice");
-  *device = 0;
-  return get == nullptr || get(device) == 0 ? success : system_error;
-}
-int ncclCommRegister(void*, void* at, std::size_t, void** handle) {
-  *handle = at;
-  return success;
-}
-int ncclCommDeregister(void*, void*) { return success; }
-int ncclRedOpCreatePreMulSum(int* op, void*, int, int, void*) {
-  *op = 16;
-  return success;
-}
-int ncclRedOpDestroy(int, void*) { return success; }
+const char* ncclGetLastError(void*) { return last_error(); }
 
-int ncclMemAlloc(void** at, std::size_t bytes) {
-  const auto take = of_runtime<int(void**, std::size_t)>("cudaMalloc");
-  return take != nullptr && take(at, bytes) == 0 ? success : system_error;
+/// The factor lies on the card (0) or on the host (1).
+int ncclRedOpCreatePreMulSum(int* made, void* factor, int type, int residence, void*) {
+  if (made == nullptr || factor == nullptr || value_bytes(type) == 0) return nccl_invalid_argument;
+  std::vector<std::byte> value(value_bytes(type));
+  if (residence == 0) {
+    load_values(value.data(), factor, value.size());
+  } else {
+    std::memcpy(value.data(), factor, value.size());
+  }
+  *made = add_reduction(number_at(value.data(), type));
+  return nccl_success;
 }
-int ncclMemFree(void* at) {
-  const auto give = of_runtime<int(void*)>("cudaFree");
-  return give != nullptr && give(at) == 0 ? success : system_error;
+int ncclRedOpDestroy(int, void*) { return nccl_success; }
+
+int ncclMemAlloc(void** address, std::size_t bytes) {
+  const auto take = nccl_card::in_runtime<int(void**, std::size_t)>("cudaMalloc");
+  return take != nullptr && take(address, bytes) == 0 ? nccl_success : nccl_system_error;
+}
+int ncclMemFree(void* address) {
+  const auto give = nccl_card::in_runtime<int(void*)>("cudaFree");
+  return give != nullptr && give(address) == 0 ? nccl_success : nccl_system_error;
 }
 
 }  // extern "C"

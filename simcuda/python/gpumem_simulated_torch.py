@@ -1,5 +1,6 @@
 """PyTorch's own figures of a program on simulated cards, and its record of allocations as a trace."""
 import atexit
+import functools
 import importlib.abc
 import importlib.machinery
 import json
@@ -28,6 +29,7 @@ class _after_torch(importlib.abc.MetaPathFinder):
         def exec_module(module):
             execute(module)
             _keep_peaks(module)
+            _notice_one_rank(module)
             if os.environ.get("SIMCUDA_WATCH") == "1":
                 import gpumem_referee
 
@@ -142,6 +144,26 @@ def _keep_peaks(torch):
         return reset(device)
 
     torch._C._cuda_resetPeakMemoryStats = reset_and_keep
+
+
+def _notice_one_rank(torch):
+    """A job over a HashStore has no other ranks, since no other process reaches that store: one process is simulated,
+    and NCCL's stand-in takes the others to send what it sends."""
+    distributed = getattr(torch, "distributed", None)
+    start = getattr(distributed, "init_process_group", None)
+    if start is None or not hasattr(distributed, "HashStore"):
+        return
+
+    @functools.wraps(start)
+    def start_and_notice(*values, **named):
+        store = named.get("store")
+        while isinstance(store, distributed.PrefixStore):
+            store = store.underlying_store
+        if isinstance(store, distributed.HashStore):
+            os.environ["SIMCUDA_ONE_RANK"] = "1"
+        return start(*values, **named)
+
+    distributed.init_process_group = start_and_notice
 
 
 _peak_names = {
