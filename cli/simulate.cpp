@@ -81,6 +81,7 @@ result<simulated_setup> setup_of(const simulate_options& with) {
   out.variables["SIMCUDA_CUDNN_WORKSPACE"] = with.cudnn_workspace;
   if (status ok = read_time(with.settle, "--settle", out.settle_s); !ok) return ok;
   if (status ok = serve_by_policy(with, out); !ok) return ok;
+  out.one_rank = with.one_rank;
   out.strict = with.strict;
   out.referee = with.referee;
   out.output_to_stderr = with.json == standard_output;
@@ -154,6 +155,7 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
       ->type_name("NAME|BYTES");
   simulate->add_option("--cards", into.cards, "how many of it")->type_name("N");
   simulate->add_option("--shared", into.shared, "share the cards with all runs of the same name")->type_name("NAME");
+  simulate->add_flag("--one-rank", into.one_rank, "take NCCL's other ranks to send what this one process sends");
   simulate->add_option("--policy", into.policy, "serve device memory by gpumem under this policy")->type_name("P");
   simulate->add_option("--limit", into.limit, "its limit: 4GiB, 30%")->type_name("L");
   simulate->add_option("--context", into.context, "memory of a context on the card (default 450MiB)")

@@ -25,7 +25,8 @@ struct simulate_options {
   std::string report;
   std::string json;
   std::string trace;
-  bool strict = false;  ///< what a card leaves undefined ends the program
+  bool one_rank = false;  ///< other ranks of NCCL's communicators send what the program sends
+  bool strict = false;    ///< what a card leaves undefined ends the program
   bool quiet = false;
   bool referee = false;
   std::vector<std::string> command;

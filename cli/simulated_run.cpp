@@ -20,6 +20,7 @@
 #include "host_memory.hpp"
 #include "kept_status.hpp"
 #include "print_error.hpp"
+#include "rank_watch.hpp"
 #include "run_processes.hpp"
 #include "settling.hpp"
 #include "shared_cards.hpp"
@@ -100,7 +101,12 @@ void set_variables(const simulated_setup& setup, const std::string& doubles, con
   for (const char* library : {"SIMCUDA_CUBLAS_BYTES", "SIMCUDA_CUDNN_BYTES", "SIMCUDA_NCCL_BYTES"}) {
     set(library, fmt::format("{}", setup.library_bytes));
   }
-  if (!setup.shared.empty()) set("SIMCUDA_SHARED", setup.shared);
+  if (!setup.shared.empty()) {
+    set("SIMCUDA_SHARED", setup.shared);
+  } else if (const char* const given = std::getenv("SIMCUDA_SHARED"); given == nullptr || *given == '/') {
+    set("SIMCUDA_SHARED", records + "/cards");  // in place of that of a run around this one, too
+  }
+  if (setup.one_rank) set("SIMCUDA_ONE_RANK", "1");
   set("SIMCUDA_REPORT", records);
   set("SIMCUDA_STRICT", setup.strict ? "abort" : "report");
   // Variables of the user take precedence, for a program that needs values or is watched.
@@ -184,6 +190,8 @@ void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_
   host_memory host;
   unsigned looks = 0;
   bool told = false;
+  rank_watch ranks{records, [&] { return read_records(records); }};
+  bool interrupted = false;
   while (!child.ended_within(std::chrono::milliseconds{250})) {
     const std::vector<simulated_process> now = read_records(records);
     host.look_at_host();
@@ -191,17 +199,29 @@ void wait_for(pid_t pid, const std::string& records, double settle_s, simulated_
     out.host_bytes = host.peak_bytes();
     if (host.is_short()) {
       out.stopped = host_is_short(host);
+      interrupted = true;
       end_run(child, records);
       break;
     }
     const bool settled = figures.look(now);
-    if (!settled && !ends_for_spinning(loops.look(now), settle_s, told)) continue;
+    const bool lost = ranks.look(now);
+    if (!settled && !lost && !ends_for_spinning(loops.look(now), settle_s, told)) continue;
     if (settled) out.settled_reads = figures.reads();
+    interrupted = !lost;
     end_run(child, records);
     break;
   }
   passed_on_to = 0;  // its number may soon be another process'
   out.exit_status = status_of(child.waited());
+  // Ranks that a signal to the run has ended are no reason for its end.
+  if (!interrupted && was_passed_on == 0) {
+    if (!ranks.is_lost()) static_cast<void>(ranks.look(read_records(records)));
+    out.failed_ranks = ranks.failed();
+  }
+  if (!out.failed_ranks.empty() && (out.exit_status == 0 || ranks.is_lost())) {
+    const int status = out.failed_ranks.front().exit_status;
+    out.exit_status = status > 0 ? status : 128 + SIGKILL;
+  }
   if (was_passed_on != 0 && out.exit_status != 0) end_left_behind(child, records);
 }
 
@@ -272,6 +292,8 @@ result<simulated_outcome> run_simulated(const simulated_setup& setup) {
   wait_for(child, records.path(), setup.settle_s, out);
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   out.processes = read_records(records.path());
+  std::stable_sort(out.processes.begin(), out.processes.end(),
+                   [](const auto& first, const auto& second) { return first.record.rank < second.record.rank; });
   if (!setup.shared.empty()) simcuda::shared_cards::remove_unused(setup.shared);
   return out;
 }

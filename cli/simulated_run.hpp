@@ -18,7 +18,8 @@ struct simulated_setup {
   std::string card;              ///< a profile's key
   std::uint64_t card_bytes = 0;  ///< 0: the memory of the profile
   int cards = 1;
-  std::string shared;  ///< name of cards shared by several runs; empty: the value of SIMCUDA_SHARED
+  std::string shared;  ///< name of cards shared by several runs; empty: the value of SIMCUDA_SHARED, or the run's own
+  bool one_rank = false;  ///< each other rank of NCCL's communicators sends what the one process sends
   std::uint64_t context_bytes = 0;
   std::uint64_t module_bytes = 0;
   std::uint64_t library_bytes = 0;
@@ -40,8 +41,17 @@ struct simulated_process {
   std::string runtime;   ///< file of a CUDA runtime of NVIDIA's that is linked into the process; empty: none
 };
 
+/// A rank of a job whose process ended with a status other than 0, or was killed.
+struct failed_rank {
+  int rank = 0;
+  int ranks = 0;
+  std::uint64_t pid = 0;
+  int exit_status = 0;  ///< -1: it was killed, or is unknown
+};
+
 struct simulated_outcome {
   int exit_status = 0;
+  std::vector<failed_rank> failed_ranks{};  ///< in the order in which they ended, as far as that is known
   double seconds = 0;
   std::string runtimes;             ///< versions of CUDA whose runtimes have a double here; empty: nothing was started
   std::uint64_t settled_reads = 0;  ///< values read meanwhile, where the command was ended because its figures settled

@@ -10,6 +10,7 @@
 
 #include "cards.hpp"
 #include "device_figures.hpp"
+#include "rank_watch.hpp"
 #include "text.hpp"
 #include "units.hpp"
 
@@ -33,6 +34,7 @@ json card_of(const simulated_process& of, int index, const simcuda::card_profile
   const std::uint64_t own = card.context_bytes + card.modules_bytes + card.libraries_bytes;
   const std::uint64_t reserved = card.peak_used_bytes > own ? card.peak_used_bytes - own : 0;
   json out{{"name", profile.name},
+           {"card", card.number},
            {"bytes", card.bytes},
            {"peak_live_bytes", card.peak_live_bytes},
            {"peak_live_by", "driver"},
@@ -43,6 +45,7 @@ json card_of(const simulated_process& of, int index, const simcuda::card_profile
            {"libraries_bytes", card.libraries_bytes},
            {"peak_used_bytes", card.peak_used_bytes}};
   if (several) out["pid"] = of.record.pid;
+  if (of.record.rank >= 0) out["rank"] = of.record.rank;
   if (const nlohmann::json* const torch = torch_card(of, index); torch != nullptr) {
     out["torch"] = *torch;
     if (const std::uint64_t live = torch->value("peak_allocated_bytes", std::uint64_t{0}); live != 0) {
@@ -61,7 +64,7 @@ json refusals_of(const simulated_process& of, bool several) {
     const std::uint64_t total = of.record.card[each.card].bytes;
     const std::uint64_t free = total > each.used_bytes ? total - each.used_bytes : 0;
     const std::string refused_by(each.why, ::strnlen(each.why, sizeof each.why));
-    json row{{"card", each.card},
+    json row{{"card", of.record.card[each.card].number},
              {"at_s", seconds(each.at_ns)},
              {"function", std::string{each.function}},
              {"requested_bytes", each.requested_bytes},
@@ -74,6 +77,7 @@ json refusals_of(const simulated_process& of, bool several) {
                          ? fmt::format("more than is free; others hold {}", format_bytes(each.others_bytes))
                          : "more than is free"}};
     if (several) row["pid"] = of.record.pid;
+    if (of.record.rank >= 0) row["rank"] = of.record.rank;
     out.push_back(std::move(row));
   }
   return out;
@@ -157,7 +161,7 @@ void explain_unused_cards(const simulated_outcome& ran, json& warnings) {
 /// Cards on which processes that did not see each other held more together than there is.
 void explain_sums(const simulated_outcome& of, const simulated_setup& setup, json& warnings) {
   const char* const shared = std::getenv("SIMCUDA_SHARED");
-  if (!setup.shared.empty() || (shared != nullptr && *shared != '\0')) return;
+  if (!setup.shared.empty() || shared == nullptr || *shared != '\0') return;
   struct users {
     int processes = 0;
     std::uint64_t peaks = 0;
@@ -179,7 +183,7 @@ void explain_sums(const simulated_outcome& of, const simulated_setup& setup, jso
     if (all.processes < 2 || all.peaks <= all.bytes) continue;
     warnings.push_back(fmt::format(
         "{} processes took memory of card {}, each as if it had the card to itself: their peaks are {} together, more "
-        "than its {}. If they run at the same time, --shared NAME makes them share it",
+        "than its {}. If they run at the same time, they share it without SIMCUDA_SHARED=",
         all.processes, each.first, format_bytes(all.peaks), format_bytes(all.bytes)));
   }
 }
@@ -330,6 +334,7 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
   if (const std::string unsupported = unsupported_warning(of); !unsupported.empty()) {
     out["warnings"].push_back(unsupported);
   }
+  if (const std::string failed = failed_ranks_warning(of); !failed.empty()) out["warnings"].push_back(failed);
   explain_sums(of, setup, out["warnings"]);
   explain_managed(of, out["warnings"]);
   explain_unused_cards(of, out["warnings"]);
@@ -351,7 +356,10 @@ std::string summary_of(const json& figures) {
   for (const json& card : figures["cards"]) {
     if (card["peak_used_bytes"] == 0U && figures["cards"].size() > 1) continue;
     const bool torch = card["peak_live_by"] == "torch";
-    out += fmt::format("{} ({}), simulated{}\n", card["name"].get<std::string>(), amount(card["bytes"]),
+    const bool several = figures["cards"].size() > 1;
+    out += fmt::format("{} ({}), simulated{}{}{}\n", card["name"].get<std::string>(), amount(card["bytes"]),
+                       several ? fmt::format(", card {}", card["card"].get<int>()) : "",
+                       card.contains("rank") ? fmt::format(", rank {}", card["rank"].get<int>()) : "",
                        card.contains("pid") ? fmt::format(", process {}", card["pid"].get<std::uint64_t>()) : "");
     out += fmt::format("  peak live       {:>12}  {}\n", amount(card["peak_live_bytes"]),
                        torch ? "of tensors, by PyTorch" : "as the program asked the driver for it");
@@ -372,10 +380,12 @@ std::string summary_of(const json& figures) {
   std::size_t shown = 0;
   for (const json& row : figures["oom"]) {
     if (++shown > 5) break;
-    out += fmt::format("out of memory{} at {:.1f} s on card {}: {} of {} asked for with {} in use ({})\n",
-                       untrue ? ", unless untrue values made it," : "", row["at_s"].get<double>(),
-                       row["card"].get<int>(), row["function"].get<std::string>(), amount(row["requested_bytes"]),
-                       amount(row["used_bytes"]), row["why"].get<std::string>());
+    out +=
+        fmt::format("out of memory{} at {:.1f} s on card {}{}: {} of {} asked for with {} in use ({})\n",
+                    untrue ? ", unless untrue values made it," : "", row["at_s"].get<double>(), row["card"].get<int>(),
+                    row.contains("rank") ? fmt::format(", rank {}", row["rank"].get<int>()) : "",
+                    row["function"].get<std::string>(), amount(row["requested_bytes"]), amount(row["used_bytes"]),
+                    row["why"].get<std::string>());
   }
   if (figures["oom"].size() > shown - (shown > 5 ? 1 : 0)) out += fmt::format("... {} in all\n", figures["oom"].size());
   out += tell_hazards(figures);

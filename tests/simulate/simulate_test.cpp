@@ -290,21 +290,25 @@ TEST_F(Simulate, WarnsOfMemoryThatTheDoublesDoNotSupport) {
 }
 
 TEST_F(Simulate, WarnsOfProcessesThatHoldMoreThanTheCardTogether) {
-  const auto both = [this](const std::string& first, const std::string& second, const std::string& options) {
+  const auto both = [this](const std::string& first, const std::string& second, const std::string& options,
+                           const std::string& environment = "SIMCUDA_SHARED=") {
     return simulate("--card 1GiB --context 0 " + options + " -- sh -c '" + first +
-                    " " GPUMEM_TEST_PROGRAM " take=600; " + second + " " GPUMEM_TEST_PROGRAM " take=700'");
+                        " " GPUMEM_TEST_PROGRAM " take=600; " + second + " " GPUMEM_TEST_PROGRAM " take=700'",
+                    environment);
   };
+  EXPECT_TRUE(both("", "", "", "").figures["warnings"].empty()) << "they share it, one after the other";
   const outcome got = both("", "", "");
   ASSERT_EQ(got.figures["warnings"].size(), 1U) << got.err;
   EXPECT_THAT(got.err, HasSubstr("2 processes took memory of card 0, each as if it had the card to itself: their peaks "
                                  "are 1.27 GiB together, more than its 1.00 GiB. If they run at the same time, "
-                                 "--shared NAME makes them share it"));
-  EXPECT_TRUE(both("", "", "--shared sums-" + std::to_string(::getpid())).figures["warnings"].empty());
+                                 "they share it without SIMCUDA_SHARED="));
+  EXPECT_TRUE(both("", "", "--shared sums-" + std::to_string(::getpid()), "").figures["warnings"].empty());
   const std::string second_card = "CUDA_VISIBLE_DEVICES=1";
   EXPECT_TRUE(both("", second_card, "--cards 2").figures["warnings"].empty()) << "each has a card";
   EXPECT_THAT(both(second_card, second_card, "--cards 2").err, HasSubstr("took memory of card 1, each as if"));
   const outcome fits = simulate("--card 1GiB --context 0 -- sh -c '" GPUMEM_TEST_PROGRAM
-                                " take=1000; " GPUMEM_TEST_PROGRAM " attributes; " GPUMEM_TEST_PROGRAM " take=20'");
+                                " take=1000; " GPUMEM_TEST_PROGRAM " attributes; " GPUMEM_TEST_PROGRAM " take=20'",
+                                "SIMCUDA_SHARED=");
   EXPECT_TRUE(fits.figures["warnings"].empty()) << fits.figures["warnings"];
 }
 
@@ -372,9 +376,13 @@ TEST_F(Simulate, PassesMemoryFromOneProgramToAnother) {
   EXPECT_EQ(imported.out, "524 of 1024 MiB are free\n524 of 1024 MiB are free\nrelease: error 1\n") << imported.err;
 
   // No world in common, a process that has ended, this process itself.
-  EXPECT_EQ(program("open=block").out, "open: operation not supported\n");
-  EXPECT_EQ(program("import_pages=pages").out, "import: error 801\n");
-  EXPECT_EQ(program("take=1 share_pages=2:mine", "").out, "export: error 801\n");
+  const auto own_world = [this](const std::string& words) {
+    return simulate("-- " GPUMEM_TEST_PROGRAM " " + words, "SIMCUDA_SHARED=").out;
+  };
+  EXPECT_EQ(own_world("open=block"), "open: operation not supported\n");
+  EXPECT_EQ(own_world("import_pages=pages"), "import: error 801\n");
+  EXPECT_EQ(own_world("take=1 share_pages=2:mine"), "export: error 801\n");
+  EXPECT_EQ(program("open=block").out, "open: invalid resource handle\n") << "of another run";
   EXPECT_EQ(program("take=1 export=own open=own", card).out, "open: invalid device context\n");
   EXPECT_EQ(program("make=seen").exit_status, 0);
   const std::string file = "/dev/shm/gpumem-simulated-" + std::to_string(::getuid()) + "-" + name;
@@ -619,10 +627,10 @@ TEST_F(Simulate, StandsInForTheLibraries) {
   EXPECT_EQ(program("library=libcusolver.so.12:cusolverDnSgetrf_bufferSize").out,
             "libcusolver.so.12:cusolverDnSgetrf_bufferSize = 9\n");  // not supported
   const outcome logged =
-      simulate("-- " GPUMEM_TEST_PROGRAM " library=libnccl.so.2:ncclGroupStart library=libnccl.so.2:ncclGroupStart",
+      simulate("-- " GPUMEM_TEST_PROGRAM " library=libnccl.so.2:ncclCommRevoke library=libnccl.so.2:ncclCommRevoke",
                "SIMCUDA_LOG=1");
-  EXPECT_EQ(logged.err.find("ncclGroupStart"), logged.err.rfind("ncclGroupStart")) << "once: " << logged.err;
-  EXPECT_THAT(logged.err, HasSubstr("simcuda: ncclGroupStart: success, nothing computed"));
+  EXPECT_EQ(logged.err.find("ncclCommRevoke"), logged.err.rfind("ncclCommRevoke")) << "once: " << logged.err;
+  EXPECT_THAT(logged.err, HasSubstr("simcuda: ncclCommRevoke: success, nothing computed"));
 }
 
 /// A forward convolution by cuDNN's graph interface, as PyTorch makes it: what its plan asks for.
