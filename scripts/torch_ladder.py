@@ -18,13 +18,14 @@ from torch import nn
 
 import torch_ladder_enabling
 import torch_ladder_pools
+import torch_ladder_ranks
 import torch_ladder_segments
 import torch_ladder_throwing
 import torch_ladder_users
 from ladder_steps import MIB, Steps, expect
 
 STEPS = Steps({**torch_ladder_users.STEPS, **torch_ladder_throwing.STEPS, **torch_ladder_enabling.STEPS,
-               **torch_ladder_pools.STEPS, **torch_ladder_segments.STEPS})
+               **torch_ladder_pools.STEPS, **torch_ladder_segments.STEPS, **torch_ladder_ranks.STEPS})
 step = STEPS.step
 
 
@@ -1034,7 +1035,7 @@ OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "
                       "gpumem_snapshot", "gpumem_out_of_memory", "record_stream_and_referee", "referee_of_a_training",
                       "pools_of_their_own", "exact_addresses", "compiled_with_graphs",
                       *torch_ladder_users.STEPS, *torch_ladder_throwing.STEPS, *torch_ladder_enabling.STEPS,
-                      *torch_ladder_pools.STEPS, *torch_ladder_segments.STEPS)
+                      *torch_ladder_pools.STEPS, *torch_ladder_segments.STEPS, *torch_ladder_ranks.STEPS)
 POOLS = torch_ladder_pools.ONE_CARD + torch_ladder_segments.ONE_CARD
 GPUMEM_ONLY = torch_ladder_pools.GPUMEM_ONLY + torch_ladder_segments.GPUMEM_ONLY
 
