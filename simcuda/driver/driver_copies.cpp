@@ -3,14 +3,13 @@
 #include <cstring>
 
 #include "keep_report.hpp"
+#include "values.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
 
 namespace {
 
-/// With lazy values, larger copies and fills move nothing, so that the pages of large blocks are never touched.
-constexpr std::uint64_t kept_values_bytes = std::uint64_t{64} << 10;
 constexpr std::uint64_t copy_ns = 10'000;  // time that a copy or a fill occupies its stream
 
 std::uint64_t number_of(const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); }
@@ -55,20 +54,17 @@ CUresult copy(void* to, const void* from, std::size_t bytes, CUstream s, bool to
   if (from_device) {
     if (const CUresult e = touch(s, number_of(from), bytes); e != CUDA_SUCCESS) return e;
   }
-  if (from_device && !to_device) note_host_read(bytes);
-  if (the_world().config.lazy_values && bytes > kept_values_bytes) {
-    if (to_device) return CUDA_SUCCESS;
-    return move(s, [=] { std::memset(to, 0, bytes); });
-  }
-  return move(s, [=] { std::memmove(to, from, bytes); });
+  if (from_device && !to_device) read_values(number_of(from), bytes);
+  return move(s, [=] { copy_values(to, from, bytes, to_device, from_device); });
 }
 
 template <typename Unit>
 CUresult fill(CUdeviceptr at, Unit value, std::size_t count, CUstream s) {
   if (const CUresult e = touch(s, at, count * sizeof(Unit)); e != CUDA_SUCCESS) return e;
-  if (the_world().config.lazy_values && count * sizeof(Unit) > kept_values_bytes) return CUDA_SUCCESS;
   return move(s, [=] {
-    for (std::size_t i = 0; i < count; ++i) std::memcpy(static_cast<Unit*>(pointer(at)) + i, &value, sizeof value);
+    fill_values(at, count * sizeof(Unit), value == 0, [=] {
+      for (std::size_t i = 0; i < count; ++i) std::memcpy(static_cast<Unit*>(pointer(at)) + i, &value, sizeof value);
+    });
   });
 }
 

@@ -74,6 +74,7 @@ struct captured_use {
   std::uint64_t lag_ns = 0;
   std::function<void()> action{};  ///< what it does on the host
   graph_node node = graph_node::work;
+  bool is_kernel = false;
 };
 
 }  // namespace gpumem::simcuda
