@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch on the simulated card, step by step, each with a result that is known beforehand.
 
-    gpumem simulate --card h100 -- python3 scripts/torch_ladder.py [--list | --usual | --pools | --native-pools] [STEP...]
+    gpumem simulate --card h100 -- python3 scripts/torch_ladder.py [--list | --usual | --pools | --native-pools | --values] [STEP...]
 
 One line a step: `pass STEP: what was seen`, or `FAIL STEP: reason`. Exit status 1 where a step fails. Steps that need
 another environment (a second card, another allocator) are named with it in scripts/frameworks.
@@ -20,10 +20,11 @@ import torch_ladder_enabling
 import torch_ladder_pools
 import torch_ladder_throwing
 import torch_ladder_users
+import torch_ladder_values
 from ladder_steps import MIB, Steps, expect
 
 STEPS = Steps({**torch_ladder_users.STEPS, **torch_ladder_throwing.STEPS, **torch_ladder_enabling.STEPS,
-               **torch_ladder_pools.STEPS})
+               **torch_ladder_pools.STEPS, **torch_ladder_values.STEPS})
 step = STEPS.step
 
 
@@ -1033,13 +1034,13 @@ OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "
                       "gpumem_snapshot", "gpumem_out_of_memory", "record_stream_and_referee", "referee_of_a_training",
                       "pools_of_their_own", "exact_addresses", "compiled_with_graphs",
                       *torch_ladder_users.STEPS, *torch_ladder_throwing.STEPS, *torch_ladder_enabling.STEPS,
-                      *torch_ladder_pools.STEPS)
+                      *torch_ladder_pools.STEPS, *torch_ladder_values.STEPS)
 
 
 def main():
     names = sys.argv[1:] or [name for name in STEPS if name not in OTHER_ENVIRONMENTS]
     lists = {"--list": STEPS, "--usual": [name for name in STEPS if name not in OTHER_ENVIRONMENTS],
-             "--pools": torch_ladder_pools.ONE_CARD,
+             "--pools": torch_ladder_pools.ONE_CARD, "--values": torch_ladder_values.STEPS,
              "--native-pools": [name for name in torch_ladder_pools.ONE_CARD if name not in torch_ladder_pools.GPUMEM_ONLY]}
     if len(names) == 1 and names[0] in lists:
         print("\n".join(lists[names[0]]))

@@ -74,10 +74,12 @@ void simcuda_write_due_zeros(uint64_t at, uint64_t bytes);
  * other kernel nothing is true. These nest. */
 void simcuda_begin_operation(void);
 void simcuda_end_operation(void);
-/* Until simcuda_answer_no_reads, each copy of 4 or 8 bytes from a card to the host, by the calling thread, is `count`:
+/* Until simcuda_answer_no_reads, each copy of 1, 4 or 8 bytes from a card to the host, by the calling thread, is `count`:
  * an operation reads how large its result is. */
 void simcuda_answer_reads(int64_t count, int is_true);
 void simcuda_answer_no_reads(void);
+/* Some stream captures: what it is given does not run now. */
+int simcuda_anything_captures(void);
 /* So many untrue indices were changed to what their operation accepts. */
 void simcuda_note_clamped(uint64_t indices);
 /* One count for each kind of device call, in the order of gpumem::device_call; at most `kinds` of them. */

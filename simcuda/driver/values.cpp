@@ -26,9 +26,9 @@ thread_local answered_reads answered;
 
 std::uint64_t number_of(const void* p) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(p)); }
 bool moves(std::uint64_t bytes) { return !the_world().config.lazy_values || bytes <= kept_value_bytes(); }
-/// A count that an operation reads back while it runs.
+/// A count, or yes or no, that an operation reads back while it runs.
 bool is_answered(std::uint64_t bytes) {
-  return answered.active && (bytes == sizeof(std::int32_t) || bytes == sizeof(std::int64_t));
+  return answered.active && (bytes == 1 || bytes == sizeof(std::int32_t) || bytes == sizeof(std::int64_t));
 }
 
 void copy_within_cards(void* to, const void* from, std::uint64_t bytes) {
@@ -114,6 +114,10 @@ void simcuda_answer_reads(std::int64_t count, int is_true) {
   answered = {.active = true, .is_true = is_true != 0, .count = count};
 }
 void simcuda_answer_no_reads() { answered = {}; }
+int simcuda_anything_captures() {
+  const std::lock_guard lock{the_world().mutex};
+  return std::ranges::any_of(the_world().streams, [](const auto& each) { return each->graph != nullptr; }) ? 1 : 0;
+}
 void simcuda_note_clamped(std::uint64_t indices) {
   const std::lock_guard lock{the_world().mutex};
   note_clamped(indices);
