@@ -68,8 +68,9 @@ void simcuda_compute_values(uint64_t kept_bytes);
 /* Of each of these bytes: whether its value is true, and whether it is a zero that memory does not hold yet. */
 void simcuda_mark_values(uint64_t at, uint64_t bytes, int computed, int zero_due);
 int simcuda_values_are_true(uint64_t at, uint64_t bytes);
-/* Writes the zeros of the range that memory does not hold yet: before the caller reads the bytes. */
-void simcuda_write_due_zeros(uint64_t at, uint64_t bytes);
+/* Writes the zeros of the range that memory does not hold yet: before the caller reads the bytes. Returns whether all of
+ * them are true. */
+int simcuda_write_due_zeros(uint64_t at, uint64_t bytes);
 /* Kernels that the calling thread launches in between are of an operation whose results the caller marks. After any
  * other kernel nothing is true. These nest. */
 void simcuda_begin_operation(void);

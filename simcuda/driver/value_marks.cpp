@@ -119,10 +119,14 @@ bool value_marks::all_zero_due(std::uint64_t begin, std::uint64_t bytes) const {
   return all(begin, bytes, [](const range& each) { return each.zero_due; });
 }
 
-void value_marks::write_zeros(std::uint64_t begin, std::uint64_t bytes) {
+bool value_marks::write_zeros(std::uint64_t begin, std::uint64_t bytes) {
   const std::lock_guard lock{mutex_};
   std::vector<std::pair<std::uint64_t, range>> due;
+  bool all_true = true;
+  std::uint64_t marked_to = begin;
   for (auto it = first_behind(begin); it != ranges_.end() && it->first < begin + bytes; ++it) {
+    all_true = all_true && it->first <= marked_to && it->second.epoch >= epoch_;
+    marked_to = it->second.end;
     if (!it->second.zero_due) continue;
     range value = it->second;
     value.end = std::min(value.end, begin + bytes);
@@ -133,6 +137,7 @@ void value_marks::write_zeros(std::uint64_t begin, std::uint64_t bytes) {
     value.zero_due = false;
     set_locked(at, value.end, value);
   }
+  return all_true && (bytes == 0 || marked_to >= begin + bytes);
 }
 
 std::size_t value_marks::ranges() const {

@@ -30,8 +30,8 @@ class value_marks {
   [[nodiscard]] bool all_computed(std::uint64_t begin, std::uint64_t bytes) const;
   /// Every byte is zero, whatever memory holds.
   [[nodiscard]] bool all_zero_due(std::uint64_t begin, std::uint64_t bytes) const;
-  /// Writes the zeros that are due in the range into memory.
-  void write_zeros(std::uint64_t begin, std::uint64_t bytes);
+  /// Writes the zeros that are due in the range into memory. Returns whether every byte is true.
+  bool write_zeros(std::uint64_t begin, std::uint64_t bytes);
   /// Ranges with a mark.
   [[nodiscard]] std::size_t ranges() const;
 

@@ -107,7 +107,9 @@ void simcuda_mark_values(std::uint64_t at, std::uint64_t bytes, int computed, in
 int simcuda_values_are_true(std::uint64_t at, std::uint64_t bytes) {
   return the_value_marks().all_computed(at, bytes) ? 1 : 0;
 }
-void simcuda_write_due_zeros(std::uint64_t at, std::uint64_t bytes) { the_value_marks().write_zeros(at, bytes); }
+int simcuda_write_due_zeros(std::uint64_t at, std::uint64_t bytes) {
+  return the_value_marks().write_zeros(at, bytes) ? 1 : 0;
+}
 void simcuda_begin_operation() { ++open_operations; }
 void simcuda_end_operation() { --open_operations; }
 void simcuda_answer_reads(std::int64_t count, int is_true) {

@@ -56,6 +56,21 @@ inline bool select(const c10::IValue* arguments, std::size_t count, bool on_list
   return all;
 }
 
+/// Of a list with large tensors, the small ones are computed only where all that they are computed of is true: in
+/// training, most of them are gradients that come from large ones. False: nothing is left.
+inline bool keep_true_ones(const std::vector<c10::IValue>& arguments, selection& chosen) {
+  if (!chosen.has_value() || std::find(chosen->begin(), chosen->end(), false) == chosen->end()) return true;
+  for (const c10::IValue& argument : arguments) {
+    if (!argument.isTensorList()) continue;
+    const auto list = argument.toListRef();
+    for (std::size_t k = 0; k < list.size(); ++k) {
+      const at::Tensor& tensor = list[k].toTensor();
+      if ((*chosen)[k] && is_on_card(tensor)) (*chosen)[k] = make_readable(tensor);
+    }
+  }
+  return std::find(chosen->begin(), chosen->end(), true) != chosen->end();
+}
+
 /// The first tensor on a card; undefined: none is.
 inline at::Tensor first_on_card(const std::vector<c10::IValue>& arguments) {
   at::Tensor out;

@@ -92,8 +92,7 @@ inline void set_marks(const at::Tensor& of, mark value) {
 inline bool make_readable(const at::Tensor& of) {
   bool all_true = true;
   for_each_run(of, [&](std::uint64_t at, std::uint64_t bytes) {
-    all_true = all_true && driver().values_are_true(at, bytes) != 0;
-    driver().write_due_zeros(at, bytes);
+    all_true = driver().write_due_zeros(at, bytes) != 0 && all_true;
   });
   return all_true;
 }

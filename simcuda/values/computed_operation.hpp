@@ -24,6 +24,8 @@ namespace gpumem::values {
 using stack_of_values = torch::jit::Stack;
 
 inline thread_local std::uint64_t computed_here = 0;  ///< operations of this thread
+/// Storages that an operation on lists changes in place while its original runs, which may change them one by one.
+inline thread_local const std::vector<const void*>* changed_by_list = nullptr;
 
 class computed_operation final : public c10::OperatorKernel {
  public:
@@ -52,6 +54,7 @@ class computed_operation final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, stack_of_values* stack) {
     const std::size_t count = operation.schema().arguments().size();
     const c10::IValue* const arguments = stack->data() + (stack->size() - count);
+    if (changed_by_list != nullptr && changes_of_list(arguments)) return run_original(operation, keys, stack);
     if (kind_ == operation_kind::copies) return copy(operation, keys, stack, arguments);
     selection chosen;
     if (on_host_ && select(arguments, count, on_lists_, chosen) && driver().anything_captures() == 0) {
@@ -69,6 +72,21 @@ class computed_operation final : public c10::OperatorKernel {
   void run_original(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, stack_of_values* stack) const {
     const operation_scope kernels_are_known;
     original_.callBoxed(operation, keys, stack);
+  }
+
+  [[nodiscard]] bool changes_of_list(const c10::IValue* arguments) const {
+    return std::any_of(written_.begin(), written_.end(), [&](const written_argument& each) {
+      bool any = false;
+      for_each_tensor(arguments[each.index], [&](const at::Tensor& tensor) {
+        any = any || std::find(changed_by_list->begin(), changed_by_list->end(), storage_of(tensor)) !=
+                         changed_by_list->end();
+      });
+      return any;
+    });
+  }
+
+  static const void* storage_of(const at::Tensor& of) {
+    return is_on_card(of) && is_plain(of) ? of.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() : nullptr;
   }
 
   /// The result of an operation that is not computed: as if it were zero, and untrue.
@@ -131,7 +149,7 @@ class computed_operation final : public c10::OperatorKernel {
   }
 
   /// Reads the arguments: which values are true, and the zeros that are due are there.
-  bool read_arguments(const std::vector<c10::IValue>& arguments) const {
+  bool read_arguments(const std::vector<c10::IValue>& arguments, const selection& chosen) const {
     bool all_true = true;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const bool overwritten = std::any_of(written_.begin(), written_.end(), [&](const written_argument& each) {
@@ -139,8 +157,11 @@ class computed_operation final : public c10::OperatorKernel {
         return each.index == i && (each.is_result || whole);
       });
       if (overwritten || std::find(ignored_.begin(), ignored_.end(), i) != ignored_.end()) continue;
+      std::size_t index = 0;
+      const bool list = chosen.has_value() && arguments[i].isTensorList();
       for_each_tensor(arguments[i], [&](const at::Tensor& each) {
-        if (is_on_card(each) && is_computable(each)) all_true = make_readable(each) && all_true;
+        const bool read = !list || (*chosen)[index++];
+        if (read && is_on_card(each)) all_true = make_readable(each) && all_true;
       });
     }
     return all_true;
@@ -151,7 +172,7 @@ class computed_operation final : public c10::OperatorKernel {
   std::vector<std::pair<at::Tensor, at::Tensor>> keep_changed(const std::vector<c10::IValue>& arguments) const {
     std::vector<std::pair<at::Tensor, at::Tensor>> out;
     for (const written_argument& each : written_) {
-      if (each.is_result) continue;
+      if (each.is_result || on_lists_) continue;
       for_each_tensor(arguments[each.index], [&](const at::Tensor& tensor) {
         if (is_on_card(tensor) && is_computable(tensor) && tensor.numel() != 0) {
           out.emplace_back(tensor, host_view(tensor).clone());
@@ -217,8 +238,9 @@ class computed_operation final : public c10::OperatorKernel {
   }
 
   void compute(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, stack_of_values* stack,
-               std::size_t count, const selection& chosen) {
+               std::size_t count, selection& chosen) {
     const std::vector<c10::IValue> arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+    if (!keep_true_ones(arguments, chosen)) return pass_on(operation, keys, stack, arguments.data());
     const at::Tensor on_card = first_on_card(arguments);
     stack_of_values results;
     bool done = false;
@@ -227,7 +249,7 @@ class computed_operation final : public c10::OperatorKernel {
     std::vector<std::pair<at::Tensor, at::Tensor>> changed;
     {
       const host_scope host;
-      is_true = read_arguments(arguments);
+      is_true = read_arguments(arguments, chosen);
       if (trusting_ && !is_true) return pass_on(operation, keys, stack, arguments.data());
       changed = keep_changed(arguments);
       if (random_) {
@@ -241,6 +263,8 @@ class computed_operation final : public c10::OperatorKernel {
     if (done) {
       const answered_scope size{size_of_result(operation, arguments, results), is_true};
       run_original(operation, keys, stack);
+    } else if (on_lists_ && !written_.empty()) {
+      run_on_lists(operation, keys, stack, arguments);
     } else {
       run_original(operation, keys, stack);
     }
@@ -253,6 +277,23 @@ class computed_operation final : public c10::OperatorKernel {
     if (small && kind_ != operation_kind::counted) done = run_on_host(operation, arguments, chosen, seed, results);
     ++computed_here;
     finish(operation, *stack, arguments, chosen, results, done && small, is_true);
+  }
+
+  void run_on_lists(const c10::OperatorHandle& operation, c10::DispatchKeySet keys, stack_of_values* stack,
+                    const std::vector<c10::IValue>& arguments) const {
+    std::vector<const void*> changed;
+    for (const written_argument& each : written_) {
+      for_each_tensor(arguments[each.index],
+                      [&](const at::Tensor& tensor) { changed.push_back(storage_of(tensor)); });
+    }
+    const auto* const outer = std::exchange(changed_by_list, &changed);
+    try {
+      run_original(operation, keys, stack);
+    } catch (...) {
+      changed_by_list = outer;
+      throw;
+    }
+    changed_by_list = outer;
   }
 
   /// Number of rows that an operation reads back: of the tensor whose size is a value.

@@ -12,8 +12,7 @@ namespace gpumem::values {
 struct driver_calls {
   void (*compute_values)(std::uint64_t kept_bytes);
   void (*mark_values)(std::uint64_t at, std::uint64_t bytes, int computed, int zero_due);
-  int (*values_are_true)(std::uint64_t at, std::uint64_t bytes);
-  void (*write_due_zeros)(std::uint64_t at, std::uint64_t bytes);
+  int (*write_due_zeros)(std::uint64_t at, std::uint64_t bytes);
   void (*begin_operation)();
   void (*end_operation)();
   void (*answer_reads)(std::int64_t count, int is_true);
@@ -30,7 +29,6 @@ inline driver_calls find_driver_calls() {
   driver_calls out{};
   find(out.compute_values, "simcuda_compute_values");
   find(out.mark_values, "simcuda_mark_values");
-  find(out.values_are_true, "simcuda_values_are_true");
   find(out.write_due_zeros, "simcuda_write_due_zeros");
   find(out.begin_operation, "simcuda_begin_operation");
   find(out.end_operation, "simcuda_end_operation");

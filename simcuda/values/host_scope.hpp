@@ -5,6 +5,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
+#include <optional>
+
 namespace gpumem::values {
 
 struct no_warnings final : c10::WarningHandler {
@@ -18,7 +20,9 @@ class host_scope {
       : excluded_{c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                   c10::DispatchKeySet{c10::DispatchKey::AutocastCPU, c10::DispatchKey::AutocastCUDA,
                                       c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}},
-        warnings_{&silent()} {}
+        warnings_{&silent()} {
+    if (at::hasCallbacks()) unrecorded_.emplace();  // setting it costs more than a small operation
+  }
 
  private:
   static no_warnings& silent() {
@@ -27,7 +31,7 @@ class host_scope {
   }
   c10::impl::ExcludeDispatchKeyGuard excluded_;
   c10::WarningUtils::WarningHandlerGuard warnings_;
-  at::DisableRecordFunctionGuard unrecorded_;
+  std::optional<at::DisableRecordFunctionGuard> unrecorded_;
 };
 
 }  // namespace gpumem::values

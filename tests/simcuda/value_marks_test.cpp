@@ -72,12 +72,15 @@ TEST(ValueMarks, WriteTheZerosThatAreReadAndNoOthers) {
   marks.set(at, 10, untrue_zero);
   marks.set(at + 10, 10, computed);
   marks.set(at + 20, 10, {.computed = true, .zero_due = true});
-  marks.write_zeros(at + 5, 20);
+  EXPECT_FALSE(marks.write_zeros(at + 5, 20));
   EXPECT_EQ(std::string(memory.data(), memory.size()), std::string("xxxxx") + std::string(5, '\0') + "xxxxxxxxxx" +
                                                            std::string(5, '\0') + "xxxxx");
   EXPECT_TRUE(marks.all_zero_due(at, 5));
   EXPECT_FALSE(marks.all_zero_due(at, 6));
   EXPECT_TRUE(marks.all_computed(at + 10, 20));
+  EXPECT_TRUE(marks.write_zeros(at + 10, 20));
+  EXPECT_FALSE(marks.write_zeros(at + 10, 21));
+  EXPECT_TRUE(marks.write_zeros(at + 40, 0));
 }
 
 /// Through the driver: its copies and fills make values and move marks.
