@@ -252,10 +252,17 @@ std::string unsupported_warning(const simulated_outcome& of) {
 
 json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
   const simcuda::card_profile& profile = *simcuda::find_card(setup.card);
-  json out{
-      {"schema", 1},           {"simulated", true},        {"command", setup.command}, {"exit_status", of.exit_status},
-      {"seconds", of.seconds}, {"cards", json::array()},   {"oom", json::array()},     {"host_values_read", 0},
-      {"untrue_values_read", 0}, {"kernels", 0},         {"warnings", json::array()}};
+  json out{{"schema", 1},
+           {"simulated", true},
+           {"command", setup.command},
+           {"exit_status", of.exit_status},
+           {"seconds", of.seconds},
+           {"cards", json::array()},
+           {"oom", json::array()},
+           {"host_values_read", 0},
+           {"untrue_values_read", 0},
+           {"kernels", 0},
+           {"warnings", json::array()}};
   const bool several = of.processes.size() > 1;
   std::uint64_t read = 0;
   std::uint64_t untrue = 0;

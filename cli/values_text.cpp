@@ -13,7 +13,7 @@ namespace gpumem::cli {
 void add_values_option(CLI::App& to, int& into) {
   constexpr int most = 9'999'999;
   to.add_option("--values", into,
-                fmt::format("compute PyTorch's operations on tensors of up to so many elements, such as 16384 (default {})",
+                fmt::format("compute PyTorch's operations on tensors of up to so many elements (default {}; 0: none)",
                             default_values))
       ->type_name("N")
       ->check(CLI::Range(0, most));
@@ -48,11 +48,10 @@ std::vector<std::string> values_warnings(const simulated_outcome& ran) {
     }
     if (each.record.unknown_kernels != 0) {
       const char* const name = each.record.unknown_kernel;
-      out.push_back(
-          fmt::format("{} kernels were launched that no operation of PyTorch's own describes; they may have written "
-                      "anywhere, so what was computed before them counts as untrue. The first was {}",
-                      each.record.unknown_kernels,
-                      std::string{name, ::strnlen(name, sizeof each.record.unknown_kernel)}));
+      out.push_back(fmt::format(
+          "{} kernels were launched that no operation of PyTorch's own describes; they may have written "
+          "anywhere, so what was computed before them counts as untrue. The first was {}",
+          each.record.unknown_kernels, std::string{name, ::strnlen(name, sizeof each.record.unknown_kernel)}));
     }
     if (each.record.clamped_indices != 0) {
       out.push_back(

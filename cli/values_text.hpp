@@ -13,7 +13,7 @@ namespace gpumem::cli {
 struct simulated_outcome;
 
 /// Elements up to which a tensor is small, so that PyTorch's operations on it are computed; 0: none is.
-inline constexpr int default_values = 0;
+inline constexpr int default_values = 16384;
 
 /// `--values` of simulate and predict.
 void add_values_option(CLI::App& to, int& into);

@@ -218,6 +218,36 @@ def values_of_random_operations():
     return "seeded from the card's generator; the CPU's does not move"
 
 
+@step
+def values_of_untrue_indices():
+    untrue = torch.randn(BOUND * 8, device="cuda")[:4].long()
+    table = torch.arange(5.0, device="cuda")
+    found = table[untrue + 99]
+    expect("beyond the end", found.tolist(), [4.0] * 4)
+    assert not are_true(found), "what an untrue index finds counts as true"
+    expect("gathered", table.gather(0, untrue - 7).tolist(), [0.0] * 4)
+    try:
+        table.cpu()[untrue.cpu() + 99]
+    except IndexError:
+        return "clamped to the table's ends; the CPU refuses them"
+    raise AssertionError("the CPU accepts an index beyond the end: nothing is shown")
+
+
+@step
+def values_behind_graphs():
+    given, kept = torch.ones(4, device="cuda"), torch.full((4,), 5.0, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = given * 2
+    assert are_true(kept), "a capture makes other values untrue"
+    graph.replay()
+    assert not are_true(made), "a replayed kernel's result counts as true"
+    assert not are_true(kept), "behind a replay, which may have written anywhere, a value counts as true"
+    expect("other values", kept.tolist(), [5.0] * 4)
+    expect("a sum from then on", (torch.ones(4, device="cuda") + 1).tolist(), [2.0] * 4)
+    return "captured operations are not computed, and nothing is true behind a replay"
+
+
 def generate(model, tokens, end, most):
     """As libraries generate: what has ended is filled up, and the loop looks at values of the card."""
     running = torch.ones(tokens.shape[0], dtype=torch.long, device=tokens.device)

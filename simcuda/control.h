@@ -68,15 +68,15 @@ void simcuda_compute_values(uint64_t kept_bytes);
 /* Of each of these bytes: whether its value is true, and whether it is a zero that memory does not hold yet. */
 void simcuda_mark_values(uint64_t at, uint64_t bytes, int computed, int zero_due);
 int simcuda_values_are_true(uint64_t at, uint64_t bytes);
-/* Writes the zeros of the range that memory does not hold yet: before the caller reads the bytes. Returns whether all of
- * them are true. */
+/* Writes the zeros of the range that memory does not hold yet: before the caller reads the bytes. Returns whether all
+ * of them are true. */
 int simcuda_write_due_zeros(uint64_t at, uint64_t bytes);
 /* Kernels that the calling thread launches in between are of an operation whose results the caller marks. After any
  * other kernel nothing is true. These nest. */
 void simcuda_begin_operation(void);
 void simcuda_end_operation(void);
-/* Until simcuda_answer_no_reads, each copy of 1, 4 or 8 bytes from a card to the host, by the calling thread, is `count`:
- * an operation reads how large its result is. */
+/* Until simcuda_answer_no_reads, each copy of 1, 4 or 8 bytes from a card to the host, by the calling thread, is
+ * `count`: an operation reads how large its result is. */
 void simcuda_answer_reads(int64_t count, int is_true);
 void simcuda_answer_no_reads(void);
 /* Some stream captures: what it is given does not run now. */

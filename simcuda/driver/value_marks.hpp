@@ -1,10 +1,10 @@
 // Which bytes of the cards' memory have values that a card would have, too.
 //
-// Kernels do nothing here, but some programs' small operations are computed on the host (simcuda/values), and copies and
-// fills move bytes. A mark says of a byte whether its value is true, and whether it reads as zero although its memory
-// holds something else: what an operation that was not computed would have written. Those zeros are written when the
-// bytes are read, so that large blocks are never touched. Marks decide warnings and the words of a verdict, and nothing
-// else. Bytes without a mark are untrue, and read as they are.
+// Kernels do nothing here, but some programs' small operations are computed on the host (simcuda/values), and copies
+// and fills move bytes. A mark says of a byte whether its value is true, and whether it reads as zero although its
+// memory holds something else: what an operation that was not computed would have written. Those zeros are written when
+// the bytes are read, so that large blocks are never touched. Marks decide warnings and the words of a verdict, and
+// nothing else. Bytes without a mark are untrue, and read as they are.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ class _after_torch(importlib.abc.MetaPathFinder):
                 import gpumem_referee
 
                 gpumem_referee.watch_torch(module)
-            if os.environ.get("SIMCUDA_VALUES", "0") != "0":
+            if os.environ.get("SIMCUDA_VALUES", "0") != "0" and hasattr(module.cuda, "_lazy_call"):
                 import gpumem_values
 
                 module.cuda._lazy_call(lambda: gpumem_values.compute(module))

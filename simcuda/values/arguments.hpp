@@ -132,7 +132,8 @@ inline std::uint64_t clamp_indices(const c10::FunctionSchema& schema, const std:
       const auto list = host[i].toListRef();
       for (std::size_t k = 0; k < list.size(); ++k) {
         const bool tensor = list[k].isTensor() && list[k].toTensor().defined();
-        const std::int64_t limit = static_cast<std::int64_t>(k) < self.dim() ? self.size(static_cast<std::int64_t>(k)) : 0;
+        const std::int64_t limit =
+            static_cast<std::int64_t>(k) < self.dim() ? self.size(static_cast<std::int64_t>(k)) : 0;
         out.push_back(tensor ? c10::IValue{clamp(list[k].toTensor(), originals[i].toListRef()[k].toTensor(), limit)}
                              : list[k]);
       }

@@ -1,5 +1,5 @@
-// A kernel of the key CUDA that is computed: runs the original, which makes the same requests for memory, then the CPU's
-// kernel over the same memory, and marks what is true.
+// A kernel of the key CUDA that is computed: runs the original, which makes the same requests for memory, then the
+// CPU's kernel over the same memory, and marks what is true.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -41,7 +41,8 @@ class computed_operation final : public c10::OperatorKernel {
     const auto& arguments = operation.schema().arguments();
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       // Those of a normalisation are changed, too, although its schema does not say so.
-      const bool running = arguments[i].name().starts_with("running_") && !operation.schema().name().ends_with("backward");
+      const bool running =
+          arguments[i].name().starts_with("running_") && !operation.schema().name().ends_with("backward");
       if (is_written(arguments[i]) || running) written_.push_back({i, arguments[i].kwarg_only()});
       if (equivalent_ != nullptr && is_ignored_by_equivalents(arguments[i].name())) ignored_.push_back(i);
       if (arguments[i].name() == "generator") generator_ = static_cast<int>(i);
@@ -78,8 +79,8 @@ class computed_operation final : public c10::OperatorKernel {
     return std::any_of(written_.begin(), written_.end(), [&](const written_argument& each) {
       bool any = false;
       for_each_tensor(arguments[each.index], [&](const at::Tensor& tensor) {
-        any = any || std::find(changed_by_list->begin(), changed_by_list->end(), storage_of(tensor)) !=
-                         changed_by_list->end();
+        any = any ||
+              std::find(changed_by_list->begin(), changed_by_list->end(), storage_of(tensor)) != changed_by_list->end();
       });
       return any;
     });
@@ -134,9 +135,8 @@ class computed_operation final : public c10::OperatorKernel {
     const at::Tensor from = arguments[1].toTensor();
     run_original(operation, keys, stack);
     if (!is_on_card(to) || !is_on_card(from) || !is_plain(to) || !is_plain(from)) return;
-    const bool by_driver = to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
-                           to.is_contiguous() && from.is_contiguous() && to.is_conj() == from.is_conj() &&
-                           to.is_neg() == from.is_neg();
+    const bool by_driver = to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && to.is_contiguous() &&
+                           from.is_contiguous() && to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
     if (by_driver || to.is_same(from)) return;
     if (!is_small(to) || !is_small(from) || driver().anything_captures() != 0) {
       return set_marks(to, {false, to.is_non_overlapping_and_dense()});
@@ -254,8 +254,8 @@ class computed_operation final : public c10::OperatorKernel {
       changed = keep_changed(arguments);
       if (random_) {
         const at::Device card = on_card.defined() ? on_card.device() : at::Device{at::kCUDA, 0};
-        seed = seed_of(card_generator(generator_ >= 0 ? arguments[static_cast<std::size_t>(generator_)] : c10::IValue{},
-                                      card));
+        seed = seed_of(
+            card_generator(generator_ >= 0 ? arguments[static_cast<std::size_t>(generator_)] : c10::IValue{}, card));
       }
       if (kind_ == operation_kind::counted) done = run_on_host(operation, arguments, chosen, seed, results);
     }
@@ -283,8 +283,7 @@ class computed_operation final : public c10::OperatorKernel {
                     const std::vector<c10::IValue>& arguments) const {
     std::vector<const void*> changed;
     for (const written_argument& each : written_) {
-      for_each_tensor(arguments[each.index],
-                      [&](const at::Tensor& tensor) { changed.push_back(storage_of(tensor)); });
+      for_each_tensor(arguments[each.index], [&](const at::Tensor& tensor) { changed.push_back(storage_of(tensor)); });
     }
     const auto* const outer = std::exchange(changed_by_list, &changed);
     try {

@@ -74,10 +74,10 @@ inline void attention_backward(const named_arguments& from, std::vector<c10::IVa
 }
 
 inline void batch_norm(const named_arguments& from, std::vector<c10::IValue>& results) {
-  auto [out, mean, scale] = at::native_batch_norm(
-      from.tensor("input"), from.optional("weight"), from.optional("bias"), from.optional("running_mean"),
-      from.optional("running_var"), from["training"].toBool(), from["exponential_average_factor"].toDouble(),
-      from["epsilon"].toDouble());
+  auto [out, mean, scale] =
+      at::native_batch_norm(from.tensor("input"), from.optional("weight"), from.optional("bias"),
+                            from.optional("running_mean"), from.optional("running_var"), from["training"].toBool(),
+                            from["exponential_average_factor"].toDouble(), from["epsilon"].toDouble());
   results[0] = std::move(out);
   results[1] = std::move(mean);
   results[2] = std::move(scale);
@@ -116,7 +116,7 @@ inline equivalent equivalent_of(std::string_view name) {
 
 /// What an equivalent does not read.
 inline bool is_ignored_by_equivalents(std::string_view argument) {
-  constexpr std::array names{"philox_seed", "philox_offset", "cum_seq_q",    "cum_seq_k",
+  constexpr std::array names{"philox_seed", "philox_offset", "cum_seq_q",   "cum_seq_k",
                              "out",         "logsumexp",     "reserveSpace"};
   for (const std::string_view each : names) {
     if (each == argument) return true;

@@ -11,28 +11,35 @@
 namespace gpumem::values {
 
 enum class operation_kind {
-  usual,        ///< the same operation on host tensors over the card's memory
-  copies,       ///< copy_: what the driver's copies do not move
-  counted,      ///< it reads its result's size, or its result, back: computed first
-  fills_zero,   ///< large results are zeros without touching them
-  drops,        ///< native_dropout, whose CPU form uses the CPU's generator
+  usual,       ///< the same operation on host tensors over the card's memory
+  copies,      ///< copy_: what the driver's copies do not move
+  counted,     ///< it reads its result's size, or its result, back: computed first
+  fills_zero,  ///< large results are zeros without touching them
+  drops,       ///< native_dropout, whose CPU form uses the CPU's generator
 };
 
 /// They only allocate, or look at a tensor without its bytes, or read a value themselves.
 inline bool is_left_alone(std::string_view name) {
-  constexpr std::array begins{"aten::empty",         "aten::new_empty",           "aten::set_",
-                              "aten::resize_",       "aten::record_stream",       "aten::is_pinned",
-                              "aten::_pin_memory",   "aten::_local_scalar_dense",
-                              "aten::_reshape_alias", "aten::is_set_to",          "aten::_cudnn_init_dropout_state"};
+  constexpr std::array begins{"aten::empty",
+                              "aten::new_empty",
+                              "aten::set_",
+                              "aten::resize_",
+                              "aten::record_stream",
+                              "aten::is_pinned",
+                              "aten::_pin_memory",
+                              "aten::_local_scalar_dense",
+                              "aten::_reshape_alias",
+                              "aten::is_set_to",
+                              "aten::_cudnn_init_dropout_state"};
   return std::any_of(begins.begin(), begins.end(), [&](std::string_view each) { return name.starts_with(each); });
 }
 
 /// CPU kernels that trust the indices in their arguments: computed only where all of them are true.
 inline bool trusts_indices(std::string_view name) {
   if (name.find("max_pool") != std::string_view::npos && name.ends_with("_backward")) return true;
-  constexpr std::array begins{"aten::max_unpool",     "aten::_ctc_loss", "aten::_segment_reduce", "aten::segment_reduce",
-                              "aten::_embedding_bag", "aten::lu_unpack", "aten::linalg_lu",       "aten::linalg_ldl",
-                              "aten::_pack_padded",   "aten::ormqr"};
+  constexpr std::array begins{
+      "aten::max_unpool", "aten::_ctc_loss", "aten::_segment_reduce", "aten::segment_reduce", "aten::_embedding_bag",
+      "aten::lu_unpack",  "aten::linalg_lu", "aten::linalg_ldl",      "aten::_pack_padded",   "aten::ormqr"};
   return std::any_of(begins.begin(), begins.end(), [&](std::string_view each) { return name.starts_with(each); });
 }
 
@@ -43,8 +50,13 @@ inline bool is_computed_whole(std::string_view name) {
 }
 
 inline operation_kind kind_of(std::string_view name) {
-  constexpr std::array counted{"aten::equal", "aten::nonzero", "aten::_unique", "aten::_unique2", "aten::unique_dim",
-                               "aten::unique_consecutive", "aten::unique_dim_consecutive"};
+  constexpr std::array counted{"aten::equal",
+                               "aten::nonzero",
+                               "aten::_unique",
+                               "aten::_unique2",
+                               "aten::unique_dim",
+                               "aten::unique_consecutive",
+                               "aten::unique_dim_consecutive"};
   if (name == "aten::copy_") return operation_kind::copies;
   if (name == "aten::native_dropout") return operation_kind::drops;
   if (name == "aten::zero_" || name == "aten::fill_") return operation_kind::fills_zero;

@@ -26,8 +26,7 @@ int wrap_all() {
     if (is_left_alone(name.name) || is_view(operation->schema())) continue;
     std::string own = name.name.substr(std::string_view{"aten::"}.size());
     if (!name.overload_name.empty()) own += "." + name.overload_name;
-    only.impl(own.c_str(),
-              torch::CppFunction::makeFromBoxedFunctor(std::make_unique<computed_operation>(*operation)));
+    only.impl(own.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<computed_operation>(*operation)));
     ++wrapped;
   }
   return wrapped;

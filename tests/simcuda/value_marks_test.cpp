@@ -73,8 +73,8 @@ TEST(ValueMarks, WriteTheZerosThatAreReadAndNoOthers) {
   marks.set(at + 10, 10, computed);
   marks.set(at + 20, 10, {.computed = true, .zero_due = true});
   EXPECT_FALSE(marks.write_zeros(at + 5, 20));
-  EXPECT_EQ(std::string(memory.data(), memory.size()), std::string("xxxxx") + std::string(5, '\0') + "xxxxxxxxxx" +
-                                                           std::string(5, '\0') + "xxxxx");
+  EXPECT_EQ(std::string(memory.data(), memory.size()),
+            std::string("xxxxx") + std::string(5, '\0') + "xxxxxxxxxx" + std::string(5, '\0') + "xxxxx");
   EXPECT_TRUE(marks.all_zero_due(at, 5));
   EXPECT_FALSE(marks.all_zero_due(at, 6));
   EXPECT_TRUE(marks.all_computed(at + 10, 20));
