@@ -17,6 +17,7 @@ void add_recorded_run_options(CLI::App& to, recorded_run_options& into) {
   to.add_option("--trace", into.trace, "keep the run's allocations in this file, for plan, advise and gpumem_bench")
       ->type_name("F");
   add_cudnn_workspace_option(to, into.cudnn_workspace);
+  add_values_option(to, into.values);
   add_settle_option(to, into.settle);
 }
 

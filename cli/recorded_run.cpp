@@ -120,6 +120,7 @@ result<simulated_setup> setup_of(const recorded_run_options& with, std::uint64_t
   out.card_bytes = room_for_everything;
   out.context_bytes = context_bytes;
   if (status ok = check_context(out, with.context); !ok) return ok;
+  out.variables["SIMCUDA_VALUES"] = fmt::format("{}", with.values);
   if (status ok = read_time(with.settle, "--settle", out.settle_s); !ok) return ok;
   out.output_to_stderr = true;
   out.command = with.command;

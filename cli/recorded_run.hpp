@@ -8,6 +8,7 @@
 
 #include "gpumem/status.hpp"
 #include "trace.hpp"
+#include "values_text.hpp"
 
 namespace gpumem::cli {
 
@@ -17,6 +18,7 @@ struct recorded_run_options {
   std::string context = "450MiB";
   std::string cudnn_workspace = "0";
   std::string settle = "10m";
+  int values = default_values;
   std::string trace;  ///< keeps the run's allocations; empty: they are removed
   std::vector<std::string> command;
 };

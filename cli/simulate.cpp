@@ -79,6 +79,7 @@ result<simulated_setup> setup_of(const simulate_options& with) {
   if (status ok = read_bytes(with.libraries, "--libraries", out.library_bytes); !ok) return ok;
   if (status ok = check_cudnn_workspace(with.cudnn_workspace); !ok) return ok;
   out.variables["SIMCUDA_CUDNN_WORKSPACE"] = with.cudnn_workspace;
+  out.variables["SIMCUDA_VALUES"] = fmt::format("{}", with.values);
   if (status ok = read_time(with.settle, "--settle", out.settle_s); !ok) return ok;
   if (status ok = serve_by_policy(with, out); !ok) return ok;
   out.one_rank = with.one_rank;
@@ -148,7 +149,7 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
   CLI::App* const simulate =
       to.add_subcommand("simulate", "runs a program on simulated cards: peak, and where it runs out");
   simulate->footer(
-      "Kernels do nothing and values are not computed; the program's allocations are real.\n"
+      "Kernels do nothing; values are those of PyTorch's small operations (--values). Allocations are real.\n"
       "The command and its arguments follow --: gpumem simulate [OPTIONS] -- COMMAND...\n"
       "Example: gpumem simulate --card a100-80gb --trace run.csv.gz -- python train.py");
   simulate->add_option("--card", into.card, "a name of --card list, or memory: 24GiB (default h100)")
@@ -171,6 +172,7 @@ CLI::App* add_simulate_command(CLI::App& to, simulate_options& into) {
       ->add_option("--json", into.json,
                    "the result as JSON (-: on standard output, and the program's own on standard error)")
       ->type_name("FILE");
+  add_values_option(*simulate, into.values);
   add_settle_option(*simulate, into.settle);
   simulate->add_flag("--referee", into.referee,
                      "report memory that is reused while a stream may still use it, with the line");

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "values_text.hpp"
+
 namespace CLI {
 class App;
 }
@@ -18,6 +20,7 @@ struct simulate_options {
   std::string libraries = "0";
   std::string cudnn_workspace = "0";
   std::string settle = "10m";
+  int values = default_values;
   int cards = 1;
   std::string shared;  ///< name of cards shared by several runs; empty: none
   std::string policy;

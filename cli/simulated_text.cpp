@@ -239,23 +239,6 @@ std::string settled_warning(const simulated_outcome& of, const simulated_setup& 
       setup.settle_s, of.settled_reads);
 }
 
-std::string untrue_values_warning(const simulated_outcome& ran) {
-  constexpr std::size_t most_places = 5;
-  std::uint64_t times = 0;
-  std::vector<std::string> places;
-  for (const simulated_process& each : ran.processes) {
-    times += each.record.host_values_read;
-    for (const simcuda::read_record& read : each.record.read) {
-      if (read.times != 0 && places.size() < most_places) places.emplace_back(read.place);
-    }
-  }
-  if (times == 0) return {};
-  return fmt::format(
-      "the host read values of the card {} times and got zeros or what it had written{}: sizes that depend on values "
-      "(nonzero, unique, sampling, routing) and loops that wait for a value differ from those on a card",
-      times, places.empty() ? "" : fmt::format(" ({})", fmt::join(places, "; ")));
-}
-
 std::string unsupported_warning(const simulated_outcome& of) {
   std::uint64_t times = 0;
   std::string first;
@@ -273,12 +256,20 @@ std::string unsupported_warning(const simulated_outcome& of) {
 
 json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
   const simcuda::card_profile& profile = *simcuda::find_card(setup.card);
-  json out{
-      {"schema", 1},           {"simulated", true},        {"command", setup.command}, {"exit_status", of.exit_status},
-      {"seconds", of.seconds}, {"cards", json::array()},   {"oom", json::array()},     {"host_values_read", 0},
-      {"kernels", 0},          {"warnings", json::array()}};
+  json out{{"schema", 1},
+           {"simulated", true},
+           {"command", setup.command},
+           {"exit_status", of.exit_status},
+           {"seconds", of.seconds},
+           {"cards", json::array()},
+           {"oom", json::array()},
+           {"host_values_read", 0},
+           {"untrue_values_read", 0},
+           {"kernels", 0},
+           {"warnings", json::array()}};
   const bool several = of.processes.size() > 1;
   std::uint64_t read = 0;
+  std::uint64_t untrue = 0;
   std::uint64_t kernels = 0;
   std::uint64_t refusals = 0;
   std::uint64_t undefined = 0;
@@ -287,6 +278,7 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
     for (int i = 0; i < each.record.cards; ++i) out["cards"].push_back(card_of(each, i, profile, several));
     for (json& row : refusals_of(each, several)) out["oom"].push_back(std::move(row));
     read += each.record.host_values_read;
+    untrue += each.record.untrue_values_read;
     kernels += each.record.kernels;
     refusals += each.record.refusals;
     undefined += each.record.undefined_uses;
@@ -299,6 +291,7 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
     }
   }
   out["host_values_read"] = read;
+  out["untrue_values_read"] = untrue;
   out["kernels"] = kernels;
   out["undefined_uses"] = undefined;
   if (undefined != 0) {
@@ -309,7 +302,7 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
     out["warnings"].push_back(
         fmt::format("{} requests did not fit; the first {} are listed", refusals, out["oom"].size()));
   }
-  if (const std::string untrue = untrue_values_warning(of); !untrue.empty()) out["warnings"].push_back(untrue);
+  for (std::string& each : values_warnings(of)) out["warnings"].push_back(std::move(each));
   if (of.settled_reads != 0) {
     out["warnings"].push_back(settled_warning(of, setup));
   }
@@ -345,7 +338,7 @@ json figures_of(const simulated_outcome& of, const simulated_setup& setup) {
 std::string summary_of(const json& figures) {
   std::string out = "\n";
   // Before any verdict that they may have made.
-  const bool untrue = figures["host_values_read"] != 0U;
+  const bool untrue = figures["untrue_values_read"] != 0U;
   std::string of_values;
   if (untrue) {
     for (const json& warning : figures["warnings"]) {

@@ -9,6 +9,7 @@
 #include "simulate.hpp"
 #include "simulated_run.hpp"
 #include "temporary_folder.hpp"
+#include "values_text.hpp"
 
 namespace gpumem::cli {
 
@@ -23,9 +24,6 @@ void add_cudnn_workspace_option(CLI::App& to, std::string& into);
 void add_settle_option(CLI::App& to, std::string& into);
 /// Of a program that was ended because its figures settled.
 std::string settled_warning(const simulated_outcome& of, const simulated_setup& setup);
-
-/// Says that the host read values which no kernel computed, and at which lines; empty if it read none.
-std::string untrue_values_warning(const simulated_outcome& ran);
 
 /// Of a program that requested memory by functions without a double; empty: it did not.
 std::string unsupported_warning(const simulated_outcome& of);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch on the simulated card, step by step, each with a result that is known beforehand.
 
-    gpumem simulate --card h100 -- python3 scripts/torch_ladder.py [--list | --usual | --pools | --native-pools] [STEP...]
+    gpumem simulate --card h100 -- python3 scripts/torch_ladder.py [--list | --usual | --pools | --native-pools | --values] [STEP...]
 
 One line a step: `pass STEP: what was seen`, or `FAIL STEP: reason`. Exit status 1 where a step fails. Steps that need
 another environment (a second card, another allocator) are named with it in scripts/frameworks.
@@ -22,10 +22,12 @@ import torch_ladder_ranks
 import torch_ladder_segments
 import torch_ladder_throwing
 import torch_ladder_users
+import torch_ladder_values
 from ladder_steps import MIB, Steps, expect
 
 STEPS = Steps({**torch_ladder_users.STEPS, **torch_ladder_throwing.STEPS, **torch_ladder_enabling.STEPS,
-               **torch_ladder_pools.STEPS, **torch_ladder_segments.STEPS, **torch_ladder_ranks.STEPS})
+               **torch_ladder_pools.STEPS, **torch_ladder_segments.STEPS, **torch_ladder_ranks.STEPS,
+               **torch_ladder_values.STEPS})
 step = STEPS.step
 
 
@@ -1035,7 +1037,8 @@ OTHER_ENVIRONMENTS = ("expandable_segments", "cuda_malloc_async", "two_cards", "
                       "gpumem_snapshot", "gpumem_out_of_memory", "record_stream_and_referee", "referee_of_a_training",
                       "pools_of_their_own", "exact_addresses", "compiled_with_graphs",
                       *torch_ladder_users.STEPS, *torch_ladder_throwing.STEPS, *torch_ladder_enabling.STEPS,
-                      *torch_ladder_pools.STEPS, *torch_ladder_segments.STEPS, *torch_ladder_ranks.STEPS)
+                      *torch_ladder_pools.STEPS, *torch_ladder_segments.STEPS, *torch_ladder_ranks.STEPS,
+                      *torch_ladder_values.STEPS)
 POOLS = torch_ladder_pools.ONE_CARD + torch_ladder_segments.ONE_CARD
 GPUMEM_ONLY = torch_ladder_pools.GPUMEM_ONLY + torch_ladder_segments.GPUMEM_ONLY
 
@@ -1043,7 +1046,8 @@ GPUMEM_ONLY = torch_ladder_pools.GPUMEM_ONLY + torch_ladder_segments.GPUMEM_ONLY
 def main():
     names = sys.argv[1:] or [name for name in STEPS if name not in OTHER_ENVIRONMENTS]
     lists = {"--list": STEPS, "--usual": [name for name in STEPS if name not in OTHER_ENVIRONMENTS],
-             "--pools": POOLS, "--native-pools": [name for name in POOLS if name not in GPUMEM_ONLY]}
+             "--pools": POOLS, "--values": torch_ladder_values.STEPS,
+             "--native-pools": [name for name in POOLS if name not in GPUMEM_ONLY]}
     if len(names) == 1 and names[0] in lists:
         print("\n".join(lists[names[0]]))
         return 0

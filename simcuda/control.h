@@ -46,9 +46,9 @@ int simcuda_captures(void* stream);
 /* Whether copies of that many bytes move values. */
 int simcuda_keeps_values(uint64_t bytes);
 /* Copies between the host and memory of a card, as a library's kernel does: no read of the program's. Memory that is
- * not the card's is left out. */
-void simcuda_load_values(void* result, uint64_t address, uint64_t bytes);
-void simcuda_store_values(uint64_t address, const void* values, uint64_t bytes);
+ * not the card's is left out. Loading says whether the values are true; null values are unknown, and read as zero. */
+int simcuda_load_values(void* result, uint64_t address, uint64_t bytes);
+void simcuda_store_values(uint64_t address, const void* values, uint64_t bytes, int is_true);
 /* The process is this rank of a job; the largest job of its communicators counts. */
 void simcuda_note_rank(int rank, int ranks);
 /* An operation between ranks failed, since another rank has ended. */
@@ -74,6 +74,27 @@ int simcuda_failure_planned(void);
 uint64_t simcuda_calls(const char* function);
 /* Runs the destructors of user objects without references; otherwise they run some driver calls later. */
 void simcuda_finish_destructors(void);
+/* The caller computes the program's small operations itself: copies and fills of up to `kept_bytes` move bytes from now
+ * on, and memory has marks (driver/value_marks.hpp). */
+void simcuda_compute_values(uint64_t kept_bytes);
+/* Of each of these bytes: whether its value is true, and whether it is a zero that memory does not hold yet. */
+void simcuda_mark_values(uint64_t at, uint64_t bytes, int computed, int zero_due);
+int simcuda_values_are_true(uint64_t at, uint64_t bytes);
+/* Writes the zeros of the range that memory does not hold yet: before the caller reads the bytes. Returns whether all
+ * of them are true. */
+int simcuda_write_due_zeros(uint64_t at, uint64_t bytes);
+/* Kernels that the calling thread launches in between are of an operation whose results the caller marks. After any
+ * other kernel nothing is true. These nest. */
+void simcuda_begin_operation(void);
+void simcuda_end_operation(void);
+/* Until simcuda_answer_no_reads, each copy of 1, 4 or 8 bytes from a card to the host, by the calling thread, is
+ * `count`: an operation reads how large its result is. */
+void simcuda_answer_reads(int64_t count, int is_true);
+void simcuda_answer_no_reads(void);
+/* Some stream captures: what it is given does not run now. */
+int simcuda_anything_captures(void);
+/* So many untrue indices were changed to what their operation accepts. */
+void simcuda_note_clamped(uint64_t indices);
 /* One count for each kind of device call, in the order of gpumem::device_call; at most `kinds` of them. */
 void simcuda_device_calls(uint64_t* counts, int kinds);
 

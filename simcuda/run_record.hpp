@@ -51,7 +51,7 @@ struct hazard_record {
   char place[256] = {};    ///< the program's line; empty: none is known
 };
 
-/// A line of the program at which the host read values of the card.
+/// A line of the program at which the host read untrue values of the card.
 struct read_record {
   std::uint64_t times = 0;  ///< of the reads whose line was looked for
   char place[256] = {};
@@ -63,6 +63,9 @@ struct process_record {
   std::uint64_t began_ns = 0;          ///< CLOCK_REALTIME
   std::uint64_t host_values_read = 0;  ///< copies to the host
   std::uint64_t host_bytes_read = 0;
+  std::uint64_t untrue_values_read = 0;  ///< of these copies: a card would have given other bytes
+  std::uint64_t clamped_indices = 0;     ///< untrue ones that were changed to what their operation accepts
+  std::uint64_t unknown_kernels = 0;     ///< launched where values are computed, by nobody who marks what they write
   std::uint64_t kernels = 0;
   std::uint64_t undefined_uses = 0;  ///< that the documentation leaves undefined, where they do not abort
   std::uint64_t refusals = 0;        ///< all of them; the first `report_refusals` are kept
@@ -87,6 +90,7 @@ struct process_record {
   refusal_record refusal[report_refusals];
   hazard_record hazard[report_hazards];
   read_record read[report_reads];
+  char unknown_kernel[160] = {};  ///< the first of `unknown_kernels`
 };
 
 }  // namespace gpumem::simcuda

@@ -7,6 +7,8 @@
 #include "python_line.hpp"
 #include "run_record.hpp"
 #include "shared_turn.hpp"
+#include "value_marks.hpp"
+#include "values.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: these functions are global
 
@@ -156,17 +158,27 @@ int simcuda_captures(void* stream) {
   return find_stream(static_cast<CUstream>(stream), &found, &device) == CUDA_SUCCESS && found->graph != nullptr ? 1 : 0;
 }
 
-int simcuda_keeps_values(std::uint64_t bytes) { return keeps_values(bytes) ? 1 : 0; }
-
-void simcuda_load_values(void* result, std::uint64_t address, std::uint64_t bytes) {
-  const std::lock_guard lock{the_world().mutex};
-  std::memset(result, 0, bytes);
-  if (has_values(address)) std::memcpy(result, reinterpret_cast<const void*>(address), bytes);
+int simcuda_keeps_values(std::uint64_t bytes) {
+  const world_config& config = the_world().config;
+  return config.host_memory && (!config.lazy_values || bytes <= kept_value_bytes()) ? 1 : 0;
 }
 
-void simcuda_store_values(std::uint64_t address, const void* values, std::uint64_t bytes) {
+int simcuda_load_values(void* result, std::uint64_t address, std::uint64_t bytes) {
   const std::lock_guard lock{the_world().mutex};
-  if (has_values(address)) std::memcpy(reinterpret_cast<void*>(address), values, bytes);
+  std::memset(result, 0, bytes);
+  if (!has_values(address)) return 0;
+  the_value_marks().write_zeros(address, bytes);
+  std::memcpy(result, reinterpret_cast<const void*>(address), bytes);
+  return the_value_marks().all_computed(address, bytes) ? 1 : 0;
+}
+
+void simcuda_store_values(std::uint64_t address, const void* values, std::uint64_t bytes, int is_true) {
+  const std::lock_guard lock{the_world().mutex};
+  if (!has_values(address)) return;
+  if (values != nullptr) std::memcpy(reinterpret_cast<void*>(address), values, bytes);
+  if (values_computed()) {
+    the_value_marks().set(address, bytes, {.computed = is_true != 0, .zero_due = values == nullptr});
+  }
 }
 
 void simcuda_note_rank(int rank, int ranks) {

@@ -2,6 +2,7 @@
 // launch does all of it on one stream.
 #include <algorithm>
 
+#include "values.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -174,6 +175,7 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle) {
     if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
     if (const CUresult e = may_launch(*exec); e != CUDA_SUCCESS) return e;
     uses = exec->uses;
+    if (std::ranges::any_of(uses, &captured_use::is_kernel)) kernel_writes("of a replayed graph");
     for (const captured_use& u : uses) {
       if (run_node(u)) continue;
       if (u.bytes == 0) {

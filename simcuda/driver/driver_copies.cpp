@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "keep_report.hpp"
+#include "values.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -53,20 +54,17 @@ CUresult copy(void* to, const void* from, std::size_t bytes, CUstream s, bool to
   if (from_device) {
     if (const CUresult e = touch(s, number_of(from), bytes); e != CUDA_SUCCESS) return e;
   }
-  if (from_device && !to_device) note_host_read(bytes);
-  if (!keeps_values(bytes)) {
-    if (to_device) return CUDA_SUCCESS;
-    return move(s, [=] { std::memset(to, 0, bytes); });
-  }
-  return move(s, [=] { std::memmove(to, from, bytes); });
+  if (from_device && !to_device) read_values(number_of(from), bytes);
+  return move(s, [=] { copy_values(to, from, bytes, to_device, from_device); });
 }
 
 template <typename Unit>
 CUresult fill(CUdeviceptr at, Unit value, std::size_t count, CUstream s) {
   if (const CUresult e = touch(s, at, count * sizeof(Unit)); e != CUDA_SUCCESS) return e;
-  if (!keeps_values(count * sizeof(Unit))) return CUDA_SUCCESS;
   return move(s, [=] {
-    for (std::size_t i = 0; i < count; ++i) std::memcpy(static_cast<Unit*>(pointer(at)) + i, &value, sizeof value);
+    fill_values(at, count * sizeof(Unit), value == 0, [=] {
+      for (std::size_t i = 0; i < count; ++i) std::memcpy(static_cast<Unit*>(pointer(at)) + i, &value, sizeof value);
+    });
   });
 }
 

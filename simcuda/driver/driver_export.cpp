@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "keep_report.hpp"
+#include "values.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -32,6 +33,7 @@ CUresult write_word(CUstream handle, CUdeviceptr at, Word value) {
   on->sim->enqueue(s->sim, 0);
   const auto write = [at, value] {
     std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)), &value, sizeof value);
+    write_value(at, sizeof value);
   };
   const bool real = the_world().config.host_memory;
   if (s->graph != nullptr) {

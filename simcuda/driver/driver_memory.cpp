@@ -3,6 +3,7 @@
 
 #include "keep_report.hpp"
 #include "shared_turn.hpp"
+#include "values.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -70,6 +71,7 @@ CUresult release(gpu& g, CUdeviceptr at) {
   if (!done) return error_of(done);
   if (const auto gone = g.allocations.find(at); gone != g.allocations.end()) {
     note_given_back(g, gone->second);
+    forget_values(at, gone->second);
     g.allocations.erase(gone);
   }
   g.managed.erase(at);
@@ -267,6 +269,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr at, std::size_t bytes) {
   gpu* const on = range_device(at);
   const CUresult done = error_of(on->sim->unmap(at, bytes));
   if (done != CUDA_SUCCESS) return done;
+  forget_values(at, bytes);
   for (auto it = on->mapped.lower_bound(at); it != on->mapped.end() && it->first < at + bytes;) {
     const CUmemGenericAllocationHandle gone = it->second.of;
     it = on->mapped.erase(it);

@@ -6,6 +6,7 @@
 
 #include "keep_report.hpp"
 #include "shared_turn.hpp"
+#include "values.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -19,6 +20,12 @@ struct CUlib_st {
 };
 
 namespace {
+
+/// By handle. A module has one handle for all its functions: the name of the last.
+std::map<const void*, std::string>& names_of_kernels() {
+  static auto* const only = new std::map<const void*, std::string>;
+  return *only;
+}
 
 struct what_is_there {
   const gpu* on = nullptr;  ///< null: not allocated by the driver
@@ -83,6 +90,15 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr at, const 
 }
 
 }  // namespace
+
+namespace gpumem::simcuda {
+
+std::string kernel_name(CUfunction function) {
+  const auto found = names_of_kernels().find(function);
+  return found != names_of_kernels().end() ? found->second : "of a library";
+}
+
+}  // namespace gpumem::simcuda
 
 extern "C" {
 
@@ -172,6 +188,7 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule module, cons
   SIMCUDA_ENTER("cuModuleGetFunction");
   if (module == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *function = reinterpret_cast<CUfunction>(module);
+  names_of_kernels()[module] = name;
   return CUDA_SUCCESS;
 }
 
@@ -180,6 +197,7 @@ CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const c
   if (library == nullptr || name == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUkern_st& found = library->kernels[name];
   found.name = name;
+  names_of_kernels()[&found] = name;
   *kernel = &found;
   return CUDA_SUCCESS;
 }

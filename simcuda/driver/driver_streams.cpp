@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "keep_report.hpp"
+#include "values.hpp"
 #include "world.hpp"
 
 using namespace gpumem::simcuda;  // NOLINT: the driver's functions are global
@@ -297,7 +298,7 @@ CUresult CUDAAPI cuEventElapsedTime_v2(float* ms, CUevent begin, CUevent end) {
 // --- launches -------------------------------------------------------------------------------------------------------
 
 /// No kernel runs; the stream is busy for a fixed time.
-CUresult CUDAAPI cuLaunchKernel(CUfunction /*f*/, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+CUresult CUDAAPI cuLaunchKernel(CUfunction f, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
                                 unsigned int, unsigned int, CUstream handle, void** /*arguments*/, void** /*extra*/) {
   SIMCUDA_ENTER("cuLaunchKernel");
   CUstream_st* s = nullptr;
@@ -307,7 +308,11 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction /*f*/, unsigned int, unsigned int, un
   ++front.kernels;
   if (const CUresult e = ready_for_work(*s); e != CUDA_SUCCESS) return e;
   on->sim->enqueue(s->sim, kernel_ns);
-  if (s->graph != nullptr) s->graph->uses.push_back({0, 0, kernel_ns});
+  if (s->graph != nullptr) {
+    s->graph->uses.push_back({.lag_ns = kernel_ns, .is_kernel = true});
+  } else if (values_computed()) {
+    kernel_writes(kernel_name(f));
+  }
   return CUDA_SUCCESS;
 }
 

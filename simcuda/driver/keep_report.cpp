@@ -161,7 +161,7 @@ void write(char (&into)[Size], std::string_view text) {
 /// A line costs a signal: looked for at the first reads, and ever more seldom later.
 void note_place_of_read() {
   constexpr std::uint64_t always_looked = 256;
-  const std::uint64_t reads = record->host_values_read;
+  const std::uint64_t reads = record->untrue_values_read;
   if (reads > always_looked && !std::has_single_bit(reads)) return;
   const std::string line = python_line();
   if (line.empty()) return;
@@ -175,10 +175,18 @@ void note_place_of_read() {
 
 }  // namespace
 
-void note_host_read(std::uint64_t bytes) {
+void note_host_read(std::uint64_t bytes, bool is_true) {
   ++record->host_values_read;
   record->host_bytes_read += bytes;
+  if (is_true) return;
+  ++record->untrue_values_read;
   note_place_of_read();
+}
+
+void note_clamped(std::uint64_t indices) { record->clamped_indices += indices; }
+
+void note_unknown_kernel(std::string_view name) {
+  if (record->unknown_kernels++ == 0) write(record->unknown_kernel, name);
 }
 
 void note_kernel() { ++record->kernels; }

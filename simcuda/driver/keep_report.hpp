@@ -24,7 +24,12 @@ void note_charge(gpu& on, charge what, std::uint64_t bytes);
 void note_refused(const gpu& on, std::string_view function, std::uint64_t bytes, std::string_view why = {});
 /// The program requested memory by a function that the doubles do not have.
 void note_unsupported(std::string_view function);
-void note_host_read(std::uint64_t bytes);
+/// A copy to the host; `is_true`: a card would give the same bytes.
+void note_host_read(std::uint64_t bytes, bool is_true);
+/// Untrue indices that were changed to what their operation accepts.
+void note_clamped(std::uint64_t indices);
+/// A kernel that nobody computes. Keeps the first name.
+void note_unknown_kernel(std::string_view name);
 /// The largest job counts that the process is a rank of.
 void note_rank(int rank, int ranks);
 /// An operation between ranks failed, since another rank has ended.

@@ -74,6 +74,7 @@ struct captured_use {
   std::uint64_t lag_ns = 0;
   std::function<void()> action{};  ///< what it does on the host
   graph_node node = graph_node::work;
+  bool is_kernel = false;
 };
 
 }  // namespace gpumem::simcuda
@@ -223,13 +224,6 @@ world& make_world();
 inline world& the_world() {
   world* const w = made_world.load(std::memory_order_acquire);
   return w != nullptr ? *w : make_world();
-}
-/// Whether a copy or a fill of that many bytes moves them. With lazy values, larger ones move nothing, so that the
-/// pages of large blocks are never touched.
-inline bool keeps_values(std::uint64_t bytes) {
-  constexpr std::uint64_t most_bytes = std::uint64_t{64} << 10;
-  const world_config& config = the_world().config;
-  return config.host_memory && (!config.lazy_values || bytes <= most_bytes);
 }
 /// At cuInit: from now on a child of fork cannot use CUDA, and its calls get CUDA_ERROR_NOT_INITIALIZED.
 void refuse_forked_children();

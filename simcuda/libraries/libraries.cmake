@@ -111,8 +111,16 @@ add_custom_target(simcuda_libraries
                   DEPENDS simcuda_shared simcudart_shared ${simcuda_all_libraries} ${simcuda12_libraries})
 
 # What Python runs when it starts under `gpumem simulate`.
-foreach(file sitecustomize.py gpumem_referee.py gpumem_simulated_torch.py)
+foreach(file sitecustomize.py gpumem_referee.py gpumem_simulated_torch.py gpumem_values.py)
   configure_file(${simcuda_source}/python/${file} ${simcuda_dir}/python/${file} COPYONLY)
+endforeach()
+# It compiles these for the torch that it finds.
+set(simcuda_compile ${PROJECT_SOURCE_DIR}/python/gpumem/torch/_compile.py)
+configure_file(${simcuda_compile} ${simcuda_dir}/python/gpumem_compile.py COPYONLY)
+file(GLOB simcuda_values CONFIGURE_DEPENDS ${simcuda_source}/values/*.cpp ${simcuda_source}/values/*.hpp)
+foreach(file IN LISTS simcuda_values)
+  cmake_path(GET file FILENAME name)
+  configure_file(${file} ${simcuda_dir}/values/${name} COPYONLY)
 endforeach()
 
 # Only where it is asked for: cmake --install BUILD --component simcuda. `gpumem simulate` finds it there.
@@ -127,4 +135,7 @@ if(GPUMEM_INSTALL)
   install(TARGETS simcudart_static COMPONENT simcuda EXCLUDE_FROM_ALL ARCHIVE DESTINATION ${simcuda_installed})
   install(DIRECTORY ${simcuda_source}/python/ COMPONENT simcuda EXCLUDE_FROM_ALL
           DESTINATION ${simcuda_installed}/python FILES_MATCHING PATTERN "*.py")
+  install(FILES ${simcuda_compile} COMPONENT simcuda EXCLUDE_FROM_ALL
+          DESTINATION ${simcuda_installed}/python RENAME gpumem_compile.py)
+  install(FILES ${simcuda_values} COMPONENT simcuda EXCLUDE_FROM_ALL DESTINATION ${simcuda_installed}/values)
 endif()

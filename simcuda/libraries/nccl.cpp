@@ -237,7 +237,7 @@ int ncclRedOpCreatePreMulSum(int* made, void* factor, int type, int residence, v
   if (made == nullptr || factor == nullptr || value_bytes(type) == 0) return nccl_invalid_argument;
   std::vector<std::byte> value(value_bytes(type));
   if (residence == 0) {
-    load_values(value.data(), factor, value.size());
+    static_cast<void>(load_values(value.data(), factor, value.size()));
   } else {
     std::memcpy(value.data(), factor, value.size());
   }

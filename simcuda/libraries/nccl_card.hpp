@@ -30,11 +30,12 @@ class nccl_card {
   [[nodiscard]] bool keeps_values(std::size_t bytes) const {
     return keeps_values_ != nullptr && keeps_values_(bytes) != 0;
   }
-  void load_values(void* result, const void* address, std::size_t bytes) const {
-    if (load_values_ != nullptr) load_values_(result, number(address), bytes);
+  /// Whether the values are true.
+  [[nodiscard]] bool load_values(void* result, const void* address, std::size_t bytes) const {
+    return load_values_ != nullptr && load_values_(result, number(address), bytes) != 0;
   }
-  void store_values(void* address, const void* values, std::size_t bytes) const {
-    if (store_values_ != nullptr) store_values_(number(address), values, bytes);
+  void store_values(void* address, const void* values, std::size_t bytes, bool is_true) const {
+    if (store_values_ != nullptr) store_values_(number(address), values, bytes, is_true ? 1 : 0);
   }
   void note_rank(int rank, int ranks) const {
     if (note_rank_ != nullptr) note_rank_(rank, ranks);
@@ -76,8 +77,8 @@ class nccl_card {
   void (*use_)(void*, std::uint64_t, std::uint64_t, std::uint64_t) = nullptr;
   int (*captures_)(void*) = nullptr;
   int (*keeps_values_)(std::uint64_t) = nullptr;
-  void (*load_values_)(void*, std::uint64_t, std::uint64_t) = nullptr;
-  void (*store_values_)(std::uint64_t, const void*, std::uint64_t) = nullptr;
+  int (*load_values_)(void*, std::uint64_t, std::uint64_t) = nullptr;
+  void (*store_values_)(std::uint64_t, const void*, std::uint64_t, int) = nullptr;
   void (*note_rank_)(int, int) = nullptr;
   void (*note_lost_rank_)() = nullptr;
 };

@@ -99,6 +99,8 @@ int add_reduction(double factor) {
   return all.next++;
 }
 
-void load_values(void* result, const void* address, std::size_t bytes) { card().load_values(result, address, bytes); }
+bool load_values(void* result, const void* address, std::size_t bytes) {
+  return card().load_values(result, address, bytes);
+}
 
 }  // namespace gpumem::simcuda

@@ -25,6 +25,7 @@ struct started_call {
   nccl_call call;
   std::vector<std::byte> values{};
   bool keeps_values = false;
+  bool is_true = true;
   bool finished = false;
 
   [[nodiscard]] std::size_t bytes() const {
@@ -88,6 +89,7 @@ message_head head_of(const started_call& started) {
           // One that the program created has its own id on each rank.
           .reduction = static_cast<std::uint32_t>(reduces ? std::min(call.reduction_id, first_created_reduction) : 0),
           .root = static_cast<std::uint32_t>(between_two ? 0 : call.root),
+          .is_true = started.is_true ? 1U : 0U,
           .bytes = started.bytes(),
           .kept = started.keeps_values ? started.bytes() : 0};
 }
@@ -158,7 +160,9 @@ int start(started_call& started) {
     std::memcpy(started.values.data(), &own, sizeof own);
   } else if (started.keeps_values) {
     started.values.resize(bytes * source_chunks(started));
-    if (!started.values.empty()) load_values(started.values.data(), call.source, started.values.size());
+    if (!started.values.empty()) {
+      started.is_true = load_values(started.values.data(), call.source, started.values.size());
+    }
   }
   const message_head head = head_of(started);
   const auto chunk = [&](int rank) {
@@ -292,8 +296,11 @@ int finish(const started_call& started) {
   if (call.operation == nccl_operation::split) return finish_split(started, messages);
   const bool all_kept = std::all_of(messages.begin(), messages.end(),
                                     [](const message& each) { return each.head.kept == each.head.bytes; });
-  if (!all_kept || bytes == 0 || target_chunks(started) == 0) return nccl_success;
+  if (bytes == 0 || target_chunks(started) == 0) return nccl_success;
   auto* const target = static_cast<std::byte*>(call.target);
+  if (!all_kept) return card().store_values(target, nullptr, bytes * target_chunks(started), false), nccl_success;
+  const bool all_true =
+      std::all_of(messages.begin(), messages.end(), [](const message& each) { return each.head.is_true != 0; });
   switch (call.operation) {
     case nccl_operation::all_reduce:
     case nccl_operation::reduce:
@@ -301,12 +308,13 @@ int finish(const started_call& started) {
       std::vector<const std::byte*> parts;
       for (const message& each : messages) parts.push_back(each.values.data());
       const std::vector<std::byte> sum = reduce_values(parts, call.count, call.type, find_reduction(call.reduction_id));
-      card().store_values(target, sum.data(), sum.size());
+      card().store_values(target, sum.data(), sum.size(), all_true);
       break;
     }
     default:
       for (std::size_t chunk = 0; chunk < messages.size(); ++chunk) {
-        card().store_values(target + chunk * bytes, messages[chunk].values.data(), bytes);
+        card().store_values(target + chunk * bytes, messages[chunk].values.data(), bytes,
+                            messages[chunk].head.is_true != 0);
       }
   }
   return nccl_success;

@@ -88,6 +88,7 @@ reduction find_reduction(int id);
 int add_reduction(double factor);
 
 /// Copies values of a card to the host, as no read of the program's.
-void load_values(void* result, const void* address, std::size_t bytes);
+/// Returns whether they are true.
+bool load_values(void* result, const void* address, std::size_t bytes);
 
 }  // namespace gpumem::simcuda

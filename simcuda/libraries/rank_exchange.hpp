@@ -30,8 +30,9 @@ struct message_head {
   std::uint32_t type = 0;
   std::uint32_t reduction = 0;
   std::uint32_t root = 0;
-  std::uint64_t bytes = 0;  ///< of the message in the program
-  std::uint64_t kept = 0;   ///< of it that follow here: all, or 0 where nothing keeps its values
+  std::uint64_t is_true = 0;  ///< a card would have sent the same values
+  std::uint64_t bytes = 0;    ///< of the message in the program
+  std::uint64_t kept = 0;     ///< of it that follow here: all, or 0 where nothing keeps its values
 };
 
 struct message {

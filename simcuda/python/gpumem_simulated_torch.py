@@ -34,6 +34,10 @@ class _after_torch(importlib.abc.MetaPathFinder):
                 import gpumem_referee
 
                 gpumem_referee.watch_torch(module)
+            if os.environ.get("SIMCUDA_VALUES", "0") != "0" and hasattr(module.cuda, "_lazy_call"):
+                import gpumem_values
+
+                module.cuda._lazy_call(lambda: gpumem_values.compute(module))
             if _history:
                 _keep_record(module)
                 module.cuda._lazy_call(_record)
@@ -204,6 +208,8 @@ def _at_end():
                 trace = _write_trace(torch)
             except Exception as wrong:  # a full disk: the figures are as good without a trace
                 figures["trace_error"] = f"{type(wrong).__name__}: {wrong}"
+        if "gpumem_values" in sys.modules:
+            figures["values"] = sys.modules["gpumem_values"].figures
         if trace is None and _no_record:
             figures["trace_error"] = _no_record
         if trace is not None:

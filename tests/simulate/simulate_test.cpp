@@ -160,6 +160,7 @@ TEST_F(Simulate, CountsTheValuesThatTheHostReadAndWarns) {
   const outcome got = program("read read read");
   EXPECT_THAT(got.out, HasSubstr("read 42"));  // small copies keep the written values
   EXPECT_EQ(got.figures["host_values_read"], 3);
+  EXPECT_EQ(got.figures["untrue_values_read"], 3);  // a program without PyTorch: nobody computes
   ASSERT_EQ(got.figures["warnings"].size(), 1U);
   EXPECT_THAT(got.err, HasSubstr("sizes that depend on values"));
 }
@@ -743,6 +744,7 @@ TEST_F(Simulate, RefusesWordsThatMeanNothing) {
   } cases[] = {{"--card h1000 -- true", "expected a card's name (--card list prints them)"},
                {"--card 1MiB -- true", "or its memory from 64MiB on"},
                {"--cards 0 -- true", "--cards 0: expected from 1 to 16"},
+               {"--values 10000000 -- true", "--values: Value 10000000 not in range 0 to 9999999"},
                {"--cards 17 -- true", "expected from 1 to 16"},
                {"--shared a/b -- true", "--shared a/b: expected 1 to 64 letters, digits, _ and -"},
                {"--context much -- true", "--context"},

@@ -1,0 +1,148 @@
+#include "value_marks.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace gpumem::simcuda {
+
+value_marks& the_value_marks() {
+  static auto* const only = new value_marks;  // used until the process ends
+  return *only;
+}
+
+/// The first range that ends behind the address.
+value_marks::ranges_by_begin::const_iterator value_marks::first_behind(std::uint64_t at) const {
+  auto found = ranges_.upper_bound(at);
+  if (found != ranges_.begin()) {
+    const auto before = std::prev(found);
+    if (before->second.end > at) return before;
+  }
+  return found;
+}
+
+void value_marks::erase_locked(std::uint64_t begin, std::uint64_t end) {
+  auto found = ranges_.lower_bound(begin);
+  if (found != ranges_.begin()) {
+    const auto before = std::prev(found);
+    const range old = before->second;
+    if (old.end > begin) {
+      before->second.end = begin;
+      if (old.end > end) ranges_.emplace(end, old);
+    }
+  }
+  while (found != ranges_.end() && found->first < end) {
+    const range old = found->second;
+    found = ranges_.erase(found);
+    if (old.end > end) {
+      ranges_.emplace(end, old);
+      break;
+    }
+  }
+}
+
+void value_marks::set_locked(std::uint64_t begin, std::uint64_t end, range value) {
+  erase_locked(begin, end);
+  value.end = end;
+  const auto same = [&](const range& other) {
+    const bool both_true = (other.epoch >= epoch_) == (value.epoch >= epoch_);
+    return both_true && other.zero_due == value.zero_due;
+  };
+  const auto next = ranges_.lower_bound(end);
+  if (next != ranges_.end() && next->first == end && same(next->second)) {
+    value.end = next->second.end;
+    ranges_.erase(next);
+  }
+  const auto behind = ranges_.lower_bound(begin);
+  if (behind != ranges_.begin()) {
+    const auto before = std::prev(behind);
+    if (before->second.end == begin && same(before->second)) {
+      before->second.end = value.end;
+      return;
+    }
+  }
+  ranges_.emplace(begin, value);
+}
+
+void value_marks::set(std::uint64_t begin, std::uint64_t bytes, value_mark mark) {
+  if (bytes == 0) return;
+  const std::lock_guard lock{mutex_};
+  set_locked(begin, begin + bytes, {.zero_due = mark.zero_due, .epoch = mark.computed ? epoch_ : 0});
+}
+
+void value_marks::erase(std::uint64_t begin, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  const std::lock_guard lock{mutex_};
+  erase_locked(begin, begin + bytes);
+}
+
+void value_marks::copy(std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
+  if (bytes == 0 || to == from) return;
+  const std::lock_guard lock{mutex_};
+  struct piece {
+    std::uint64_t begin;
+    range value;
+  };
+  std::vector<piece> pieces;
+  for (auto it = first_behind(from); it != ranges_.end() && it->first < from + bytes; ++it) {
+    const std::uint64_t begin = std::max(it->first, from);
+    range value = it->second;
+    value.end = std::min(value.end, from + bytes) - from + to;
+    pieces.push_back({begin - from + to, value});
+  }
+  erase_locked(to, to + bytes);
+  for (const piece& each : pieces) set_locked(each.begin, each.value.end, each.value);
+}
+
+void value_marks::doubt_all() {
+  const std::lock_guard lock{mutex_};
+  ++epoch_;
+}
+
+template <typename Holds>
+bool value_marks::all(std::uint64_t begin, std::uint64_t bytes, Holds&& holds) const {
+  if (bytes == 0) return true;
+  const std::lock_guard lock{mutex_};
+  std::uint64_t at = begin;
+  for (auto it = first_behind(begin); at < begin + bytes; ++it) {
+    if (it == ranges_.end() || it->first > at || !holds(it->second)) return false;
+    at = it->second.end;
+  }
+  return true;
+}
+
+bool value_marks::all_computed(std::uint64_t begin, std::uint64_t bytes) const {
+  return all(begin, bytes, [this](const range& each) { return each.epoch >= epoch_; });
+}
+
+bool value_marks::all_zero_due(std::uint64_t begin, std::uint64_t bytes) const {
+  return all(begin, bytes, [](const range& each) { return each.zero_due; });
+}
+
+bool value_marks::write_zeros(std::uint64_t begin, std::uint64_t bytes) {
+  const std::lock_guard lock{mutex_};
+  std::vector<std::pair<std::uint64_t, range>> due;
+  bool all_true = true;
+  std::uint64_t marked_to = begin;
+  for (auto it = first_behind(begin); it != ranges_.end() && it->first < begin + bytes; ++it) {
+    all_true = all_true && it->first <= marked_to && it->second.epoch >= epoch_;
+    marked_to = it->second.end;
+    if (!it->second.zero_due) continue;
+    range value = it->second;
+    value.end = std::min(value.end, begin + bytes);
+    due.emplace_back(std::max(it->first, begin), value);
+  }
+  for (auto& [at, value] : due) {
+    std::memset(reinterpret_cast<void*>(static_cast<std::uintptr_t>(at)), 0, value.end - at);
+    value.zero_due = false;
+    set_locked(at, value.end, value);
+  }
+  return all_true && (bytes == 0 || marked_to >= begin + bytes);
+}
+
+std::size_t value_marks::ranges() const {
+  const std::lock_guard lock{mutex_};
+  return ranges_.size();
+}
+
+}  // namespace gpumem::simcuda

@@ -1,0 +1,29 @@
+// Random operations: a generator of the simulator's own, seeded from the card's, so that the CPU's stays as it is.
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/ivalue.h>
+
+#include <optional>
+
+namespace gpumem::values {
+
+/// Of the values that the card's generator gives next; seeds as good as far ones (SplitMix64).
+inline std::uint64_t seed_of(const at::Generator& card) {
+  std::uint64_t seed = card.current_seed() + 0x9e37'79b9'7f4a'7c15U * (card.get_offset() + 1);
+  seed = (seed ^ (seed >> 30U)) * 0xbf58'476d'1ce4'e5b9U;
+  seed = (seed ^ (seed >> 27U)) * 0x94d0'49bb'1331'11ebU;
+  return seed ^ (seed >> 31U);
+}
+
+/// The generator that an operation uses: the one passed to it, or the card's.
+inline at::Generator card_generator(const c10::IValue& passed, at::Device card) {
+  if (passed.isGenerator() && passed.toGenerator().defined()) return passed.toGenerator();
+  return at::globalContext().defaultGenerator(card);
+}
+
+inline at::Generator host_generator(std::uint64_t seed) { return at::make_generator<at::CPUGeneratorImpl>(seed); }
+
+}  // namespace gpumem::values
