@@ -127,6 +127,11 @@ status pool::out_of_memory(arena_lock& lock, const request& r, const pending_req
       local.pool_statistics = stats_of_stopped();
     }
     arena_.ask_device(lock, &local);
+    const std::uint64_t now_ns = flight_time_ns();
+    for (const flight_event& each : arena_.flight().latest(oom_report::most_events)) {
+      local.recent_events.push_back(to_string(each, now_ns));
+    }
+    arena_.note(slow_event::request_refused, w.bytes);
     status failed{errc::out_of_memory, local.headline()};
     if (refusal != nullptr) *refusal = std::make_unique<oom_report>(std::move(local));
     return failed;
@@ -277,6 +282,7 @@ trim_result pool::trim(std::uint64_t bytes) {
 void pool::set_limit(std::uint64_t limit_bytes) {
   const arena_lock lock{arena_.mutex()};
   arena_.cap().set_limit(limit_bytes);
+  arena_.note(slow_event::limit_set, limit_bytes);
   arena_.mutex().begin_generation();  // a request that waits may fit now
 }
 
