@@ -14,7 +14,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr const char* subcommands[] = {"run",      "devices", "top",     "lease", "plan",     "advise",
-                                       "simulate", "predict", "convert", "why",   "exporter", "fit"};
+                                       "simulate", "predict", "convert", "why",   "exporter", "fit",
+                                       "dump"};
 
 class Pages : public Program {
  protected:
