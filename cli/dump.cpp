@@ -1,5 +1,5 @@
-// The process writes into a file that has no name, which is then converted. So neither side keeps a whole dump in memory,
-// and a dump that fails leaves nothing behind.
+// The process writes into a file that has no name, which is then converted. So neither side keeps a whole dump in
+// memory, and a dump that fails leaves nothing behind.
 #include "dump.hpp"
 
 #include <fcntl.h>
@@ -187,11 +187,12 @@ status print_lines(line_reader& lines) {
 
 }  // namespace
 
-CLI::App* add_dump_command(CLI::App& to, dump_options& into) {
-  CLI::App* const made = to.add_subcommand("dump", "what a process that gpumem serves keeps of its latest events");
+CLI::App* add_dump_command(CLI::App& app, dump_options& into) {
+  CLI::App* const made = app.add_subcommand("dump", "what a process that gpumem serves keeps of its latest events");
   made->add_option("pid", into.pid, "a process that gpumem top shows as served")->type_name("PID")->required();
-  made->add_option("-o,--output", into.output,
-                   "the file to write; of further logical devices run.1.csv and so on [default: gpumem-PID.csv or .pickle]")
+  made->add_option(
+          "-o,--output", into.output,
+          "the file to write; of further logical devices run.1.csv and so on [default: gpumem-PID.csv or .pickle]")
       ->type_name("FILE");
   made->add_option("--format", into.format,
                    "trace: RMM's CSV, also .gz; snapshot: PyTorch's, for torch.cuda._memory_viz; events: memory taken, "
@@ -204,17 +205,18 @@ CLI::App* add_dump_command(CLI::App& to, dump_options& into) {
   return made;
 }
 
-result<std::string> write_dump_of_process(const dump_options& with) {
-  const bool by_name = with.output.ends_with(snapshot_suffix);
-  const std::string format = !with.format.empty() ? with.format : by_name ? "snapshot" : "trace";
-  std::string output = with.output;
+result<std::string> write_dump_of_process(const dump_options& options) {
+  const bool by_name = options.output.ends_with(snapshot_suffix);
+  const std::string format = !options.format.empty() ? options.format : by_name ? "snapshot" : "trace";
+  std::string output = options.output;
   if (output.empty()) {
-    output = format == "events" ? "-" : fmt::format("gpumem-{}{}", with.pid, format == "trace" ? ".csv" : snapshot_suffix);
+    output = format == "events" ? "-"
+                                : fmt::format("gpumem-{}{}", options.pid, format == "trace" ? ".csv" : snapshot_suffix);
   }
   owned_fd scratch = open_scratch(output);
   if (scratch.get() < 0) return not_written(output, std::strerror(errno));
-  const std::string_view what = format == "events" ? "events" : "trace";
-  if (status dumped = dump_served(with.pid, what, scratch.get()); !dumped) return dumped;
+  const std::string_view contents = format == "events" ? "events" : "trace";
+  if (status dumped = dump_served(options.pid, contents, scratch.get()); !dumped) return dumped;
   line_reader lines{std::move(scratch)};
   status written;
   if (format == "events" && output == "-") {
@@ -230,7 +232,7 @@ result<std::string> write_dump_of_process(const dump_options& with) {
   return output;
 }
 
-int dump(const dump_options& with) {
+int dump(const dump_options& options) {
   const result<std::string> written = write_dump_of_process(with);
   if (written) {
     if (*written != "-") fmt::print("{}\n", *written);

@@ -1,4 +1,4 @@
-// `gpumem dump`: what a process that gpumem serves keeps of its latest events, as a file.
+// `gpumem dump`: writes the latest events that a served process keeps to a file.
 #pragma once
 
 #include <string>
@@ -18,13 +18,13 @@ struct dump_options {
 };
 
 /// Adds the subcommand; its arguments go into `into`.
-CLI::App* add_dump_command(CLI::App& to, dump_options& into);
+CLI::App* add_dump_command(CLI::App& app, dump_options& into);
 
 /// Writes the dump and returns the path of its first file, `-` for standard output. An error is one line that says what
 /// to do; `invalid_argument` if the process has no dump to give.
-result<std::string> write_dump_of_process(const dump_options& with);
+result<std::string> write_dump_of_process(const dump_options& options);
 
 /// Exit status: 0; 1 if the output cannot be written; 2 if the process has no dump to give.
-int dump(const dump_options& with);
+int dump(const dump_options& options);
 
 }  // namespace gpumem::cli

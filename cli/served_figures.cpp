@@ -133,7 +133,7 @@ std::string gpu_of(const json& pool, const json& devices) {
   return "-";
 }
 
-status dump_served(unsigned pid, std::string_view what, int descriptor) {
+status dump_served(unsigned pid, std::string_view contents, int descriptor) {
   const auto refused = [pid](std::string_view why) {
     return status{errc::invalid_argument, fmt::format("process {} {}", pid, why)};
   };
@@ -143,7 +143,8 @@ status dump_served(unsigned pid, std::string_view what, int descriptor) {
     return refused("does not exist; expected the PID of a program that gpumem serves (gpumem top shows them)");
   }
   for (const std::string& folder : folders()) {
-    const std::optional<std::string> answer = ask_to_dump(folder, static_cast<int>(pid), what, descriptor, longest_dump);
+    const std::optional<std::string> answer =
+        ask_to_dump(folder, static_cast<int>(pid), contents, descriptor, longest_dump);
     if (!answer) continue;
     if (*answer == dump_written) return {};
     if (answer->empty()) {
@@ -156,7 +157,8 @@ status dump_served(unsigned pid, std::string_view what, int descriptor) {
     return refused("belongs to another user; run this as that user, or as root");
   }
   return refused(
-      "is not served by gpumem, has allocated nothing yet, or runs with GPUMEM_PUBLISH=0; gpumem top shows the served ones");
+      "is not served by gpumem, has allocated nothing yet, or runs with GPUMEM_PUBLISH=0; gpumem top shows the served "
+      "ones");
 }
 
 bool trim_served(int pid) {

@@ -107,17 +107,17 @@ std::map<std::uint64_t, std::uint64_t> covered_runs(const dumped_pool& pool) {
   return runs;
 }
 
-void add_block(pickle_file& to, std::uint64_t at, std::uint64_t bytes, std::uint64_t requested, bool live) {
-  to.begin_dictionary();
-  to.add_entry("address", at);
-  to.add_entry("size", bytes);
-  to.add_entry("requested_size", requested);
-  to.add_entry("state", std::string_view{live ? "active_allocated" : "inactive"});
-  to.add_empty_list("frames");
-  to.end_dictionary();
+void add_block(pickle_file& file, std::uint64_t at, std::uint64_t bytes, std::uint64_t requested, bool live) {
+  file.begin_dictionary();
+  file.add_entry("address", at);
+  file.add_entry("size", bytes);
+  file.add_entry("requested_size", requested);
+  file.add_entry("state", std::string_view{live ? "active_allocated" : "inactive"});
+  file.add_empty_list("frames");
+  file.end_dictionary();
 }
 
-void add_segments(pickle_file& to, const dumped_pool& pool, std::uint64_t device) {
+void add_segments(pickle_file& file, const dumped_pool& pool, std::uint64_t device) {
   const std::map<std::uint64_t, live_block> live = live_after(pool);
   for (const auto& [begin, end] : covered_runs(pool)) {
     std::uint64_t live_bytes = 0;
@@ -126,21 +126,21 @@ void add_segments(pickle_file& to, const dumped_pool& pool, std::uint64_t device
       live_bytes += rounded(each->second.bytes);
       requested_bytes += each->second.bytes;
     }
-    to.begin_dictionary();
-    to.add_entry("device", device);
-    to.add_entry("address", begin);
-    to.add_entry("total_size", end - begin);
-    to.add_entry("allocated_size", live_bytes);
-    to.add_entry("active_size", live_bytes);
-    to.add_entry("requested_size", requested_bytes);
-    to.add_entry("stream", std::uint64_t{0});
-    to.add_entry("segment_type", std::string_view{"large"});
-    to.add("segment_pool_id");
-    to.add_pair_of_zeros();
-    to.add_entry("is_expandable", std::uint64_t{0});
-    to.add_empty_list("frames");
-    to.add("blocks");
-    to.begin_list();
+    file.begin_dictionary();
+    file.add_entry("device", device);
+    file.add_entry("address", begin);
+    file.add_entry("total_size", end - begin);
+    file.add_entry("allocated_size", live_bytes);
+    file.add_entry("active_size", live_bytes);
+    file.add_entry("requested_size", requested_bytes);
+    file.add_entry("stream", std::uint64_t{0});
+    file.add_entry("segment_type", std::string_view{"large"});
+    file.add("segment_pool_id");
+    file.add_pair_of_zeros();
+    file.add_entry("is_expandable", std::uint64_t{0});
+    file.add_empty_list("frames");
+    file.add("blocks");
+    file.begin_list();
     std::uint64_t at = begin;
     for (auto each = live.lower_bound(begin); each != live.end() && each->first < end; ++each) {
       if (each->first > at) add_block(to, at, each->first - at, 0, false);
@@ -148,20 +148,20 @@ void add_segments(pickle_file& to, const dumped_pool& pool, std::uint64_t device
       at = each->first + rounded(each->second.bytes);
     }
     if (at < end) add_block(to, at, end - at, 0, false);
-    to.end_list();
-    to.end_dictionary();
+    file.end_list();
+    file.end_dictionary();
   }
 }
 
-void add_event(pickle_file& to, const dumped_row& row, std::string_view action) {
-  to.begin_dictionary();
-  to.add_entry("action", action);
-  to.add_entry(row.action == dumped_action::refused ? "device_free" : "addr", row.at);
-  to.add_entry("size", row.bytes);
-  to.add_entry("stream", row.stream);
-  to.add_entry("time_us", row.time_us);
-  to.add_empty_list("frames");
-  to.end_dictionary();
+void add_event(pickle_file& file, const dumped_row& row, std::string_view action) {
+  file.begin_dictionary();
+  file.add_entry("action", action);
+  file.add_entry(row.action == dumped_action::refused ? "device_free" : "addr", row.at);
+  file.add_entry("size", row.bytes);
+  file.add_entry("stream", row.stream);
+  file.add_entry("time_us", row.time_us);
+  file.add_empty_list("frames");
+  file.end_dictionary();
 }
 
 }  // namespace

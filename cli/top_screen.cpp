@@ -121,10 +121,10 @@ void dump_selected(const look& now, view_state& state) {
     state.message = "only a process that gpumem serves can be dumped";
     return;
   }
-  dump_options with;
-  with.pid = static_cast<unsigned>(rows[state.selected].pid);
-  const result<std::string> written = write_dump_of_process(with);
-  state.message = written ? fmt::format("the latest events of process {} are in {}", with.pid, *written)
+  dump_options options;
+  options.pid = static_cast<unsigned>(rows[state.selected].pid);
+  const result<std::string> written = write_dump_of_process(options);
+  state.message = written ? fmt::format("the latest events of process {} are in {}", options.pid, *written)
                           : written.why().message();
 }
 

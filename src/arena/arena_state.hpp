@@ -145,8 +145,8 @@ struct arena_state {
   /// the lock is given up.
   [[nodiscard]] bool may_give_back(arena_lock& lock) const GPUMEM_UNDER_LOCK;
   /// Keeps an event of the slow path: bytes, or nanoseconds of a wait.
-  void note(slow_event what, std::uint64_t amount) noexcept GPUMEM_UNDER_LOCK {
-    flight.note(what, amount, cap.reserved());
+  void note(slow_event kind, std::uint64_t amount) noexcept GPUMEM_UNDER_LOCK {
+    flight.note(kind, amount, cap.reserved());
   }
   /// The budget has grown by so many bytes that the pool holds now.
   void count_taken(std::uint64_t bytes) noexcept GPUMEM_UNDER_LOCK;

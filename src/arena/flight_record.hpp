@@ -28,25 +28,25 @@ enum class slow_event : std::uint8_t {
   request_refused,    ///< the program's
   limit_set,
 };
-std::string_view to_string(slow_event what) noexcept;
+std::string_view to_string(slow_event kind) noexcept;
 
 /// The unit of `flight_event::amount`.
-[[nodiscard]] constexpr bool is_wait(slow_event what) noexcept {
-  return what == slow_event::host_waited || what == slow_event::thread_waited;
+[[nodiscard]] constexpr bool is_wait(slow_event kind) noexcept {
+  return kind == slow_event::host_waited || kind == slow_event::thread_waited;
 }
 
 struct flight_event {
   std::uint64_t time_ns = 0;         ///< of the steady clock
   std::uint64_t amount = 0;          ///< bytes, or nanoseconds of a wait
   std::uint64_t reserved_bytes = 0;  ///< of the pool, after the event
-  slow_event what = slow_event::segment_taken;
+  slow_event kind = slow_event::segment_taken;
 };
 
 class flight_record {
  public:
   static constexpr std::size_t capacity = 1000;
 
-  void note(slow_event what, std::uint64_t amount, std::uint64_t reserved_bytes) noexcept;
+  void note(slow_event kind, std::uint64_t amount, std::uint64_t reserved_bytes) noexcept;
   /// The latest `most` events, the oldest first.
   [[nodiscard]] std::vector<flight_event> latest(std::size_t most = capacity) const;
   /// Of all events since the arena exists.

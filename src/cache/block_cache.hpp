@@ -64,7 +64,7 @@ class block_cache {
   /// Frees behind all work of the device, whatever stream the block is of.
   [[nodiscard]] aside free_aside(address at) noexcept;
   /// `allocate` and `free` of a cache that keeps a history (`place` has `noted_hits`).
-  [[nodiscard]] address allocate_noted(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept;
+  [[nodiscard]] address allocate_noted(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept;
   [[nodiscard]] bool free_noted(thread_cache& mine, address at, const free_args* stated) noexcept;
   /// Attaches the fence that was due. False if the arena has the blocks by now; the fence is then still the caller's.
   [[nodiscard]] bool fence_aside(fence f) noexcept;
@@ -137,7 +137,7 @@ class block_cache {
   [[nodiscard]] thread_cache* mine_noted() const noexcept { return notes_hits_ ? caches_.mine() : nullptr; }
   [[nodiscard]] address allocate_by_key_noted(std::uint64_t key, std::uint64_t requested,
                                               std::optional<stream_ref> remember) noexcept;
-  /// Whose block a free may name.
+  /// Which stream the block of a free must belong to.
   enum class match : std::uint8_t {
     any,           ///< any stream's
     key,           ///< of the stream with a key

@@ -57,11 +57,11 @@ address block_cache::allocate_by_key(std::uint64_t key, std::uint64_t requested,
   return at;
 }
 
-// With a history. The event is written before the thread leaves its cache, so whoever has stopped every cache sees the
-// events of all hits.
-address block_cache::allocate_noted(thread_cache& mine, stream_ref of, std::uint64_t requested) noexcept {
+// With a history. A thread writes its event before it leaves its cache: with every cache stopped, the history is
+// complete.
+address block_cache::allocate_noted(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept {
   if (device_.condition() != device_condition::usable || !mine.enter()) return 0;
-  stream_cache* const s = mine.of_handle(of.handle);
+  stream_cache* const s = mine.of_handle(stream.handle);
   const bool has_room = mine.events != nullptr && !mine.events->is_full();
   const address at = s != nullptr && has_room ? try_stream(mine, *s, requested) : 0;
   if (at != 0) history_->add(*mine.events, event_kind::allocated, at, requested, s->stream().handle);

@@ -63,8 +63,8 @@ history_chunk* event_history::renew(history_chunk* full, std::uint64_t writers) 
 std::vector<history_event> event_history::latest() const {
   const std::uint64_t noted = next_.load(std::memory_order_relaxed);
   const std::uint64_t first = std::max(first_kept_, noted > events_ ? noted - events_ : 0);
-  std::vector<history_event> out;
-  out.reserve(noted - std::min(noted, first));
+  std::vector<history_event> kept;
+  kept.reserve(noted - std::min(noted, first));
   const std::uint64_t now = now_ns();
   for (const auto& chunk : chunks_) {
     const std::uint64_t end_ns = chunk->end_ns_ != 0 ? chunk->end_ns_ : now;
@@ -72,19 +72,19 @@ std::vector<history_event> event_history::latest() const {
     for (std::uint32_t i = 0; i < chunk->used_; ++i) {
       const history_chunk::row& row = chunk->rows_[i];
       if (row.number < first) continue;
-      out.push_back({.number = row.number,
-                     .at = row.at,
-                     .requested_bytes = row.bytes_and_kind >> history_chunk::kind_bits,
-                     .stream = {row.stream},
-                     .kind = static_cast<event_kind>(row.bytes_and_kind & ((1U << history_chunk::kind_bits) - 1)),
-                     .thread = chunk->thread_,
-                     .time_ns = chunk->begin_ns_ + span_ns / chunk->used_ * i});
+      kept.push_back({.number = row.number,
+                      .at = row.at,
+                      .requested_bytes = row.bytes_and_kind >> history_chunk::kind_bits,
+                      .stream = {row.stream},
+                      .kind = static_cast<event_kind>(row.bytes_and_kind & ((1U << history_chunk::kind_bits) - 1)),
+                      .thread = chunk->thread_,
+                      .time_ns = chunk->begin_ns_ + span_ns / chunk->used_ * i});
     }
   }
-  std::ranges::sort(out, {}, &history_event::number);
+  std::ranges::sort(kept, {}, &history_event::number);
   std::uint64_t latest_ns = 0;  // times of different chunks overlap
-  for (history_event& each : out) each.time_ns = latest_ns = std::max(latest_ns, each.time_ns);
-  return out;
+  for (history_event& each : kept) each.time_ns = latest_ns = std::max(latest_ns, each.time_ns);
+  return kept;
 }
 
 std::vector<history_block> live_before(const std::vector<history_event>& events, std::vector<history_block> live_now) {

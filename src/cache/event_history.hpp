@@ -73,8 +73,9 @@ class event_history {
   event_history& operator=(const event_history&) = delete;
 
   /// Any thread, into its own chunk, which has room.
-  void add(history_chunk& to, event_kind kind, address at, std::uint64_t requested_bytes, stream_ref stream) noexcept {
-    to.add(next_.fetch_add(1, std::memory_order_relaxed), kind, at, requested_bytes, stream);
+  void add(history_chunk& chunk, event_kind kind, address at, std::uint64_t requested_bytes,
+           stream_ref stream) noexcept {
+    chunk.add(next_.fetch_add(1, std::memory_order_relaxed), kind, at, requested_bytes, stream);
   }
 
   // --- under the pool's lock -----------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ struct history_block {
   stream_ref stream;
 };
 
-/// What a dump contains.
+/// Content of a dump.
 struct pool_history {
   std::vector<history_block> live_before;  ///< by address
   std::vector<history_event> events;

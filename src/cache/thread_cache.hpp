@@ -187,7 +187,7 @@ class alignas(64) thread_cache {
  public:
   cache_figures figures;
   frees_aside aside;
-  /// Of a pool that keeps a history of its events: where this thread's go. Null before the first, and without history.
+  /// Receives this thread's events if the pool keeps a history. Null before the first event, and without a history.
   history_chunk* events = nullptr;
 
  private:

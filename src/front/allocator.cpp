@@ -491,9 +491,9 @@ result<std::vector<segment_view>> allocator::segments(int /*device*/) const { re
 status allocator::reset_peak_reserved(int /*device*/) { return not_offered(); }
 status allocator::enable_peer(int /*device*/, int /*physical_ordinal*/) { return not_offered(); }
 
-status dump_pools(allocator& of, const std::function<status(const pool&)>& each) {
+status dump_pools(allocator& memory, const std::function<status(const pool&)>& each) {
   return without_exceptions([&]() -> status {
-    for (const pool_slot& p : static_cast<pooled_allocator&>(of).pools()) {
+    for (const pool_slot& p : static_cast<pooled_allocator&>(memory).pools()) {
       if (p.on->condition() == device_condition::forked) continue;
       if (status done = each(*p.it); !done) return done;
     }

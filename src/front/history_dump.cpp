@@ -44,9 +44,9 @@ class trace_writer {
   [[nodiscard]] std::uint64_t rows() const noexcept { return rows_; }
 
  private:
-  std::uint32_t number_of(stream_ref s) {
-    if (s.handle == nullptr) return 0;
-    return streams_.try_emplace(s.handle, static_cast<std::uint32_t>(streams_.size() + 1)).first->second;
+  std::uint32_t number_of(stream_ref stream) {
+    if (stream.handle == nullptr) return 0;
+    return streams_.try_emplace(stream.handle, static_cast<std::uint32_t>(streams_.size() + 1)).first->second;
   }
   recording_file& file_;
   fmt::memory_buffer text_;
@@ -78,31 +78,31 @@ result<std::uint64_t> write_history(recording_file& file, const pool_history& hi
   return rows.rows();
 }
 
-status write_events(recording_file& file, const pool& of) {
-  const std::vector<flight_event> events = of.flight();
+status write_events(recording_file& file, const pool& dumped) {
+  const std::vector<flight_event> events = dumped.flight();
   const std::uint64_t now_ns = flight_time_ns();
-  std::string text = fmt::format("pool {} ({}): {} events\n", printable(of.config().name),
-                                 printable(of.config().policy_name), events.size());
+  std::string text = fmt::format("pool {} ({}): {} events\n", printable(dumped.config().name),
+                                 printable(dumped.config().policy_name), events.size());
   for (const flight_event& each : events) text += to_string(each, now_ns) + "\n";
   return file.write(text);
 }
 
 }  // namespace
 
-status write_dump(std::span<allocator* const> of, std::string_view what, int descriptor) {
+status write_dump(std::span<allocator* const> allocators, std::string_view contents, int descriptor) {
   struct stat found {};
   if (::fstat(descriptor, &found) != 0 || !S_ISREG(found.st_mode)) {  // another file might block this thread
     return {errc::invalid_argument, "the file of the dump is no regular file"};
   }
-  if (what != "trace" && what != "events") {
-    return {errc::invalid_argument, fmt::format("dump {}: expected trace or events", printable(what))};
+  if (contents != "trace" && contents != "events") {
+    return {errc::invalid_argument, fmt::format("dump {}: expected trace or events", printable(contents))};
   }
   recording_file file;
   file.open(descriptor, false);
   bool any = false;
-  for (allocator* const memory : of) {
+  for (allocator* const memory : allocators) {
     const status done = dump_pools(*memory, [&](const pool& each) -> status {
-      if (what == "events") {
+      if (contents == "events") {
         any = true;
         return write_events(file, each);
       }
@@ -114,13 +114,13 @@ status write_dump(std::span<allocator* const> of, std::string_view what, int des
     if (!done) return {done.code(), "the dump cannot be written: " + done.message()};
   }
   if (any) return {};
-  if (of.empty()) return {errc::unsupported, "has allocated nothing yet; try again when it has"};
+  if (allocators.empty()) return {errc::unsupported, "has allocated nothing yet; try again when it has"};
   return {errc::unsupported, "keeps no history; start it with GPUMEM_HISTORY=100000, or take --format events"};
 }
 
-result<std::unique_ptr<history_file>> history_file::open(const settings& with, int logical) {
-  if (with.history_events == 0 || with.trace_path.empty()) return std::unique_ptr<history_file>{};
-  const std::string path = path_of_pool(with.trace_path, logical);
+result<std::unique_ptr<history_file>> history_file::open(const settings& options, int logical) {
+  if (options.history_events == 0 || options.trace_path.empty()) return std::unique_ptr<history_file>{};
+  const std::string path = path_of_pool(options.trace_path, logical);
   result<written_file> own = written_file::open(path);
   if (!own) {
     return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be opened: {}; expected a file to write",
@@ -131,45 +131,45 @@ result<std::unique_ptr<history_file>> history_file::open(const settings& with, i
   status begun = file.write(trace_header);
   if (begun) begun = file.flush();
   if (!begun) {
-    return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: cannot be written: {}",
-                                                 printable(path, PATH_MAX), begun.message())};
+    return status{errc::bad_setting,
+                  fmt::format("GPUMEM_TRACE={}: cannot be written: {}", printable(path, PATH_MAX), begun.message())};
   }
   return std::unique_ptr<history_file>{new history_file{*std::move(own)}};
 }
 
-void history_file::refused(const pool& of) noexcept {
+void history_file::refused(const pool& dumped) noexcept {
   const status done = without_exceptions([&]() -> status {
     const mutex_lock lock{mutex_};
-    const std::uint64_t new_events = of.noted_events() - written_at_;
+    const std::uint64_t new_events = dumped.noted_events() - written_at_;
     if (written_rows_ != 0 && new_events < written_rows_ / 10) return {};
     const bool is_first = written_rows_ == 0;
-    if (status written = replace(of); !written) return written;
+    if (status written = replace(dumped); !written) return written;
     if (is_first) {
       log_line(fmt::format("pool {} ran out of memory: the latest events are in {}; to do: gpumem why {}",
-                           of.config().name, printable(path(), PATH_MAX), printable(path(), PATH_MAX)));
+                           dumped.config().name, printable(path(), PATH_MAX), printable(path(), PATH_MAX)));
     }
     return {};
   });
   if (!done) log_if_possible([&done] { return done.message(); });
 }
 
-status history_file::write(const pool& of) {
+status history_file::write(const pool& dumped) {
   const mutex_lock lock{mutex_};
-  return replace(of);
+  return replace(dumped);
 }
 
-status history_file::replace(const pool& of) {
-  const pool_history history = of.history();
+status history_file::replace(const pool& dumped) {
+  const pool_history history = dumped.history();
   const auto failed = [&](std::string_view why) {
-    return status{errc::bad_setting, fmt::format("GPUMEM_TRACE={}: the history cannot be written: {}",
-                                                 printable(path(), PATH_MAX), why)};
+    return status{errc::bad_setting,
+                  fmt::format("GPUMEM_TRACE={}: the history cannot be written: {}", printable(path(), PATH_MAX), why)};
   };
   struct stat found {};
   const bool is_regular = ::fstat(own_.descriptor(), &found) == 0 && S_ISREG(found.st_mode);
   if (is_regular && ::ftruncate(own_.descriptor(), 0) != 0) return failed(std::strerror(errno));
   recording_file file;
   file.open(own_.descriptor(), path().ends_with(".gz"));
-  const result<std::uint64_t> rows = write_history(file, history, of.config().policy_name);
+  const result<std::uint64_t> rows = write_history(file, history, dumped.config().policy_name);
   if (!rows) return failed(rows.why().message());
   if (const status flushed = file.flush(); !flushed) return failed(flushed.message());
   written_rows_ = *rows;

@@ -75,9 +75,9 @@ void publish_until_exit(std::function<std::vector<allocator*>()> allocators, con
           for (const logical_device& d : memory->devices()) static_cast<void>(memory->trim(d.ordinal));
         }
       },
-      [now = allocators](std::string_view what, int descriptor) {
+      [now = allocators](std::string_view contents, int descriptor) {
         const std::vector<allocator*> all = now();
-        return write_dump(all, what, descriptor);
+        return write_dump(all, contents, descriptor);
       });
   if (!made) return give_up(made.why());
   static status_socket* serving = nullptr;  // one per process, for its whole life

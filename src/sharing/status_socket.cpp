@@ -206,7 +206,7 @@ bool ask_to_trim(const std::string& folder, int pid, std::chrono::milliseconds l
   return !read_all(to.get(), std::chrono::steady_clock::now() + longest).value_or("").empty();
 }
 
-std::optional<std::string> ask_to_dump(const std::string& folder, int pid, std::string_view what, int descriptor,
+std::optional<std::string> ask_to_dump(const std::string& folder, int pid, std::string_view contents, int descriptor,
                                        std::chrono::milliseconds longest) {
   const std::optional<sockaddr_un> name = address_of(fmt::format("{}/{}{}{}", folder, prefix, pid, suffix));
   const owned_fd to{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
@@ -214,7 +214,7 @@ std::optional<std::string> ask_to_dump(const std::string& folder, int pid, std::
   if (::connect(to.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) {
     return errno == EAGAIN ? std::optional{std::string{}} : std::nullopt;  // EAGAIN: too many clients at once
   }
-  if (!send_with_descriptor(to.get(), std::string{dump_words}.append(what), descriptor)) return std::string{};
+  if (!send_with_descriptor(to.get(), std::string{dump_words}.append(contents), descriptor)) return std::string{};
   ::shutdown(to.get(), SHUT_WR);
   return read_all(to.get(), std::chrono::steady_clock::now() + longest).value_or("");
 }

@@ -22,7 +22,7 @@ namespace gpumem {
 class status_socket {
  public:
   /// Writes a dump to the client's file. The message of a refusal says what to do.
-  using dump_function = std::function<status(std::string_view what, int descriptor)>;
+  using dump_function = std::function<status(std::string_view contents, int descriptor)>;
 
   /// The socket's thread calls `figures`, one call at a time, and on request `trim`, which gives idle memory back, and
   /// `dump`. The last two may be null.
@@ -63,7 +63,7 @@ inline constexpr std::string_view dump_written = "written";
 
 /// Asks the process to write a dump to a regular file, and waits until it has. Returns its answer: `dump_written` or
 /// why there is none; empty if it does not answer in time. Nothing if no process listens for this PID.
-std::optional<std::string> ask_to_dump(const std::string& folder, int pid, std::string_view what, int descriptor,
+std::optional<std::string> ask_to_dump(const std::string& folder, int pid, std::string_view contents, int descriptor,
                                        std::chrono::milliseconds longest);
 
 /// Asks every process that listens in the folder, by pid.

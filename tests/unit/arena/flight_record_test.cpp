@@ -12,7 +12,7 @@ namespace {
 std::vector<slow_event> kinds_of(lone_arena& tested) {
   std::vector<slow_event> out;
   tested.locked([&out](arena& a, arena_lock&) GPUMEM_UNDER_LOCK {
-    for (const flight_event& each : a.flight().latest()) out.push_back(each.what);
+    for (const flight_event& each : a.flight().latest()) out.push_back(each.kind);
   });
   return out;
 }
@@ -33,7 +33,7 @@ TEST(FlightRecord, KeepsTheLatestThousandInOrder) {
 TEST(FlightRecord, PrintsTimeEventAndBytes) {
   const flight_event grown{.time_ns = 1'000'000'000, .amount = 2 * mib, .reserved_bytes = 4 * mib};
   EXPECT_EQ(to_string(grown, 2'250'000'000), "-1.250000 s segment_taken 2097152 reserved 4194304");
-  const flight_event waited{.time_ns = 2'249'000'000, .amount = 7, .what = slow_event::host_waited};
+  const flight_event waited{.time_ns = 2'249'000'000, .amount = 7, .kind = slow_event::host_waited};
   EXPECT_EQ(to_string(waited, 2'250'000'000), "-0.001000 s host_waited 7 ns reserved 0");
   EXPECT_EQ(to_string(waited, 0), "-0.000000 s host_waited 7 ns reserved 0") << "a later event";
 }

@@ -106,8 +106,8 @@ TEST(LiveBefore, UndoesTheEvents) {
   };
   // 1 lives throughout, 2 ends, 3 begins, 4 is used twice, 5 is free before and after.
   const std::vector<history_event> events{
-      event(event_kind::freed, 2, 20),     event(event_kind::freed, 4, 40),     event(event_kind::allocated, 4, 41),
-      event(event_kind::refused, 1, 99),   event(event_kind::allocated, 3, 30), event(event_kind::allocated, 5, 50),
+      event(event_kind::freed, 2, 20),   event(event_kind::freed, 4, 40),     event(event_kind::allocated, 4, 41),
+      event(event_kind::refused, 1, 99), event(event_kind::allocated, 3, 30), event(event_kind::allocated, 5, 50),
       event(event_kind::freed, 5, 50),
   };
   const std::vector<history_block> before = live_before(events, {{1, 10, {}}, {3, 30, {}}, {4, 41, {}}});

@@ -33,7 +33,8 @@ class Dump : public Program {
     ASSERT_TRUE(made.ok()) << made.why().message();
     served_ = *std::move(made);
     auto socket = status_socket::open(
-        path("shared"), [] { return std::string{"{}"}; }, nullptr, [this](std::string_view what, int descriptor) {
+        path("shared"), [] { return std::string{"{}"}; }, nullptr,
+        [this](std::string_view what, int descriptor) {
           allocator* const all[]{served_.get()};
           return write_dump(all, what, descriptor);
         });
@@ -138,7 +139,8 @@ TEST_F(Dump, SaysInOneLineWhatToDo) {
 }
 
 TEST_F(Dump, OfAnEarlierGpumemIsRefused) {
-  auto earlier = status_socket::open(path("shared"), [] { return std::string{"{\"schema\":1}"}; }, [] {});
+  auto earlier = status_socket::open(
+      path("shared"), [] { return std::string{"{\"schema\":1}"}; }, [] {});
   ASSERT_TRUE(earlier.ok());
   expect_no_dump(std::to_string(::getpid()), "is served by an earlier gpumem; start it with this version to dump it");
 }

@@ -285,8 +285,7 @@ TEST_F(history, a_file_that_cannot_be_written_is_refused_at_once) {
 TEST_F(history, dumps_say_what_is_wrong) {
   open("0");
   memory->deallocate(memory->allocate(1000));
-  EXPECT_EQ(dump().why().message(),
-            "keeps no history; start it with GPUMEM_HISTORY=100000, or take --format events");
+  EXPECT_EQ(dump().why().message(), "keeps no history; start it with GPUMEM_HISTORY=100000, or take --format events");
   EXPECT_EQ(dump("pictures").why().message(), "dump pictures: expected trace or events");
   std::array<int, 2> pipe{};
   ASSERT_EQ(::pipe(pipe.data()), 0);

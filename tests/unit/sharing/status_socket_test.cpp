@@ -78,7 +78,8 @@ TEST(StatusSocket, WritesADumpToTheFileOfTheAsker) {
 
 TEST(StatusSocket, ThatKnowsNoDumpsAnswersWithFigures) {
   const temporary_folder t;
-  const auto made = status_socket::open(t.path(), [] { return std::string{"figures"}; }, [] {});
+  const auto made = status_socket::open(
+      t.path(), [] { return std::string{"figures"}; }, [] {});
   ASSERT_TRUE(made.ok());
   const owned_fd file{::memfd_create("dump", MFD_CLOEXEC)};
   EXPECT_EQ(ask_to_dump(t.path(), ::getpid(), "trace", file.get(), 5s), "figures");
