@@ -233,7 +233,7 @@ result<std::string> write_dump_of_process(const dump_options& options) {
 }
 
 int dump(const dump_options& options) {
-  const result<std::string> written = write_dump_of_process(with);
+  const result<std::string> written = write_dump_of_process(options);
   if (written) {
     if (*written != "-") fmt::print("{}\n", *written);
     return 0;

@@ -143,11 +143,11 @@ void add_segments(pickle_file& file, const dumped_pool& pool, std::uint64_t devi
     file.begin_list();
     std::uint64_t at = begin;
     for (auto each = live.lower_bound(begin); each != live.end() && each->first < end; ++each) {
-      if (each->first > at) add_block(to, at, each->first - at, 0, false);
-      add_block(to, each->first, rounded(each->second.bytes), each->second.bytes, true);
+      if (each->first > at) add_block(file, at, each->first - at, 0, false);
+      add_block(file, each->first, rounded(each->second.bytes), each->second.bytes, true);
       at = each->first + rounded(each->second.bytes);
     }
-    if (at < end) add_block(to, at, end - at, 0, false);
+    if (at < end) add_block(file, at, end - at, 0, false);
     file.end_list();
     file.end_dictionary();
   }

@@ -1,7 +1,7 @@
 // A dump as a memory snapshot of PyTorch, for `torch.cuda._memory_viz`.
 //
-// What the dump does not have is left out: stacks, and gpumem's segments. A segment of the snapshot is a run of
-// addresses that blocks of the dump cover without a gap; what is not live at the end is inactive in it.
+// It has no stacks and none of gpumem's segments, which a dump does not have. A segment of the snapshot is a run of
+// addresses that blocks of the dump cover without a gap; blocks that are not live at the end are inactive in it.
 #pragma once
 
 #include <cstdint>

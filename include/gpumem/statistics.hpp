@@ -97,7 +97,7 @@ struct oom_report {
   /// whose limit is reached. Those with the most memory first.
   std::vector<memory_holder> holders{};
   static constexpr std::size_t most_events = 8;
-  /// What the pool did last besides serving requests from its memory, the oldest first: `-1.250000 s segment_taken
+  /// The pool's latest events besides requests served from its memory, the oldest first: `-1.250000 s segment_taken
   /// 2097152 reserved 4194304`. Seconds before the refusal, the event, its bytes (of a wait ns), the pool's bytes then.
   std::vector<std::string> recent_events{};
 

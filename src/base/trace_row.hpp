@@ -26,6 +26,9 @@ void append_trace_row(fmt::memory_buffer& text, std::uint32_t thread, std::uint6
                  time_us % 1'000'000, action, pointer, bytes, stream);
 }
 
+/// Readers of traces take no larger sizes, so a refused request that no device could serve is recorded with this size.
+inline constexpr std::uint64_t most_recorded_bytes = std::uint64_t{1} << 48;
+
 /// The most that the pool could have had for a refused request: its memory and the rest of its limit or of the card.
 [[nodiscard]] std::uint64_t reachable_bytes(const oom_report& report) noexcept;
 

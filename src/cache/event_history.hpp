@@ -32,9 +32,6 @@ struct history_event {
   std::uint64_t time_ns = 0;  ///< of the steady clock, between those at which the event's chunk began and was full
 };
 
-/// Larger requests, which no device can serve, are noted with this size.
-inline constexpr std::uint64_t most_noted_bytes = (std::uint64_t{1} << 62) - 1;
-
 /// Events of one thread. It writes them inside its cache or under the lock; others read them with its cache stopped.
 class history_chunk {
  public:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <climits>
 #include <exception>
 #include <utility>
@@ -31,7 +32,8 @@ result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& 
 }
 
 void trace_recorder::refused(const oom_report& why, stream_ref stream) noexcept try {
-  write_row("allocate failure", refusing_pool(why.policy, reachable_bytes(why)), why.requested_bytes, stream);
+  write_row("allocate failure", refusing_pool(why.policy, reachable_bytes(why)),
+            std::min(why.requested_bytes, most_recorded_bytes), stream);
 } catch (const std::exception& e) {
   const mutex_lock lock{mutex_};
   if (failed_.ok()) fail(e.what());

@@ -143,7 +143,7 @@ status pool::out_of_memory(arena_lock& lock, const request& r, const pending_req
       local.recent_events.push_back(to_string(each, now_ns));
     }
     arena_.note(slow_event::request_refused, w.bytes);
-    note(cache_.mine(), event_kind::refused, reachable_bytes(local), std::min(r.bytes, most_noted_bytes), r.stream);
+    note(cache_.mine(), event_kind::refused, reachable_bytes(local), std::min(r.bytes, most_recorded_bytes), r.stream);
     status failed{errc::out_of_memory, local.headline()};
     if (refusal != nullptr) *refusal = std::make_unique<oom_report>(std::move(local));
     return failed;

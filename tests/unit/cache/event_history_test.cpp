@@ -88,13 +88,13 @@ TEST(EventHistory, BeginsAfterAnEventThatWasLost) {
 TEST(EventHistory, KeepsSizesAndKinds) {
   event_history kept{10};
   history_chunk* const into = kept.renew(nullptr, 1);
-  kept.add(*into, event_kind::refused, 7, most_noted_bytes, {});
+  kept.add(*into, event_kind::refused, 7, std::uint64_t{1} << 48, {});
   int stream = 0;
   kept.add(*into, event_kind::freed, 0x2000, 1, {&stream});
   const std::vector<history_event> all = kept.latest();
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[0].kind, event_kind::refused);
-  EXPECT_EQ(all[0].requested_bytes, most_noted_bytes);
+  EXPECT_EQ(all[0].requested_bytes, std::uint64_t{1} << 48);
   EXPECT_EQ(all[1].kind, event_kind::freed);
   EXPECT_EQ(all[1].requested_bytes, 1U);
   EXPECT_EQ(all[1].stream.handle, &stream);

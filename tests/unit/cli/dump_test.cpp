@@ -1,7 +1,9 @@
 // `gpumem dump`: this test is the process that is served and dumped.
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include "bits.hpp"
 #include "gpumem/allocator.hpp"
@@ -27,7 +29,7 @@ class Dump : public Program {
   void serve(const char* history, const char* pools = "") {
     settings with;
     ASSERT_TRUE(with.set("history", history).ok());
-    if (*pools != '\0') ASSERT_TRUE(with.set("pools", pools).ok());
+    ASSERT_TRUE(*pools == '\0' || with.set("pools", pools).ok());
     device* devices[]{&gpu_};
     auto made = allocator::open(devices, with);
     ASSERT_TRUE(made.ok()) << made.why().message();

@@ -257,6 +257,17 @@ TEST_F(history, out_of_memory_writes_it_to_the_trace_file) {
   EXPECT_EQ(rows[3].bytes, 2 * gib);
 }
 
+// Readers refuse larger sizes, and with them the whole file.
+TEST_F(history, a_refused_request_beyond_any_device_is_recorded_with_the_largest_size_of_traces) {
+  for (const char* events : {"0", "1000"}) {
+    memory.reset();
+    ASSERT_TRUE(with.set("trace", folder + "/run.csv").ok());
+    open(events);
+    EXPECT_EQ(memory->try_allocate({.bytes = std::size_t{1} << 60}).code(), errc::out_of_memory);
+    EXPECT_EQ(rows_of(file_text("run.csv")).back().bytes, std::uint64_t{1} << 48) << events;
+  }
+}
+
 TEST_F(history, is_written_again_only_where_a_tenth_of_it_is_new) {
   ASSERT_TRUE(with.set("trace", folder + "/run.csv").ok());
   open("1000");
