@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "devices.hpp"
+#include "dump.hpp"
 #include "exporter.hpp"
 #include "fit.hpp"
 #include "job_rank.hpp"
@@ -67,6 +68,8 @@ int run(int argc, char** argv) {
         return cli::fit(with.fit);
       case cli::command::convert:
         return cli::convert(with.convert);
+      case cli::command::dump:
+        return cli::dump(with.dump);
       case cli::command::why:
         return cli::why(with.why);
       case cli::command::exporter:

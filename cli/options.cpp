@@ -86,6 +86,7 @@ struct command_line {
   CLI::App* fit = nullptr;
   CLI::App* convert = nullptr;
   CLI::App* why = nullptr;
+  CLI::App* dump = nullptr;
   CLI::App* exporter = nullptr;
   CLI::Option* wait_option = nullptr;
 
@@ -104,6 +105,7 @@ struct command_line {
     fit = add_fit_command(app, into.fit);
     convert = add_convert_command(app, into.convert);
     why = add_why_command(app, into.why);
+    dump = add_dump_command(app, into.dump);
     app.require_subcommand(0, 1);
   }
 
@@ -143,7 +145,8 @@ struct command_line {
     top->add_option("-o,--output", into.top.output, "with --prometheus: replace this file, for node_exporter")
         ->type_name("FILE");
     top->footer(
-        "Keys: q quit, s sort, / filter, up and down select, t trim the selected process that gpumem serves.\n"
+        "Keys: q quit, s sort, / filter, up and down select; of the selected process that gpumem serves t trims the\n"
+        "memory, and d dumps the latest events to gpumem-PID.csv (gpumem dump).\n"
         "Example: gpumem top --interval 0.5\n"
         "Example: gpumem top --prometheus --output /var/lib/prometheus/node-exporter/gpumem.prom");
     exporter = app.add_subcommand("exporter", "the figures of top, for Prometheus over HTTP");
@@ -163,7 +166,7 @@ struct command_line {
 };
 
 constexpr std::string_view commands =
-    "run, devices, top, exporter, lease, plan, advise, why, convert, simulate, predict or fit";
+    "run, devices, top, exporter, lease, plan, advise, why, dump, convert, simulate, predict or fit";
 
 status check_top(const command_line& line, const top_options& chosen) {
   const auto given = [&](const char* option) { return line.top->count(option) > 0; };
@@ -250,6 +253,7 @@ result<std::optional<std::string>> parse_command_line(int argc, const char* cons
   if (line.advise->parsed()) into.what = command::advise;
   if (line.convert->parsed()) into.what = command::convert;
   if (line.why->parsed()) into.what = command::why;
+  if (line.dump->parsed()) into.what = command::dump;
   if (line.lease->parsed()) into.what = command::lease;
   if (line.devices->parsed()) into.what = command::devices;
   if (line.top->parsed()) into.what = command::top;

@@ -9,6 +9,7 @@
 
 #include "advise.hpp"
 #include "convert.hpp"
+#include "dump.hpp"
 #include "exporter.hpp"
 #include "fit.hpp"
 #include "gpumem/status.hpp"
@@ -59,6 +60,7 @@ enum class command : std::uint8_t {
   fit,
   convert,
   why,
+  dump,
   exporter
 };
 
@@ -75,6 +77,7 @@ struct options {
   fit_options fit;
   convert_options convert;
   why_options why;
+  dump_options dump;
   exporter_options exporter;
 };
 

@@ -1,6 +1,7 @@
 #include "served_figures.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@ using nlohmann::json;
 
 constexpr std::chrono::milliseconds answer_timeout{200};  // for an answer: the process may be stopped
 constexpr std::chrono::seconds longest_trim{5};           // frees in the driver may take long
+constexpr std::chrono::seconds longest_dump{60};          // millions of events
 
 std::vector<std::string> folders() {
   settings here;  // only the folder is used, so that a bad limit does not prevent a query
@@ -129,6 +131,34 @@ std::string gpu_of(const json& pool, const json& devices) {
     }
   }
   return "-";
+}
+
+status dump_served(unsigned pid, std::string_view contents, int descriptor) {
+  const auto refused = [pid](std::string_view why) {
+    return status{errc::invalid_argument, fmt::format("process {} {}", pid, why)};
+  };
+  const std::string process = fmt::format("/proc/{}", pid);
+  struct stat found {};
+  if (::stat(process.c_str(), &found) != 0) {
+    return refused("does not exist; expected the PID of a program that gpumem serves (gpumem top shows them)");
+  }
+  for (const std::string& folder : folders()) {
+    const std::optional<std::string> answer =
+        ask_to_dump(folder, static_cast<int>(pid), contents, descriptor, longest_dump);
+    if (!answer) continue;
+    if (*answer == dump_written) return {};
+    if (answer->empty()) {
+      return refused("does not answer: it is stopped, or in a long call of the driver; try again");
+    }
+    if (answer->front() == '{') return refused("is served by an earlier gpumem; start it with this version to dump it");
+    return refused(printable(*answer, 1024));
+  }
+  if (::geteuid() != 0 && found.st_uid != ::geteuid()) {
+    return refused("belongs to another user; run this as that user, or as root");
+  }
+  return refused(
+      "is not served by gpumem, has allocated nothing yet, or runs with GPUMEM_PUBLISH=0; gpumem top shows the served "
+      "ones");
 }
 
 bool trim_served(int pid) {

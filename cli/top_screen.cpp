@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "dump.hpp"
 #include "gpumem/settings.hpp"
 #include "served_figures.hpp"
 
@@ -114,6 +115,19 @@ void trim_selected(look& now, view_state& state, const std::function<look()>& lo
                               format_bytes(before - std::min(before, after)), format_bytes(after));
 }
 
+void dump_selected(const look& now, view_state& state) {
+  const std::vector<process_row> rows = process_rows(now, state);
+  if (state.selected >= rows.size() || !rows[state.selected].served) {
+    state.message = "only a process that gpumem serves can be dumped";
+    return;
+  }
+  dump_options options;
+  options.pid = static_cast<unsigned>(rows[state.selected].pid);
+  const result<std::string> written = write_dump_of_process(options);
+  state.message = written ? fmt::format("the latest events of process {} are in {}", options.pid, *written)
+                          : written.why().message();
+}
+
 }  // namespace
 
 namespace {
@@ -150,6 +164,7 @@ int run_screen(const std::function<look()>& look_now, double interval_s) {
       const key_action action = press(state, key, rows, {KEY_UP, KEY_DOWN, KEY_BACKSPACE});
       if (action == key_action::quit) return 0;
       if (action == key_action::trim) trim_selected(now, state, look_now);
+      if (action == key_action::dump) dump_selected(now, state);
     }
   }
 }

@@ -55,7 +55,7 @@ screen_line title(const look& now, const view_state& state) {
   const std::string count = now.problem.empty() ? fmt::format("{} GPUs", now.devices.size()) : "no NVML";
   return {{fmt::format("gpumem top {:02}:{:02}:{:02}  {}", local.tm_hour, local.tm_min, local.tm_sec, count),
            style::heading},
-          {fmt::format("  q quit  s sort: {}  / filter{}  t trim", name_of(state.sort),
+          {fmt::format("  q quit  s sort: {}  / filter{}  t trim  d dump", name_of(state.sort),
                        state.filter.empty() ? "" : fmt::format(": {}", cut(printable(state.filter, 40), 16))),
            style::faint}};
 }
@@ -208,6 +208,7 @@ key_action press(view_state& state, int key, std::size_t rows, const key_names& 
     state.filtering = true;
   }
   if (key == 't') return key_action::trim;
+  if (key == 'd') return key_action::dump;
   return key == 'q' || key == 'Q' ? key_action::quit : key_action::none;
 }
 

@@ -41,7 +41,7 @@ struct view_state {
   std::string message;  ///< result of the last key
 };
 
-enum class key_action : std::uint8_t { none, quit, trim };
+enum class key_action : std::uint8_t { none, quit, trim, dump };
 
 /// The processes that pass the filter, in order.
 std::vector<process_row> process_rows(const look& now, const view_state& state);

@@ -126,6 +126,8 @@ class settings {
   std::string nvml_path;            ///< load_nvml reads the variable itself
   bool torch = false;               ///< read by the Python package
   std::string trace_path;
+  static constexpr std::uint64_t most_history_events = 100'000'000;
+  std::uint64_t history_events = 0;
   std::string stats_path;  ///< `exit`: a summary on stderr at exit
   bool oom_log = true;
   bool oom_advice = false;

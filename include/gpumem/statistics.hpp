@@ -3,6 +3,7 @@
 /// Plain values, copied under the pool's lock, so they are consistent. Bytes unless named otherwise.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -95,6 +96,10 @@ struct oom_report {
   /// For `device_full` the other processes on the card, as far as NVML lists them; for `limit` the members of the group
   /// whose limit is reached. Those with the most memory first.
   std::vector<memory_holder> holders{};
+  static constexpr std::size_t most_events = 8;
+  /// The pool's latest events besides requests served from its memory, the oldest first: `-1.250000 s segment_taken
+  /// 2097152 reserved 4194304`. Seconds before the refusal, the event, its bytes (of a wait ns), the pool's bytes then.
+  std::vector<std::string> recent_events{};
 
   /// The first line says what failed, why, and what to do; the figures follow.
   [[nodiscard]] std::string to_string() const;

@@ -102,6 +102,10 @@ class arena {
 
   // --- figures -----------------------------------------------------------------------------------------------
   [[nodiscard]] const heap& blocks() const GPUMEM_UNDER_LOCK { return state_.blocks; }
+  /// The latest events of the slow path.
+  [[nodiscard]] const flight_record& flight() const noexcept GPUMEM_UNDER_LOCK { return state_.flight; }
+  /// Keeps one more of them.
+  void note(slow_event kind, std::uint64_t amount) noexcept GPUMEM_UNDER_LOCK { state_.note(kind, amount); }
   /// What is counted at each event; `add_figures` adds the rest.
   [[nodiscard]] statistics& counts() GPUMEM_UNDER_LOCK { return state_.counts; }
   /// The counters, and bytes and blocks by state; what is out counts as live.

@@ -10,6 +10,7 @@
 #include "best_fit.hpp"
 #include "block_uses.hpp"
 #include "budget.hpp"
+#include "flight_record.hpp"
 #include "gpumem/request.hpp"
 #include "gpumem/settings.hpp"
 #include "gpumem/statistics.hpp"
@@ -126,6 +127,7 @@ struct arena_state {
   std::uint64_t lost_bytes GPUMEM_GUARDED_BY(under_arena_lock) = 0;
   /// The counters; the bytes are filled in when asked.
   statistics counts GPUMEM_GUARDED_BY(under_arena_lock);
+  flight_record flight GPUMEM_GUARDED_BY(under_arena_lock);
 
   /// Memory comes page by page.
   [[nodiscard]] bool paged() const noexcept GPUMEM_UNDER_LOCK { return rules.range_bytes != 0; }
@@ -144,6 +146,10 @@ struct arena_state {
   /// False while a capture forbids to give memory back. Asks the device for one that gpumem has not noticed, for which
   /// the lock is given up.
   [[nodiscard]] bool may_give_back(arena_lock& lock) const GPUMEM_UNDER_LOCK;
+  /// Keeps an event of the slow path: bytes, or nanoseconds of a wait.
+  void note(slow_event kind, std::uint64_t amount) noexcept GPUMEM_UNDER_LOCK {
+    flight.note(kind, amount, cap.reserved());
+  }
   /// The budget has grown by so many bytes that the pool holds now.
   void count_taken(std::uint64_t bytes) noexcept GPUMEM_UNDER_LOCK;
 

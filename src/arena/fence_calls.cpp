@@ -93,9 +93,11 @@ step_result fence_calls::wait_for_any(arena_lock& lock, const held_fences& held,
   const std::uint64_t generation = state_.mutex.generation();
   const std::uint64_t others = lock.changes_by_others();
   const auto changed = [&] { return state_.mutex.generation() != generation; };
+  const std::uint64_t began_ns = flight_time_ns();
   const result<bool> done = state_.host_waits.make(lock, [&] { return state_.on.wait_any(pending, left_ns, changed); });
   if (done.code() == errc::host_failure) return step_result::outcome::nothing;
   ++state_.counts.host_waits;
+  state_.note(slow_event::host_waited, flight_time_ns() - began_ns);
   {
     const device::calls_together row{state_.on};
     state_.streams.begin_round();

@@ -12,7 +12,10 @@ namespace gpumem {
 // A ticket is waited for as a lock is, also by a request that waits for no work.
 bool growth::wait_for_ticket(arena_lock& lock, pending_request& request) {
   const wait_deadline& deadline = state_.deadline_of(request);
-  return state_.gate.wait(lock, deadline.waits() ? deadline.end() : std::nullopt);
+  const std::uint64_t began_ns = flight_time_ns();
+  const bool free = state_.gate.wait(lock, deadline.waits() ? deadline.end() : std::nullopt);
+  state_.note(slow_event::thread_waited, flight_time_ns() - began_ns);
+  return free;
 }
 
 void growth::open(arena_lock& lock, pending_request& request) {
@@ -67,6 +70,7 @@ std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, 
     const std::uint64_t left = round_down(state_.cap.left(), unit);
     if (!least || *least > left) {
       request.limit_refused = true;
+      state_.note(slow_event::refused_by_limit, least.value_or(UINT64_MAX));
       return 0;
     }
     size = std::clamp(round_up(std::min(size, left), unit), *least, left);
@@ -82,6 +86,7 @@ std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, 
       state_.blocks.add_segment(*acquired, size, request.klass);
       ++state_.counts.grown_segments;
       state_.count_taken(size);
+      state_.note(slow_event::segment_taken, size);
       state_.mutex.begin_generation();
       return size;
     }
@@ -90,6 +95,8 @@ std::uint64_t growth::add_segment(arena_lock& lock, const segment_request& ask, 
       return 0;
     }
     request.device_refused = true;
+    reserved.keep(0);
+    state_.note(slow_event::refused_by_device, size);
     const std::uint64_t next = state_.decides.smaller(size, *least);
     if (next == 0 || next >= size) return 0;
     size = std::max(round_down(next, unit), *least);

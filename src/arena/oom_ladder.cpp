@@ -110,8 +110,10 @@ step_result oom_ladder::wait(arena_lock& lock, pending_request& request) {
     }
   }
   if (!state_.in_flight()) return step_result::outcome::nothing;
-  if (lock.wait_for_generation(state_.mutex.generation(), deadline.end())) return step_result::outcome::waited;
-  return step_result::outcome::in_flight;
+  const std::uint64_t began_ns = flight_time_ns();
+  const bool changed = lock.wait_for_generation(state_.mutex.generation(), deadline.end());
+  state_.note(slow_event::thread_waited, flight_time_ns() - began_ns);
+  return changed ? step_result::outcome::waited : step_result::outcome::in_flight;
 }
 
 // The other owner whose free block fits best; a graph's memory is nobody else's.
@@ -255,6 +257,7 @@ step_result oom_ladder::return_and_grow(arena_lock& lock, pending_request& reque
 bool oom_ladder::ask_callbacks(arena_lock& lock, std::uint64_t bytes) {
   if (callbacks_.empty()) return false;
   const std::vector<oom_callback> callbacks = callbacks_;
+  state_.note(slow_event::callbacks_asked, bytes);
   const unlocked_section waits{lock};
   bool again = false;
   for (const oom_callback& callback : callbacks) {

@@ -76,6 +76,10 @@ status pager::execute(arena_lock& lock, page_step& step, reservation* reserved) 
   state_.counts.remapped_pages += made.remapped_pages;
   reserved->keep(made.new_bytes);
   state_.count_taken(made.new_bytes);
+  if (made.remapped_pages != 0) {
+    state_.note(slow_event::pages_moved, made.remapped_pages * state_.pages.page_bytes());
+  }
+  if (made.new_bytes != 0) state_.note(slow_event::pages_taken, made.new_bytes);
   if (made.new_bytes != 0) state_.decides.grew(state_.view(), made.new_bytes);
   return done;
 }
@@ -85,6 +89,14 @@ void pager::fence_before_moves(arena_lock& lock, const pending_request& request)
   const context_events permit{state_.streams};
   const bool same = state_.streams[request.stream].key == request.stream_key;  // else the slot is another stream's now
   fences_.fence_everything(lock, same ? request.stream : idle_owner);
+}
+
+// The limit leaves no room for pages, or the device has none.
+step_result pager::note_impossible(pending_request& request, std::uint64_t missing_bytes) {
+  const bool by_limit = state_.cap.left() < missing_bytes;
+  (by_limit ? request.limit_refused : request.device_refused) = true;
+  state_.note(by_limit ? slow_event::refused_by_limit : slow_event::refused_by_device, missing_bytes);
+  return step_result::outcome::nothing;
 }
 
 step_result pager::page_in(arena_lock& lock, pending_request& request) {
@@ -117,8 +129,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
         return_stretches(lock, step.new_bytes, pages_of(at->begin, request.bytes, state_.pages.page_bytes()));
         continue;
       case verdict::impossible:
-        (state_.cap.left() < at->missing_bytes ? request.limit_refused : request.device_refused) = true;
-        return step_result::outcome::nothing;
+        return note_impossible(request, at->missing_bytes);
       case verdict::ready:
         break;
     }
@@ -139,6 +150,7 @@ step_result pager::page_in(arena_lock& lock, pending_request& request) {
       return step_result::outcome::nothing;
     }
     request.device_refused = true;
+    state_.note(slow_event::refused_by_device, step.refused_bytes);
     // What was refused was too long a run, and perhaps not the last page: less by a page, in runs half as long.
     const std::uint64_t page = state_.pages.page_bytes();
     const std::uint64_t refused = step.refused_bytes;
@@ -181,6 +193,7 @@ std::uint64_t pager::return_stretches(arena_lock& lock, std::uint64_t bytes, pag
     state_.cap.give_back(done.destroyed);
     returned += done.destroyed;
     state_.counts.returned_pages += done.destroyed / state_.pages.page_bytes();
+    if (done.destroyed != 0) state_.note(slow_event::pages_returned, done.destroyed);
     if (!done.why) break;
   }
   return returned;

@@ -21,6 +21,7 @@ class pager {
   std::uint64_t return_pages(arena_lock& lock, std::uint64_t bytes, const wait_deadline& deadline) GPUMEM_UNDER_LOCK;
 
  private:
+  step_result note_impossible(pending_request& request, std::uint64_t missing_bytes) GPUMEM_UNDER_LOCK;
   [[nodiscard]] paged_backing::verdict plan(const pending_request& request, const page_place& at,
                                             paged_backing::means may, page_step* out) const GPUMEM_UNDER_LOCK;
   void fence_before_moves(arena_lock& lock, const pending_request& request) GPUMEM_UNDER_LOCK;

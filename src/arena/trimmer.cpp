@@ -37,6 +37,7 @@ std::uint64_t trimmer::return_idle(arena_lock& lock, std::uint64_t bytes, const 
     state_.cap.give_back(most);
     returned += most;
     ++state_.counts.returned_segments;
+    state_.note(slow_event::segment_returned, most);
   }
   return returned;
 }

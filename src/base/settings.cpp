@@ -64,6 +64,14 @@ result<std::uint64_t> parse_milliseconds(std::string_view text, std::string_view
   return *ms;
 }
 
+result<std::uint64_t> parse_event_count(std::string_view text, std::string_view what) {
+  const std::optional<std::uint64_t> count = whole_number<std::uint64_t>(trimmed(text));
+  if (!count || *count > settings::most_history_events) {
+    return bad_value(what, text, fmt::format("a whole number, at most {}", settings::most_history_events));
+  }
+  return *count;
+}
+
 result<bool> parse_flag(std::string_view text, std::string_view what) {
   const std::string word = lowered(trimmed(text));
   if (word == "1" || word == "true" || word == "on") return true;

@@ -170,6 +170,12 @@ std::string oom_report::to_string() const {
   }
   if (holders.size() > most_holders) line("more_holders", holders.size() - most_holders);
   if (!driver_message.empty()) line("driver_message", driver_said(*this));
+  constexpr std::size_t most_lines = 29;
+  const std::size_t lines = 1 + static_cast<std::size_t>(std::ranges::count(text, '\n'));
+  const std::size_t shown = std::min(recent_events.size(), most_lines - std::min(most_lines, lines));
+  for (std::size_t i = recent_events.size() - shown; i < recent_events.size(); ++i) {
+    line("event", printable(recent_events[i]));
+  }
   return text;
 }
 

@@ -17,7 +17,9 @@ block_cache::block_cache(const device& on, arena_below& below, const options& ho
     : device_{on},
       below_{below},
       on_{how.on},
-      without_lock_{how.without_lock},
+      without_lock_{how.without_lock && how.history_events == 0},
+      notes_hits_{how.without_lock && how.history_events != 0},
+      history_{how.history_events != 0 ? std::make_unique<event_history>(how.history_events) : nullptr},
       caches_{*this, how.place, std::move(thread_ends)} {}
 
 thread_cache* block_cache::mine() noexcept {
@@ -272,6 +274,7 @@ void block_cache::end(thread_cache& of, std::uint64_t* allocations, std::uint64_
   bring_aside(of, true);
   forget(of, idle_owner);
   if (pairs_.kept.in == &of) pairs_.kept = {};
+  if (of.events != nullptr) history_->retire(of.events);
   *allocations += of.allocations();
   *frees += of.figures.frees;
   *requested_bytes += of.figures.requested_bytes;
@@ -291,6 +294,16 @@ void block_cache::insert(address at, block_index i, owner_word w) {
   }
   pointers_.insert(at, i, w);
   pairs_.handed_out(at, w.bytes());
+}
+
+void block_cache::note(thread_cache* mine, event_kind kind, address at, std::uint64_t requested_bytes,
+                       stream_ref stream) noexcept {
+  history_chunk*& into = mine != nullptr ? mine->events : events_of_others_;
+  if (into == nullptr || into->is_full()) into = history_->renew(into, caches_.all().size() + 1);
+  if (into != nullptr)
+    history_->add(*into, kind, at, requested_bytes, stream);
+  else
+    history_->lose();
 }
 
 block_cache::sums block_cache::add_up() const {

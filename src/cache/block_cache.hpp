@@ -12,6 +12,7 @@
 
 #include "arena_below.hpp"
 #include "depot.hpp"
+#include "event_history.hpp"
 #include "gpumem/device.hpp"
 #include "gpumem/request.hpp"
 #include "pair_watch.hpp"
@@ -28,6 +29,8 @@ class block_cache {
     /// False: serves under the lock alone, since somebody wants to be told of every free in order.
     bool without_lock = true;
     cache_place place;
+    /// The latest events that are kept, of hits, too; 0: none, at no cost.
+    std::uint64_t history_events = 0;
   };
 
   /// `below` and `on` outlive it. `thread_ends` is called by a thread that ends, with its cache: it takes the lock and
@@ -60,6 +63,9 @@ class block_cache {
   };
   /// Frees behind all work of the device, whatever stream the block is of.
   [[nodiscard]] aside free_aside(address at) noexcept;
+  /// `allocate` and `free` of a cache that keeps a history (`place` has `noted_hits`).
+  [[nodiscard]] address allocate_noted(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept;
+  [[nodiscard]] bool free_noted(thread_cache& mine, address at, const free_args* stated) noexcept;
   /// Attaches the fence that was due. False if the arena has the blocks by now; the fence is then still the caller's.
   [[nodiscard]] bool fence_aside(fence f) noexcept;
 
@@ -92,6 +98,12 @@ class block_cache {
   [[nodiscard]] pointer_map& pointers() noexcept { return pointers_; }
   [[nodiscard]] const pointer_map& pointers() const noexcept { return pointers_; }
 
+  [[nodiscard]] bool has_history() const noexcept { return history_ != nullptr; }
+  /// Keeps an event that comes by the lock. `mine` is the calling thread's cache, if it has one. Requires the history.
+  void note(thread_cache* mine, event_kind kind, address at, std::uint64_t requested_bytes, stream_ref stream) noexcept;
+  /// The kept events. Requires the history, and that every cache is stopped.
+  [[nodiscard]] const event_history& history() const noexcept { return *history_; }
+
   void served_below(std::uint64_t bytes) noexcept { retention_.served_below(bytes, peak_live_bytes_); }
   void pressure() noexcept { retention_.pressure(); }
 
@@ -121,6 +133,19 @@ class block_cache {
 
  private:
   [[nodiscard]] thread_cache* mine_without_lock() const noexcept { return without_lock_ ? caches_.mine() : nullptr; }
+  /// This thread's cache if hits are noted; null otherwise, and before the thread has one.
+  [[nodiscard]] thread_cache* mine_noted() const noexcept { return notes_hits_ ? caches_.mine() : nullptr; }
+  [[nodiscard]] address allocate_by_key_noted(std::uint64_t key, std::uint64_t requested,
+                                              std::optional<stream_ref> remember) noexcept;
+  /// Which stream the block of a free must belong to.
+  enum class match : std::uint8_t {
+    any,           ///< any stream's
+    key,           ///< of the stream with a key
+    handle,        ///< of the stream that `free_args` names, where this thread used it last
+    block_handle,  ///< of the stream that `free_args` names
+  };
+  [[nodiscard]] bool free_noted(thread_cache& mine, address at, const free_args* stated, match how,
+                                std::uint64_t key) noexcept;
   [[nodiscard]] address try_stream(thread_cache& mine, stream_cache& s, std::uint64_t requested) noexcept;
   address pop(thread_cache& mine, stream_cache::bin& from, std::uint64_t requested) noexcept;
   [[nodiscard]] bool free_to_stream(thread_cache& mine, address at, const free_args* stated, const stream_cache* only,
@@ -144,12 +169,15 @@ class block_cache {
 
   alignas(64) arena_below& below_;
   const bool on_;
-  const bool without_lock_;
+  const bool without_lock_;  // and without a history
+  const bool notes_hits_;
   depot depot_;
   retention retention_;
   pair_watch pairs_;
   std::uint64_t in_caches_bytes_ = 0;  // as counted when each thread was here last
   std::uint64_t peak_live_bytes_ = 0;
+  const std::unique_ptr<event_history> history_;
+  history_chunk* events_of_others_ = nullptr;  // of threads without a cache, which come by the lock
   thread_caches caches_;
 };
 

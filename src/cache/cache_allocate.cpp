@@ -48,10 +48,36 @@ address block_cache::allocate_by_key(std::uint64_t key, std::uint64_t requested,
                                      std::optional<stream_ref> remember) noexcept {
   if (device_.condition() != device_condition::usable) return 0;
   thread_cache* const mine = mine_without_lock();
-  if (mine == nullptr || !mine->enter()) return 0;
+  if (mine == nullptr) return allocate_by_key_noted(key, requested, remember);
+  if (!mine->enter()) return 0;
   stream_cache* const s = mine->of_key(key);
   if (s != nullptr && remember) mine->remember(remember->handle, *s);
   const address at = s != nullptr ? try_stream(*mine, *s, requested) : 0;
+  mine->leave();
+  return at;
+}
+
+// With a history. A thread writes its event before it leaves its cache: with every cache stopped, the history is
+// complete.
+address block_cache::allocate_noted(thread_cache& mine, stream_ref stream, std::uint64_t requested) noexcept {
+  if (device_.condition() != device_condition::usable || !mine.enter()) return 0;
+  stream_cache* const s = mine.of_handle(stream.handle);
+  const bool has_room = mine.events != nullptr && !mine.events->is_full();
+  const address at = s != nullptr && has_room ? try_stream(mine, *s, requested) : 0;
+  if (at != 0) history_->add(*mine.events, event_kind::allocated, at, requested, s->stream().handle);
+  mine.leave();
+  return at;
+}
+
+address block_cache::allocate_by_key_noted(std::uint64_t key, std::uint64_t requested,
+                                           std::optional<stream_ref> remember) noexcept {
+  thread_cache* const mine = mine_noted();
+  if (mine == nullptr || !mine->enter()) return 0;
+  stream_cache* const s = mine->of_key(key);
+  if (s != nullptr && remember) mine->remember(remember->handle, *s);
+  const bool has_room = mine->events != nullptr && !mine->events->is_full();
+  const address at = s != nullptr && has_room ? try_stream(*mine, *s, requested) : 0;
+  if (at != 0) history_->add(*mine->events, event_kind::allocated, at, requested, s->stream().handle);
   mine->leave();
   return at;
 }

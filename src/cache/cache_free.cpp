@@ -84,7 +84,11 @@ bool block_cache::free(thread_cache& mine, address at, const free_args* stated) 
 bool block_cache::free_by_key(address at, std::optional<std::uint64_t> key, const free_args& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   thread_cache* const mine = mine_without_lock();
-  if (mine == nullptr || !mine->enter()) return false;
+  if (mine == nullptr) {
+    thread_cache* const noted = mine_noted();
+    return noted != nullptr && free_noted(*noted, at, &stated, key ? match::key : match::any, key.value_or(0));
+  }
+  if (!mine->enter()) return false;
   const stream_cache* const only = key ? mine->of_key(*key) : nullptr;
   const bool taken = (!key || only != nullptr) && free_to_stream(*mine, at, &stated, only, false);
   mine->leave();
@@ -94,9 +98,39 @@ bool block_cache::free_by_key(address at, std::optional<std::uint64_t> key, cons
 bool block_cache::free_by_handle(address at, const free_args& stated) noexcept {
   if (device_.condition() != device_condition::usable) return false;
   thread_cache* const mine = mine_without_lock();
-  if (mine == nullptr || !mine->enter()) return false;
+  if (mine == nullptr) {
+    thread_cache* const noted = mine_noted();
+    return noted != nullptr && free_noted(*noted, at, &stated, match::block_handle, 0);
+  }
+  if (!mine->enter()) return false;
   const bool taken = free_to_stream(*mine, at, &stated, nullptr, true);
   mine->leave();
+  return taken;
+}
+
+bool block_cache::free_noted(thread_cache& mine, address at, const free_args* stated) noexcept {
+  const bool of_one = stated != nullptr && stated->stream;
+  return free_noted(mine, at, stated, of_one ? match::handle : match::any, 0);
+}
+
+// With a history; `how` says which stream's blocks it takes. The word has the size before it becomes the cache's.
+bool block_cache::free_noted(thread_cache& mine, address at, const free_args* stated, match how,
+                             std::uint64_t key) noexcept {
+  if (device_.condition() != device_condition::usable || !mine.enter()) return false;
+  const stream_cache* only = nullptr;
+  if (how == match::key) only = mine.of_key(key);
+  if (how == match::handle) only = mine.of_handle(stated->stream->handle);
+  bool taken = mine.events != nullptr && !mine.events->is_full();
+  if (only == nullptr && (how == match::key || how == match::handle)) taken = false;
+  if (taken) {
+    const owner_word held = pointers_.find(at).word();
+    taken = free_to_stream(mine, at, stated, only, how == match::block_handle);
+    if (taken) {
+      history_->add(*mine.events, event_kind::freed, at, held.requested_bytes(),
+                    mine.of_owner(held.owner())->stream().handle);
+    }
+  }
+  mine.leave();
   return taken;
 }
 

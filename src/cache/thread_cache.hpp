@@ -83,6 +83,8 @@ class stream_index {
   std::array<entry, places> entries_{};
 };
 
+class history_chunk;
+
 class alignas(64) thread_cache {
  public:
   static constexpr std::uint32_t most_streams = 64;
@@ -185,6 +187,8 @@ class alignas(64) thread_cache {
  public:
   cache_figures figures;
   frees_aside aside;
+  /// Receives this thread's events if the pool keeps a history. Null before the first event, and without a history.
+  history_chunk* events = nullptr;
 
  private:
   // Owners are small numbers; keys are the driver's, or handles.

@@ -15,6 +15,9 @@ namespace gpumem {
 
 class block_cache;
 
+/// Added to an allocator's number where its hits are to be kept in a history: those of `allocate_noted`.
+inline constexpr std::uint64_t noted_hits = std::uint64_t{1} << 63;
+
 /// Whose caches they are: numbers that no later allocator or pool of the process repeats. 0 is nobody's.
 struct cache_place {
   std::uint64_t allocator = 0;

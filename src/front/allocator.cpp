@@ -35,6 +35,7 @@ constexpr std::size_t most_hit_bytes = std::size_t{1} << 40;
 constexpr std::size_t most_bytes = (std::size_t{1} << 63) - block_granularity;
 
 std::string recording_of(const pool_slot& slot) {
+  if (slot.history != nullptr) return slot.history->path();
   for (const auto& each : slot.recorders) {
     if (std::string path = each->recording(); !path.empty()) return path;
   }
@@ -109,6 +110,7 @@ class pooled_allocator final : public allocator {
       if (report != nullptr && *report != nullptr) {
         for (const auto& each : slot.recorders) each->refused(**report, r.stream);
       }
+      if (slot.history != nullptr && done.code() == errc::out_of_memory) slot.history->refused(p);
       if (oom_advice_ && done.code() == errc::out_of_memory) start_oom_advice(recording_of(slot));
       return done;
     }
@@ -234,8 +236,16 @@ class pooled_allocator final : public allocator {
     return of_pool<status>(device, [](const pool_slot& p) { return p.it->check(); });
   }
   status flush_trace() override {
-    return without_exceptions([&] { return each_recorder([](auto& r, const pool&) { return r.flush(); }); });
+    return without_exceptions([&] {
+      status first = each_recorder([](auto& r, const pool&) { return r.flush(); });
+      for (const pool_slot& p : pools_) {
+        if (p.history == nullptr) continue;
+        if (status written = p.history->write(*p.it); !written && first.ok()) first = std::move(written);
+      }
+      return first;
+    });
   }
+  [[nodiscard]] const std::vector<pool_slot>& pools() const noexcept { return pools_; }
   status stand_for_all_work(stream_ref all) {
     for (const pool_slot& p : pools_) {
       if (status ok = p.it->below().stand_for_all_work(all); !ok) return ok;
@@ -333,6 +343,9 @@ class pooled_allocator final : public allocator {
   status add_pool(device& on, pool_config config, const settings& own) {
     config.allocator_number = number_;
     config.verbose = own.verbose;
+    config.history_events = own.history_events;
+    result<std::unique_ptr<history_file>> history = history_file::open(own, config.ordinal);
+    if (!history) return history.why();
     const result<policy_entry> entry = find_policy(config.policy_name);
     if (!entry) return entry.why();
     result<recorder_list> recorders = open_recorders(own, *entry, config.ordinal);
@@ -374,6 +387,7 @@ class pooled_allocator final : public allocator {
                         .compute_minor = on.info().compute_minor,
                         .simulated = on.info().simulated});
     pools_.push_back({.recorders = *std::move(recorders),  // keeps their addresses, which the pool has
+                      .history = *std::move(history),
                       .it = std::make_unique<pool>(on, std::move(config), *std::move(decides)),
                       .on = &on,
                       .takes_everything = entry->needs.everything});
@@ -486,6 +500,15 @@ status allocator::reset_peak_reserved(int /*device*/) { return not_offered(); }
 status allocator::enable_peer(int /*device*/, int /*physical_ordinal*/) { return not_offered(); }
 status allocator::observe_segments(std::shared_ptr<segment_observer> /*observer*/) { return not_offered(); }
 
+status dump_pools(allocator& memory, const std::function<status(const pool&)>& each) {
+  return without_exceptions([&]() -> status {
+    for (const pool_slot& p : static_cast<pooled_allocator&>(memory).pools()) {
+      if (p.on->condition() == device_condition::forked) continue;
+      if (status done = each(*p.it); !done) return done;
+    }
+    return {};
+  });
+}
 status stand_for_all_work(allocator& of, stream_ref all) {
   return without_exceptions([&] { return static_cast<pooled_allocator&>(of).stand_for_all_work(all); });
 }

@@ -18,13 +18,15 @@
 #include "allocation_recorder.hpp"
 #include "checked_mutex.hpp"
 #include "gpumem/allocator.hpp"
+#include "history_dump.hpp"
 #include "pool.hpp"
 
 namespace gpumem {
 
 /// A logical device.
 struct pool_slot {
-  recorder_list recorders;  // the pool has their addresses
+  recorder_list recorders;                // the pool has their addresses
+  std::unique_ptr<history_file> history;  // null where GPUMEM_HISTORY or GPUMEM_TRACE is not set
   std::unique_ptr<pool> it;
   device* on;
   bool takes_everything;

@@ -12,13 +12,19 @@ namespace gpumem {
 
 void* allocator::try_cache(std::size_t bytes, stream_ref stream, int device) noexcept {
   const latest_cache& latest = latest_cache_of_thread;
-  if (latest.allocator != number_ || latest.device != device) return nullptr;
+  if (latest.allocator != number_ || latest.device != device) [[unlikely]] {
+    const bool is_noted = latest.allocator == (number_ | noted_hits) && latest.device == device;
+    return is_noted ? to_pointer(latest.of->allocate_noted(*latest.cache, stream, bytes)) : nullptr;
+  }
   return to_pointer(latest.of->allocate(*latest.cache, stream, bytes));
 }
 
 bool allocator::free_to_cache(void* p, const free_args* stated) noexcept {
   const latest_cache& latest = latest_cache_of_thread;
-  if (latest.allocator != number_ || (stated != nullptr && stated->device)) return false;
+  if (latest.allocator != number_ || (stated != nullptr && stated->device)) [[unlikely]] {
+    const bool is_noted = latest.allocator == (number_ | noted_hits) && (stated == nullptr || !stated->device);
+    return is_noted && latest.of->free_noted(*latest.cache, to_address(p), stated);
+  }
   return latest.of->free(*latest.cache, to_address(p), stated);
 }
 

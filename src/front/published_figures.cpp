@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "exit_report.hpp"
+#include "history_dump.hpp"
 #include "log.hpp"
 #include "shared_folder.hpp"
 #include "status_socket.hpp"
@@ -73,6 +74,10 @@ void publish_until_exit(std::function<std::vector<allocator*>()> allocators, con
         for (allocator* const memory : now()) {
           for (const logical_device& d : memory->devices()) static_cast<void>(memory->trim(d.ordinal));
         }
+      },
+      [now = allocators](std::string_view contents, int descriptor) {
+        const std::vector<allocator*> all = now();
+        return write_dump(all, contents, descriptor);
       });
   if (!made) return give_up(made.why());
   static status_socket* serving = nullptr;  // one per process, for its whole life

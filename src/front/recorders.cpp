@@ -7,7 +7,7 @@ namespace gpumem {
 
 result<recorder_list> open_recorders(const settings& with, const policy_entry& serves, int logical) {
   recorder_list all;
-  if (!with.trace_path.empty()) {
+  if (!with.trace_path.empty() && with.history_events == 0) {  // else a dump of the history is written there
     auto opened = trace_recorder::open(path_of_pool(with.trace_path, logical));
     if (!opened) return opened.why();
     all.push_back(*std::move(opened));

@@ -3,31 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <climits>
 #include <exception>
-#include <iterator>
-#include <type_traits>
 #include <utility>
 
 #include "log.hpp"
 #include "text.hpp"
+#include "thread_number.hpp"
+#include "trace_row.hpp"
 #include "without_exceptions.hpp"
 
 namespace gpumem {
-namespace {
-
-/// The largest size that the readers of recordings take; no device has as much.
-constexpr std::uint64_t most_recorded_bytes = std::uint64_t{1} << 48;
-
-/// The thread's number, from 1, in the order of the threads' first records.
-std::uint32_t thread_number() noexcept {
-  static std::atomic<std::uint32_t> threads{0};
-  thread_local const std::uint32_t number = threads.fetch_add(1, std::memory_order_relaxed) + 1;
-  return number;
-}
-
-}  // namespace
 
 result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& path) {
   result<written_file> own = written_file::open(path);
@@ -40,18 +26,13 @@ result<std::unique_ptr<trace_recorder>> trace_recorder::open(const std::string& 
   {
     const mutex_lock lock{recorder->mutex_};
     recorder->file_.open(descriptor, path.ends_with(".gz"));
-    recorder->write("Thread,Time,Action,Pointer,Size,Stream\n");
+    recorder->write(trace_header);
   }
   return recorder;
 }
 
 void trace_recorder::refused(const oom_report& why, stream_ref stream) noexcept try {
-  // The most that the pool could have had: its memory and the rest of its limit or of the card.
-  const statistics& pool = why.pool_statistics;
-  const std::uint64_t limit = std::max(pool.limit_bytes, pool.reserved_bytes);
-  const std::uint64_t within = pool.reserved_bytes + std::min(limit - pool.reserved_bytes, why.device_free_bytes);
-  const bool is_field = why.policy.find_first_of(",\n") == std::string::npos;
-  write_row("allocate failure", is_field ? fmt::format("{}@{}", why.policy, within) : std::string{"(nil)"},
+  write_row("allocate failure", refusing_pool(why.policy, reachable_bytes(why)),
             std::min(why.requested_bytes, most_recorded_bytes), stream);
 } catch (const std::exception& e) {
   const mutex_lock lock{mutex_};
@@ -67,12 +48,9 @@ void trace_recorder::write_row(std::string_view action, const Pointer& pointer, 
   try {
     const auto since = std::chrono::steady_clock::now() - opened_;  // under the lock, so that times never decrease
     const auto us = std::chrono::duration_cast<std::chrono::microseconds>(since).count();
-    const auto s_whole = us / 1'000'000;
-    constexpr std::string_view form = std::is_integral_v<Pointer> ? "{},{:02}:{:02}:{:02}:{:06},{},{:#x},{},{}\n"
-                                                                  : "{},{:02}:{:02}:{:02}:{:06},{},{},{},{}\n";
     fmt::memory_buffer text;
-    fmt::format_to(std::back_inserter(text), form, thread, s_whole / 3600, s_whole / 60 % 60, s_whole % 60,
-                   us % 1'000'000, action, pointer, requested_bytes, stream_number(stream));
+    append_trace_row(text, thread, static_cast<std::uint64_t>(us), action, pointer, requested_bytes,
+                     stream_number(stream));
     write({text.data(), text.size()});
   } catch (const std::exception& e) {
     fail(e.what());

@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "trace_row.hpp"
+
 namespace gpumem {
 
 pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
@@ -13,7 +17,10 @@ pool::pool(device& on, pool_config config, std::unique_ptr<policy> decides)
              {.on = config_.thread_cache,
               // Who is told of every free (a trace) is told under the lock, and in order.
               .without_lock = !config_.before_free,
-              .place = {config_.before_free ? 0 : config_.allocator_number, config_.ordinal}},
+              .place = {config_.before_free ? 0
+                                            : config_.allocator_number | (config_.history_events != 0 ? noted_hits : 0),
+                        config_.ordinal},
+              .history_events = config_.history_events},
              [this](thread_cache& c) { thread_ends(c); }},
       arena_{on, config_, *this, std::move(decides)},
       no_report_{errc::out_of_memory,
@@ -104,7 +111,10 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
     cache_.bring_aside(*mine);
     if (aligned && cacheable(w->owner, rounded)) {
       *at = cache_.refill(*mine, stream_of(w->owner), rounded, r.bytes);
-      if (*at != 0) return {};
+      if (*at != 0) {
+        note(mine, event_kind::allocated, *at, r.bytes, r.stream);
+        return {};
+      }
     }
   }
   cache_.return_pair(mine);
@@ -113,6 +123,7 @@ status pool::allocate(const request& r, std::uint64_t rounded, address* at, oom_
   if (!i) return i.why();
   if (*i == no_block) return out_of_memory(lock, r, *w, refusal);
   *at = hand_out(*i, w->owner, r.bytes);
+  note(mine, event_kind::allocated, *at, r.bytes, r.stream);
   return {};
 }
 
@@ -127,6 +138,12 @@ status pool::out_of_memory(arena_lock& lock, const request& r, const pending_req
       local.pool_statistics = stats_of_stopped();
     }
     arena_.ask_device(lock, &local);
+    const std::uint64_t now_ns = flight_time_ns();
+    for (const flight_event& each : arena_.flight().latest(oom_report::most_events)) {
+      local.recent_events.push_back(to_string(each, now_ns));
+    }
+    arena_.note(slow_event::request_refused, w.bytes);
+    note(cache_.mine(), event_kind::refused, reachable_bytes(local), std::min(r.bytes, most_recorded_bytes), r.stream);
     status failed{errc::out_of_memory, local.headline()};
     if (refusal != nullptr) *refusal = std::make_unique<oom_report>(std::move(local));
     return failed;
@@ -226,6 +243,7 @@ status pool::release_block(address at, const free_args& stated) {
   }
   // From here on nothing takes host memory that can fail.
   if (config_.before_free) config_.before_free(at, requested, streams[o].stream);
+  note(mine, event_kind::freed, at, requested, streams[o].stream);
   ++counts.frees;
   counts.requested_bytes -= requested;
   arena_.given_up(i, o);
@@ -277,6 +295,7 @@ trim_result pool::trim(std::uint64_t bytes) {
 void pool::set_limit(std::uint64_t limit_bytes) {
   const arena_lock lock{arena_.mutex()};
   arena_.cap().set_limit(limit_bytes);
+  arena_.note(slow_event::limit_set, limit_bytes);
   arena_.mutex().begin_generation();  // a request that waits may fit now
 }
 

@@ -24,6 +24,7 @@ struct pool_config : arena_config {
   std::uint64_t allocator_number = 0;  ///< of the allocator that it is part of, which no later one repeats
   /// Told of every free before the block can be given out again, under the pool's lock; may be empty.
   std::function<void(address at, std::uint64_t requested_bytes, stream_ref order)> before_free;
+  std::uint64_t history_events = 0;  ///< GPUMEM_HISTORY
 };
 
 class pool final : private arena_below, private caches_above {
@@ -70,6 +71,12 @@ class pool final : private arena_below, private caches_above {
   [[nodiscard]] result<block_info> describe(address at) const;
   [[nodiscard]] statistics stats();
   [[nodiscard]] std::vector<segment_view> segments() const;
+  /// The kept allocations and frees, with the blocks that were live before them. Requires `history_events`. Slow.
+  [[nodiscard]] pool_history history() const;
+  /// The number of events so far. Requires `history_events`.
+  [[nodiscard]] std::uint64_t noted_events() const noexcept { return cache_.history().noted(); }
+  /// The latest events of the slow path.
+  [[nodiscard]] std::vector<flight_event> flight() const;
   void reset_peak_reserved();
   [[nodiscard]] status check() const;
   [[nodiscard]] const pool_config& config() const noexcept { return config_; }
@@ -96,6 +103,11 @@ class pool final : private arena_below, private caches_above {
   [[nodiscard]] result<std::uint64_t> key_of_stated(address at, stream_ref s);
   [[nodiscard]] bool is_plain(owner_id o, std::uint64_t bytes) const noexcept GPUMEM_UNDER_LOCK;
   [[nodiscard]] bool cacheable(owner_id o, std::uint64_t bytes) const noexcept GPUMEM_UNDER_LOCK;
+  /// Where the pool keeps a history: one event of it.
+  void note(thread_cache* mine, event_kind kind, address at, std::uint64_t requested_bytes,
+            stream_ref stream) noexcept GPUMEM_UNDER_LOCK {
+    if (cache_.has_history()) cache_.note(mine, kind, at, requested_bytes, stream);
+  }
   address hand_out(block_index i, owner_id o, std::uint64_t requested_bytes) GPUMEM_UNDER_LOCK;
   status out_of_memory(arena_lock& lock, const request& r, const pending_request& w,
                        oom_slot* refusal) GPUMEM_UNDER_LOCK;

@@ -80,6 +80,33 @@ std::vector<segment_view> pool::segments() const {
   return out;
 }
 
+pool_history pool::history() const {
+  pool_history out;
+  std::vector<history_block> live_now;
+  {
+    const arena_lock lock{arena_.mutex()};
+    const auto stopped = cache_.stop();
+    out.noted = cache_.history().noted();
+    out.events = cache_.history().latest();
+    for (const heap_segment& segment : arena_.blocks().segments()) {
+      if (segment.bytes == 0) continue;
+      for (block_index i = segment.first; i != no_block; i = arena_.blocks().at(i).above) {
+        const owner_word held = held_as(i);
+        if (held.held_by() != holder::program) continue;
+        const block& b = arena_.blocks().at(i);
+        live_now.push_back({b.begin, b.bytes - held.slack_bytes(), arena_.streams()[b.owner].stream});
+      }
+    }
+  }
+  out.live_before = live_before(out.events, std::move(live_now));
+  return out;
+}
+
+std::vector<flight_event> pool::flight() const {
+  const arena_lock lock{arena_.mutex()};
+  return arena_.flight().latest();
+}
+
 void pool::reset_peak_reserved() {
   const arena_lock lock{arena_.mutex()};
   arena_.counts().peak_reserved_bytes = arena_.cap().reserved();

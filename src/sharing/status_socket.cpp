@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 
 namespace gpumem {
 namespace {
@@ -22,6 +22,7 @@ constexpr std::string_view prefix = "served-";
 constexpr std::string_view suffix = ".sock";
 constexpr int waiting_askers = 8;
 constexpr std::string_view trim_word = "trim";
+constexpr std::string_view dump_words = "dump ";
 constexpr std::chrono::milliseconds longest_request{50};  // for a client that does not shut down its side
 constexpr std::size_t longest_answer = std::size_t{1} << 20;
 
@@ -42,15 +43,61 @@ std::optional<int> pid_of(const std::string& file) {
   return error == std::errc{} && end == last && pid > 0 ? std::optional{pid} : std::nullopt;
 }
 
+/// Space for the control message that passes one descriptor.
+union descriptor_message {
+  cmsghdr header;
+  std::array<char, CMSG_SPACE(sizeof(int))> bytes;
+};
+
+/// As `recv`; stores the descriptor that comes with the bytes, if `passed` is not null.
+ssize_t receive(int fd, char* into, std::size_t bytes, owned_fd* passed) {
+  if (passed == nullptr) return ::recv(fd, into, bytes, 0);
+  iovec part{.iov_base = into, .iov_len = bytes};
+  descriptor_message control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = control.bytes.size();
+  const ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  const cmsghdr* const first = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (first == nullptr || first->cmsg_level != SOL_SOCKET || first->cmsg_type != SCM_RIGHTS) return got;
+  const std::size_t end = first->cmsg_len - CMSG_LEN(0);  // the space is aligned, so two may fit: the last one counts
+  for (std::size_t at = 0; at + sizeof(int) <= end; at += sizeof(int)) {
+    int number = -1;
+    std::memcpy(&number, CMSG_DATA(first) + at, sizeof number);
+    *passed = owned_fd{number};
+  }
+  return got;
+}
+
+/// Sends bytes with a descriptor.
+bool send_with_descriptor(int fd, std::string_view bytes, int passed) {
+  std::string text{bytes};
+  iovec part{.iov_base = text.data(), .iov_len = text.size()};
+  descriptor_message control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = control.bytes.size();
+  cmsghdr* const first = CMSG_FIRSTHDR(&message);
+  first->cmsg_level = SOL_SOCKET;
+  first->cmsg_type = SCM_RIGHTS;
+  first->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(first), &passed, sizeof passed);
+  return ::sendmsg(fd, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+}
+
 /// Reads until the other side hangs up or the time is over; the text is complete only in the first case.
-std::optional<std::string> read_all(int fd, std::chrono::steady_clock::time_point until) {
+std::optional<std::string> read_all(int fd, std::chrono::steady_clock::time_point until, owned_fd* passed = nullptr) {
   std::string out;
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
     pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
     if (left.count() <= 0 || ::poll(&ready, 1, static_cast<int>(left.count())) <= 0) return std::nullopt;
     char part[4096];
-    const ssize_t got = ::recv(fd, part, sizeof part, 0);
+    const ssize_t got = receive(fd, part, sizeof part, passed);
     if (got < 0) return std::nullopt;
     if (got == 0) return out;
     if (out.size() > longest_answer) return std::nullopt;
@@ -62,7 +109,7 @@ std::optional<std::string> read_all(int fd, std::chrono::steady_clock::time_poin
 
 result<std::unique_ptr<status_socket>> status_socket::open(const std::string& folder,
                                                            std::function<std::string()> figures,
-                                                           std::function<void()> trim) {
+                                                           std::function<void()> trim, dump_function dump) {
   const std::string path = fmt::format("{}/{}{}{}", folder, prefix, ::getpid(), suffix);
   const auto refused = [&](std::string_view why) {
     return status{errc::unsupported, fmt::format("{}: {}; gpumem top will not show this process", path, why)};
@@ -80,15 +127,17 @@ result<std::unique_ptr<status_socket>> status_socket::open(const std::string& fo
   ::unlink(path.c_str());  // left by an earlier process with this pid
   if (::bind(listening.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) return failed();
   if (::chmod(path.c_str(), 0600) != 0 || ::listen(listening.get(), waiting_askers) != 0) return failed();
-  return std::make_unique<status_socket>(path, std::move(listening), std::move(figures), std::move(trim));
+  return std::make_unique<status_socket>(path, std::move(listening), std::move(figures), std::move(trim),
+                                         std::move(dump));
 }
 
 status_socket::status_socket(std::string path, owned_fd listening, std::function<std::string()> figures,
-                             std::function<void()> trim)
+                             std::function<void()> trim, dump_function dump)
     : path_{std::move(path)},
       listening_{std::move(listening)},
       figures_{std::move(figures)},
       trim_{std::move(trim)},
+      dump_{std::move(dump)},
       process_{::getpid()} {
   sigset_t all;  // the program's signals go to its own threads
   sigset_t before;
@@ -114,6 +163,20 @@ void status_socket::leave() noexcept {
   if (process_ == ::getpid()) ::unlink(path_.c_str());
 }
 
+std::string status_socket::answer(int asker) {
+  if (trim_ || dump_) {
+    owned_fd passed;
+    const std::optional<std::string> request =
+        read_all(asker, std::chrono::steady_clock::now() + longest_request, &passed);
+    if (request && dump_ && request->starts_with(dump_words)) {
+      const status done = dump_(std::string_view{*request}.substr(dump_words.size()), passed.get());
+      return done ? std::string{dump_written} : done.message();
+    }
+    if (trim_ && request == std::string{trim_word}) trim_();
+  }
+  return figures_();
+}
+
 void status_socket::serve() noexcept {
   for (;;) {
     const owned_fd asker{::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)};
@@ -123,9 +186,7 @@ void status_socket::serve() noexcept {
     }
     const timeval patience{.tv_sec = 1, .tv_usec = 0};
     static_cast<void>(::setsockopt(asker.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience));
-    const auto until = std::chrono::steady_clock::now() + longest_request;
-    if (trim_ && read_all(asker.get(), until) == std::string{trim_word}) trim_();
-    const std::string text = figures_();
+    const std::string text = answer(asker.get());
     for (std::size_t at = 0; at < text.size();) {
       const ssize_t sent = ::send(asker.get(), text.data() + at, text.size() - at, MSG_NOSIGNAL);
       if (sent <= 0) break;
@@ -143,6 +204,19 @@ bool ask_to_trim(const std::string& folder, int pid, std::chrono::milliseconds l
   }
   ::shutdown(to.get(), SHUT_WR);
   return !read_all(to.get(), std::chrono::steady_clock::now() + longest).value_or("").empty();
+}
+
+std::optional<std::string> ask_to_dump(const std::string& folder, int pid, std::string_view contents, int descriptor,
+                                       std::chrono::milliseconds longest) {
+  const std::optional<sockaddr_un> name = address_of(fmt::format("{}/{}{}{}", folder, prefix, pid, suffix));
+  const owned_fd to{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  if (!name) return std::nullopt;
+  if (::connect(to.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof *name) != 0) {
+    return errno == EAGAIN ? std::optional{std::string{}} : std::nullopt;  // EAGAIN: too many clients at once
+  }
+  if (!send_with_descriptor(to.get(), std::string{dump_words}.append(contents), descriptor)) return std::string{};
+  ::shutdown(to.get(), SHUT_WR);
+  return read_all(to.get(), std::chrono::steady_clock::now() + longest).value_or("");
 }
 
 std::vector<served_process> ask_served(const std::string& folder, std::chrono::milliseconds each) {

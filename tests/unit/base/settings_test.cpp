@@ -57,6 +57,7 @@ constexpr example examples[] = {{"policy", "caching", "caching"},
                                 {"oom_log", "0", "0"},
                                 {"oom_advice", "1", "1"},
                                 {"oom_file", "/tmp/oom", "/tmp/oom"},
+                                {"history", "100000", "100000"},
                                 {"verbose", "1", "1"},
                                 {"strict", "on", "1"}};
 
@@ -84,8 +85,8 @@ TEST(OptionTable, HasTheOptionsInOrder) {
                   "GPUMEM_DEVICES", "GPUMEM_SOFT_PLACEMENT", "GPUMEM_IDLE_BYTES", "GPUMEM_GROUP", "GPUMEM_GROUP_LIMIT",
                   "GPUMEM_JOB", "GPUMEM_JOB_LIMIT", "GPUMEM_SHARED_FOLDER", "GPUMEM_PUBLISH", "GPUMEM_IPC",
                   "GPUMEM_SLACK", "GPUMEM_BACKING", "GPUMEM_PLAN", "GPUMEM_POLICY_LIBRARY", "GPUMEM_CUDA_DRIVER",
-                  "GPUMEM_NVML", "GPUMEM_TORCH", "GPUMEM_TRACE", "GPUMEM_STATS", "GPUMEM_OOM_LOG", "GPUMEM_OOM_FILE",
-                  "GPUMEM_OOM_ADVICE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
+                  "GPUMEM_NVML", "GPUMEM_TORCH", "GPUMEM_TRACE", "GPUMEM_HISTORY", "GPUMEM_STATS", "GPUMEM_OOM_LOG",
+                  "GPUMEM_OOM_FILE", "GPUMEM_OOM_ADVICE", "GPUMEM_VERBOSE", "GPUMEM_STRICT"));
 }
 
 TEST(Slack, IsAShareOrBytesAndMayBeNone) {

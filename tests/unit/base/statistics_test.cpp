@@ -119,9 +119,23 @@ TEST(OomReport, IsOfAtMostThirtyLines) {
     report.group = "lab";
     report.pending_on = "stream 0x5";
     for (std::uint32_t i = 0; i < 40; ++i) report.holders.push_back({1000 + i, gib, "python"});
+    for (std::size_t i = 0; i < oom_report::most_events; ++i) {
+      report.recent_events.push_back("-0.5 s event " + std::to_string(i));
+    }
     const std::string text = report.to_string();
-    EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 30);
+    EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 29);
+    EXPECT_TRUE(text.ends_with("\nevent: -0.5 s event 7")) << text;
   }
+}
+
+TEST(OomReport, EndsWithTheEventsBeforeTheRefusal) {
+  oom_report report = example(oom_cause::limit);
+  EXPECT_EQ(report.to_string().find("event:"), std::string::npos);
+  report.recent_events = {"-1.250000 s segment_taken 2097152 reserved 4194304", "-0.000001 s bad\nline"};
+  EXPECT_TRUE(
+      report.to_string().ends_with("\nevent: -1.250000 s segment_taken 2097152 reserved 4194304\n"
+                                   "event: -0.000001 s bad\\x0aline"))
+      << report.to_string();
 }
 
 TEST(OomReport, NamesWhatPendingMemoryWaitsFor) {

@@ -13,8 +13,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* subcommands[] = {"run",      "devices", "top",     "lease", "plan",     "advise",
-                                       "simulate", "predict", "convert", "why",   "exporter", "fit"};
+constexpr const char* subcommands[] = {"run",     "devices", "top", "lease",    "plan", "advise", "simulate",
+                                       "predict", "convert", "why", "exporter", "fit",  "dump"};
 
 class Pages : public Program {
  protected:

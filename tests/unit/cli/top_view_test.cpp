@@ -139,6 +139,7 @@ TEST(TopView, KeysSelectWithinTheList) {
   press(state, 'x', 1, names);
   EXPECT_EQ(state.selected, 0U) << "fewer processes than before";
   EXPECT_EQ(press(state, 't', 1, names), key_action::trim);
+  EXPECT_EQ(press(state, 'd', 1, names), key_action::dump);
 }
 
 TEST(TopView, WithoutCardsOrProcessesItSaysSo) {

@@ -1,6 +1,7 @@
 // A pool over a simulated device: what goes by the caches, what by the arena, and what is refused.
 #include "pool.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -449,6 +450,26 @@ TEST(pool, a_request_that_finds_no_room_is_refused_with_a_report_and_nothing_is_
   EXPECT_EQ(x.it->stats().out_of_memory, 2U);
   x.give(a);
   x.give(x.take(at_first));
+}
+
+TEST(pool, a_refusal_reports_what_the_pool_did_before_it) {
+  tested_pool x;
+  const address a = x.take(300 * mib);
+  x.it->set_limit(400 * mib);
+  address at = 0;
+  for (std::size_t times = 1; times <= 2; ++times) {
+    oom_slot report;
+    EXPECT_EQ(x.allocate({.bytes = 512 * mib}, &at, &report).code(), errc::out_of_memory);
+    ASSERT_NE(report, nullptr);
+    const std::vector<std::string>& events = report->recent_events;
+    ASSERT_GE(events.size(), 2U);
+    EXPECT_LE(events.size(), oom_report::most_events);
+    const std::string expected = times == 1 ? fmt::format(" s limit_set {} reserved ", 400 * mib)
+                                            : fmt::format(" s request_refused {} reserved ", 512 * mib);
+    EXPECT_THAT(events, ::testing::Contains(HasSubstr(expected)));
+    EXPECT_THAT(report->to_string(), HasSubstr("\nevent: " + events.back()));
+  }
+  x.give(a);
 }
 
 TEST(pool, trim_gives_idle_segments_back_and_says_what_stays) {

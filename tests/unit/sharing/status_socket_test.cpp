@@ -2,9 +2,11 @@
 #include "status_socket.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 
@@ -50,6 +52,37 @@ pid_t served_child(const temporary_folder& t) {
   ::close(ends[0]);
   ::close(ends[1]);
   return child;
+}
+
+TEST(StatusSocket, WritesADumpToTheFileOfTheAsker) {
+  const temporary_folder t;
+  std::string asked;
+  const auto made = status_socket::open(
+      t.path(), [] { return std::string{"figures"}; }, nullptr,
+      [&asked](std::string_view what, int descriptor) -> status {
+        asked = what;
+        if (what == "bad") return {errc::unsupported, "says no"};
+        EXPECT_EQ(::write(descriptor, "text", 4), 4);
+        return {};
+      });
+  ASSERT_TRUE(made.ok()) << made.why().message();
+  const owned_fd file{::memfd_create("dump", MFD_CLOEXEC)};
+  EXPECT_EQ(ask_to_dump(t.path(), ::getpid(), "trace", file.get(), 5s), std::string{dump_written});
+  EXPECT_EQ(asked, "trace");
+  std::array<char, 8> text{};
+  EXPECT_EQ(::pread(file.get(), text.data(), text.size(), 0), 4);
+  EXPECT_EQ(ask_to_dump(t.path(), ::getpid(), "bad", file.get(), 5s), "says no");
+  EXPECT_EQ(ask_served(t.path(), 5s).at(0).answer, "figures");
+  EXPECT_EQ(ask_to_dump(t.path(), 999'999'999, "trace", file.get(), 5s), std::nullopt);
+}
+
+TEST(StatusSocket, ThatKnowsNoDumpsAnswersWithFigures) {
+  const temporary_folder t;
+  const auto made = status_socket::open(
+      t.path(), [] { return std::string{"figures"}; }, [] {});
+  ASSERT_TRUE(made.ok());
+  const owned_fd file{::memfd_create("dump", MFD_CLOEXEC)};
+  EXPECT_EQ(ask_to_dump(t.path(), ::getpid(), "trace", file.get(), 5s), "figures");
 }
 
 TEST(StatusSocket, AStoppedProcessIsListedAndADeadOneSweptAway) {

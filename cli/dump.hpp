@@ -1,0 +1,30 @@
+// `gpumem dump`: writes the latest events that a served process keeps to a file.
+#pragma once
+
+#include <string>
+
+#include "gpumem/status.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace gpumem::cli {
+
+struct dump_options {
+  unsigned pid = 0;
+  std::string output;  ///< a path; empty: named after the process, or standard output for `events`
+  std::string format;  ///< `trace`, `snapshot` or `events`; empty: by the output's name
+};
+
+/// Adds the subcommand; its arguments go into `into`.
+CLI::App* add_dump_command(CLI::App& app, dump_options& into);
+
+/// Writes the dump and returns the path of its first file, `-` for standard output. An error is one line that says what
+/// to do; `invalid_argument` if the process has no dump to give.
+result<std::string> write_dump_of_process(const dump_options& options);
+
+/// Exit status: 0; 1 if the output cannot be written; 2 if the process has no dump to give.
+int dump(const dump_options& options);
+
+}  // namespace gpumem::cli

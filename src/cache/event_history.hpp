@@ -1,0 +1,122 @@
+// The latest allocations and frees of a pool, also those that threads' caches serve (GPUMEM_HISTORY).
+//
+// Each thread writes its events into a chunk of its own: inside its cache, or under the pool's lock. A counter numbers
+// the events of all threads: an event has a larger number than those that it depends on. A hit whose thread has no room
+// in its chunk goes by the lock, which has a full chunk replaced by the one that was filled first. Which blocks were
+// live before the kept events follows from those that are live now, so that nothing is looked up while events come.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpumem/device.hpp"
+
+namespace gpumem {
+
+enum class event_kind : std::uint8_t {
+  allocated,
+  freed,
+  refused,  ///< out of memory; in the place of the address, the bytes that the pool could have had at most
+};
+
+struct history_event {
+  std::uint64_t number = 0;  ///< of this event; they begin with 0
+  address at = 0;
+  std::uint64_t requested_bytes = 0;
+  stream_ref stream{};  ///< as its handle was then
+  event_kind kind = event_kind::allocated;
+  std::uint32_t thread = 0;   ///< thread_number.hpp
+  std::uint64_t time_ns = 0;  ///< of the steady clock, between those at which the event's chunk began and was full
+};
+
+/// Events of one thread. It writes them inside its cache or under the lock; others read them with its cache stopped.
+class history_chunk {
+ public:
+  static constexpr std::uint32_t capacity = 512;
+
+  [[nodiscard]] bool is_full() const noexcept { return used_ == capacity; }
+  /// Requires room.
+  void add(std::uint64_t number, event_kind kind, address at, std::uint64_t requested_bytes,
+           stream_ref stream) noexcept {
+    rows_[used_++] = {number, at, requested_bytes << kind_bits | static_cast<std::uint64_t>(kind), stream.handle};
+  }
+
+ private:
+  friend class event_history;
+  static constexpr unsigned kind_bits = 2;
+  struct row {
+    std::uint64_t number;
+    address at;
+    std::uint64_t bytes_and_kind;
+    void* stream;
+  };
+
+  std::uint32_t used_ = 0;
+  std::uint32_t thread_ = 0;
+  std::uint64_t begin_ns_ = 0;
+  std::uint64_t end_ns_ = 0;  // 0: still written
+  history_chunk* next_full_ = nullptr;
+  std::array<row, capacity> rows_;  // the first `used_` have values
+};
+
+class event_history {
+ public:
+  /// Keeps at least so many events.
+  explicit event_history(std::uint64_t events) noexcept : events_{events} {}
+  event_history(const event_history&) = delete;
+  event_history& operator=(const event_history&) = delete;
+
+  /// Any thread, into its own chunk, which has room.
+  void add(history_chunk& chunk, event_kind kind, address at, std::uint64_t requested_bytes,
+           stream_ref stream) noexcept {
+    chunk.add(next_.fetch_add(1, std::memory_order_relaxed), kind, at, requested_bytes, stream);
+  }
+
+  // --- under the pool's lock -----------------------------------------------------------------------------------
+  /// An empty chunk for the calling thread, one of `writers`. Takes over `full`, which may be null. Null if the host
+  /// has no memory.
+  [[nodiscard]] history_chunk* renew(history_chunk* full, std::uint64_t writers) noexcept;
+  /// A thread ends: no more events come into its chunk, which may be null.
+  void retire(history_chunk* last) noexcept;
+  /// An event could not be kept: the kept ones begin after it.
+  void lose() noexcept { first_kept_ = next_.load(std::memory_order_relaxed); }
+
+  /// The latest events, at most as many as asked for, in order. Requires that every cache is stopped.
+  [[nodiscard]] std::vector<history_event> latest() const;
+  /// Events since the pool exists.
+  [[nodiscard]] std::uint64_t noted() const noexcept { return next_.load(std::memory_order_relaxed); }
+
+ private:
+  [[nodiscard]] history_chunk* take_oldest() noexcept;
+
+  std::uint64_t events_;
+  std::uint64_t first_kept_ = 0;  // events before it are incomplete
+  std::uint64_t full_events_ = 0;
+  history_chunk* oldest_full_ = nullptr;
+  history_chunk* latest_full_ = nullptr;
+  std::vector<std::unique_ptr<history_chunk>> chunks_;
+  alignas(64) std::atomic<std::uint64_t> next_{0};
+};
+
+/// A block that was live before the first of the kept events.
+struct history_block {
+  address at = 0;
+  std::uint64_t requested_bytes = 0;
+  stream_ref stream;
+};
+
+/// Content of a dump.
+struct pool_history {
+  std::vector<history_block> live_before;  ///< by address
+  std::vector<history_event> events;
+  std::uint64_t noted = 0;  ///< events since the pool exists
+};
+
+/// Undoes the events, from the last to the first, on the blocks that are live after them.
+[[nodiscard]] std::vector<history_block> live_before(const std::vector<history_event>& events,
+                                                     std::vector<history_block> live_now);
+
+}  // namespace gpumem
